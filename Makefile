@@ -29,7 +29,9 @@ test-effectiveness: $(INSTALLED)
 # Tests the report, the dashboard and the page of `serve` in a browser: Debian's chromium, or the browser in GNN_ENCODER_CHROMIUM.
 test-browser: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt "torch" -e ".[browser]"
-	$(BIN)/python -m pytest -m browser
+	[ -n "$$GNN_ENCODER_CHROMIUM" ] || command -v chromium >/dev/null || [ "$$(id -u)" != 0 ] || \
+		(apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium)
+	$(BIN)/python -m pytest -m browser -rs
 
 # Tests of what only a GPU runs; `make gpu` runs them, too.
 test-gpu: $(INSTALLED)
@@ -42,7 +44,7 @@ test-integration: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt "torch" -e ".[integration]"
 	dpkg --status $(SERVERS) >/dev/null 2>&1 || [ "$$(id -u)" != 0 ] || \
 		(apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(SERVERS))
-	$(BIN)/python -m pytest -m integration
+	$(BIN)/python -m pytest -m integration -rs
 
 # The steps' image; TARGET=gpu makes the image for GPUs, and TARGET=serve the server's. images/build describes the
 # requirements.

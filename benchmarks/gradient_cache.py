@@ -19,8 +19,8 @@ from common import show
 from gnn_encoder.artifacts import KnownPositives
 from gnn_encoder.inference.encoding import autocast
 from gnn_encoder.inference.tokens import Tokens
+from gnn_encoder.machine.memory import peak_gib
 from gnn_encoder.models.dual_encoder import DualEncoder, device
-from gnn_encoder.runs.step import peak_gib
 from gnn_encoder.training.embed import embed
 from gnn_encoder.training.losses import contrastive_loss
 

@@ -40,7 +40,7 @@ def write_collection(folder: Path, passages: int) -> None:
 
 def case(folder: str) -> dict[str, float]:
     """One reading in this process."""
-    from gnn_encoder.runs.step import peak_gib
+    from gnn_encoder.machine.memory import peak_gib
     from gnn_encoder.settings.foundation import Ingest
     from gnn_encoder.steps.ingest import ingest
 

@@ -1,4 +1,4 @@
-"""The overhead of a step: the update pipeline's three steps as `gnn-encoder update` runs them.
+"""The overhead of a step: the update pipeline's steps as `gnn-encoder update` runs them.
 
 Measured from the run's events: `starting` (the engine begins the step), `started` (the step's process runs and has
 imported the package), `finished`. The peer is kfp.local with components that do nothing.
@@ -16,9 +16,8 @@ from pathlib import Path
 from common import documentation, show
 from update import run_steps, write_models
 
-from gnn_encoder.runs import pipelines
-from gnn_encoder.runs.supervision import Event
-from gnn_encoder.settings.pipeline import PIPELINES
+from gnn_encoder.engines import pipelines
+from gnn_encoder.engines.supervision import Event
 
 
 def empty_component_seconds(folder: Path, steps: int = 5) -> float:
@@ -66,12 +65,13 @@ def main() -> None:
         outcome = pipelines.update(since, None, [], folder / "root", listener.show)
         assert outcome.status == "FINISHED", outcome.message
         empty = empty_component_seconds(folder)
-    t, steps = listener.times, PIPELINES["update"]
+    t = listener.times
+    titles = [title for title, kind in t if kind == "starting"]
     rows = []
-    for step, after in zip(steps, (*steps[1:], ""), strict=True):
-        begin, work, end = (t[step, event] for event in ("starting", "started", "finished"))
+    for title, after in zip(titles, (*titles[1:], ""), strict=True):
+        begin, work, end = (t[title, event] for event in ("starting", "started", "finished"))
         closing = f"{t[after, 'starting'] - end:.2f}" if after else ""
-        rows.append((step, f"{work - begin:.2f}", f"{end - work:.2f}", closing))
+        rows.append((title, f"{work - begin:.2f}", f"{end - work:.2f}", closing))
     rows.append(("an empty component of kfp.local", f"{empty:.2f}", "", ""))
     headings = ("step", "process and imports, s", "step, s", "until the next step, s")
     show("An update of 200 unchanged passages", headings, rows)

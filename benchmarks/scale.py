@@ -14,10 +14,11 @@ from typing import Any
 
 from common import show
 
+from gnn_encoder.flow.declared import declared
+from gnn_encoder.pipelines.train import train as train_graph
 from gnn_encoder.planning.data_size import DataSize
 from gnn_encoder.planning.disk import TOKEN, needed, run_space
-from gnn_encoder.settings.calls import STEP_SETTINGS, calls
-from gnn_encoder.settings.pipeline import PIPELINES, Settings
+from gnn_encoder.settings.pipeline import Settings
 from gnn_encoder.settings.presets import load_settings
 
 OBLIQA, QUERY = 470 / TOKEN + 2, 20
@@ -45,9 +46,7 @@ class Work:
 def works(settings: Settings, size: DataSize, train: int, layers: int, width: int) -> list[Work]:
     """The heavy steps, in order."""
     heavier = layers * width**2 / MINILM
-    made: dict[str, Any] = {
-        call.step: call.settings for call in calls(settings, PIPELINES["train"]).values() if call.asked
-    }
+    made: dict[str, Any] = {node.step: node.settings for node in train_graph(settings).nodes}
     m, judged = size.passages, size.queries["dev"] + size.queries["test"]
     passage = min(2 + size.text / TOKEN, settings.train_dual_encoder.passage_length)
     query = 2 + size.query_text / TOKEN
@@ -100,7 +99,7 @@ def divided(step: str) -> str:
     """The settings by which several pods, or processes, share the step's work."""
     if step == "encode_corpus":
         return "nothing"  # its `shards` are of encode_nodes
-    fields = STEP_SETTINGS[step].model_fields
+    fields = declared(step).settings.model_fields
     return ", ".join(name for name in ("shards", "nodes", "processes") if name in fields) or "nothing"
 
 

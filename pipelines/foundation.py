@@ -1,126 +1,129 @@
 """The steps that training and ablation share: from raw text to M_de and the query–passage graph."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
-from kfp import dsl
-
-import components
+from gnn_encoder.flow.graph import Graph, Output
+from gnn_encoder.settings.graph import BuildGraph
+from gnn_encoder.settings.pipeline import Settings
 
 
 @dataclass(frozen=True)
 class Foundation:
-    """Outputs of the shared steps that later steps read."""
+    """Artifacts of the shared steps that later steps read."""
 
-    dataset: Any
-    bm25_index: Any
-    bm25_run: Any
-    dpr: Any
-    dpr_run: Any
-    cross_encoder: Any
-    pair_scores: Any
-    training_set: Any
-    dual_encoder: Any
-    graph: Any
-    passage_vectors: Any
+    dataset: Output
+    bm25_index: Output
+    bm25_run: Output
+    dpr: Output
+    dpr_run: Output
+    cross_encoder: Output
+    pair_scores: Output
+    training_set: Output
+    dual_encoder: Output
+    graph: Output
+    passage_vectors: Output
 
 
-def lay_foundation(
-    *,
-    ingest: str,
-    index_bm25: str,
-    bm25_retrieve: list,
-    merge_bm25_retrieve: str,
-    train_dpr: list,
-    merge_train_dpr: str,
-    dense_retrieve: list,
-    merge_dense_retrieve: str,
-    train_cross_encoder: list,
-    merge_train_cross_encoder: str,
-    score_candidates: list,
-    merge_score_candidates: str,
-    train_query_generator: list,
-    merge_train_query_generator: str,
-    generate_queries: list,
-    merge_generate_queries: str,
-    select_training_set: str,
-    train_dual_encoder: list,
-    merge_train_dual_encoder: str,
-    build_graph: str,
-) -> Foundation:
-    """Adds the twelve shared steps to a pipeline. A list has the arguments of the tasks that share a step's work."""
-    dataset = components.ingest(arguments=ingest).output
+class Generated(NamedTuple):
+    """A trained query generator, and the queries that it wrote."""
+
+    generator: Output
+    queries: Output
+
+
+def lay_foundation(graph: Graph, settings: Settings, build_graph: BuildGraph) -> Foundation:
+    """Adds the shared steps. `build_graph` has the edges that every later variant of the graph needs."""
+    dataset = graph.add("ingest", settings.ingest).output
 
     # Candidates: BM25, then a dual encoder trained on BM25's negatives (GNN-encoder 3.1).
-    bm25_index = components.index_bm25(arguments=index_bm25, dataset=dataset).output
-    with dsl.ParallelFor(bm25_retrieve) as arguments:
-        hits = components.bm25_retrieve(arguments=arguments, dataset=dataset, bm25_index=bm25_index).output
-    bm25_run = components.merge(arguments=merge_bm25_retrieve, parts=dsl.Collected(hits), dataset=dataset).output
-    with dsl.ParallelFor(train_dpr) as arguments:
-        model = components.train_dpr(arguments=arguments, dataset=dataset, bm25_run=bm25_run).output
-    dpr = components.merge(arguments=merge_train_dpr, parts=dsl.Collected(model), dataset=dataset).output
-    with dsl.ParallelFor(dense_retrieve) as arguments:
-        found = components.dense_retrieve(arguments=arguments, dataset=dataset, dpr=dpr).output
-    dpr_run = components.merge(arguments=merge_dense_retrieve, parts=dsl.Collected(found), dataset=dataset).output
+    bm25_index, bm25_run = search_by_words(graph, settings, dataset)
+    dpr = graph.add("train_dpr", settings.train_dpr, dataset=dataset, bm25_run=bm25_run).output
+    dpr_run = graph.parallel("dense_retrieve", settings.dense_retrieve, dataset=dataset, dpr=dpr)
 
     # The cross-encoder's score of every candidate pair.
-    with dsl.ParallelFor(train_cross_encoder) as arguments:
-        scorer = components.train_cross_encoder(
-            arguments=arguments, dataset=dataset, bm25_run=bm25_run, dpr_run=dpr_run
-        ).output
-    cross_encoder = components.merge(
-        arguments=merge_train_cross_encoder, parts=dsl.Collected(scorer), dataset=dataset
-    ).output
-    with dsl.ParallelFor(score_candidates) as arguments:
-        scored = components.score_candidates(
-            arguments=arguments, dataset=dataset, bm25_run=bm25_run, dpr_run=dpr_run, cross_encoder=cross_encoder
-        ).output
-    pair_scores = components.merge(
-        arguments=merge_score_candidates, parts=dsl.Collected(scored), dataset=dataset
-    ).output
+    runs = {"bm25_run": bm25_run, "dpr_run": dpr_run}
+    cross_encoder = graph.add("train_cross_encoder", settings.train_cross_encoder, dataset=dataset, **runs).output
+    pair_scores = graph.parallel(
+        "score_candidates", settings.score_candidates, dataset=dataset, cross_encoder=cross_encoder, **runs
+    )
 
     # Generated queries, and the training set, selected by these queries and the scores (SS-BERT 3, RocketQA).
-    with dsl.ParallelFor(train_query_generator) as arguments:
-        writer = components.train_query_generator(arguments=arguments, dataset=dataset).output
-    query_generator = components.merge(
-        arguments=merge_train_query_generator, parts=dsl.Collected(writer), dataset=dataset
-    ).output
-    with dsl.ParallelFor(generate_queries) as arguments:
-        written = components.generate_queries(
-            arguments=arguments, dataset=dataset, candidates=pair_scores, query_generator=query_generator
-        ).output
-    generated_queries = components.merge(
-        arguments=merge_generate_queries, parts=dsl.Collected(written), dataset=dataset
-    ).output
-    training_set = components.select_training_set(
-        arguments=select_training_set, dataset=dataset, candidates=pair_scores, generated_queries=generated_queries
+    generated = write_queries(graph, settings, dataset, candidates=pair_scores)
+    training_set = graph.add(
+        "select_training_set",
+        settings.select_training_set,
+        dataset=dataset,
+        candidates=pair_scores,
+        generated_queries=generated.queries,
     ).output
 
     # M_de, and the graph of its neighbours (GNN-encoder 3.2).
-    with dsl.ParallelFor(train_dual_encoder) as arguments:
-        encoders = components.train_dual_encoder(
-            arguments=arguments, dataset=dataset, training_set=training_set, start=dpr, pair_scores=pair_scores
-        ).output
-    dual_encoder = components.merge(
-        arguments=merge_train_dual_encoder, parts=dsl.Collected(encoders), dataset=dataset
+    dual_encoder = graph.add(
+        "train_dual_encoder",
+        settings.train_dual_encoder,
+        dataset=dataset,
+        training_set=training_set,
+        start=dpr,
+        pair_scores=pair_scores,
     ).output
-    built = components.build_graph(
-        arguments=build_graph,
+    built = graph.add(
+        "build_graph",
+        build_graph,
         dataset=dataset,
         dual_encoder=dual_encoder,
         cross_encoder=cross_encoder,
         pair_scores=pair_scores,
-    ).outputs
-    return Foundation(
-        dataset,
-        bm25_index,
-        bm25_run,
-        dpr,
-        dpr_run,
-        cross_encoder,
-        pair_scores,
-        training_set,
-        dual_encoder,
-        built["graph"],
-        built["passage_vectors"],
     )
+    return Foundation(
+        dataset=dataset,
+        bm25_index=bm25_index,
+        bm25_run=bm25_run,
+        dpr=dpr,
+        dpr_run=dpr_run,
+        cross_encoder=cross_encoder,
+        pair_scores=pair_scores,
+        training_set=training_set,
+        dual_encoder=dual_encoder,
+        graph=built["graph"],
+        passage_vectors=built["passage_vectors"],
+    )
+
+
+def search_by_words(graph: Graph, settings: Settings, dataset: Output) -> tuple[Output, Output]:
+    """Adds BM25's index and its ranking of the queries of all splits; returns both."""
+    index = graph.add("index_bm25", settings.index_bm25, dataset=dataset).output
+    return index, graph.parallel("bm25_retrieve", settings.bm25_retrieve, dataset=dataset, bm25_index=index)
+
+
+def write_queries(
+    graph: Graph, settings: Settings, dataset: Output, candidates: Output, negative_depth: int = 0
+) -> Generated:
+    """Adds the query generator and a query for each candidate that may be a negative (SS-BERT 3)."""
+    generate = settings.generate_queries
+    if negative_depth:
+        generate = generate.model_copy(update={"negative_depth": negative_depth})
+    generator = graph.add("train_query_generator", settings.train_query_generator, dataset=dataset).output
+    queries = graph.parallel(
+        "generate_queries", generate, dataset=dataset, candidates=candidates, query_generator=generator
+    )
+    return Generated(generator, queries)
+
+
+def with_early_refusals(graph: Graph, *variants: object) -> Graph:
+    """Tells `ingest` which trainings choose an epoch by dev queries, and returns the graph.
+
+    Data without such queries are refused then, and not after hours. A dual encoder with `patience` stays as it is
+    without dev queries, so it needs none. `variants`: settings of trainings within a step.
+    """
+    of = {"try_variant": "train_gnn"}  # the section with a variant's training
+    trainings = [(of.get(node.step, node.step), node.settings) for node in graph.nodes]
+    trainings += [("train_gnn", variant) for variant in variants]  # type: ignore[misc]
+    names = [
+        f"{step}.keep"
+        for step, training in trainings
+        if getattr(training, "keep", "") == "best" and not getattr(training, "patience", 0)
+    ]
+    ingest = graph["ingest"]
+    ingest.settings = ingest.settings.model_copy(update={"chosen_on_dev": tuple(dict.fromkeys(names))})
+    return graph

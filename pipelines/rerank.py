@@ -1,145 +1,233 @@
-"""The re-ranking pipeline: trains re-rankers on one first stage, side by side, and compares them with it.
+"""The re-ranking pipeline: trains re-rankers on one first stage, side by side, and compares them with it."""
 
-`systems` is a list with an entry per re-ranker: `train`, the arguments of `train_reranker`, `rerank`, the arguments of
-`rerank`, and `propagate_sections`. `generated_systems` is such a list of the re-rankers that train on generated
-queries, too (SS-BERT 3); its entries have `select`, the arguments of `select_training_set`, and `evaluate_passages`
-besides. `distilled_systems` is one of the re-rankers that learn from a teacher: `teacher` has the arguments of the
-teacher's `train_reranker`, and `score` those of `score_candidates`. The cache has a teacher that is also one of the
-systems. `document_systems` is one of the re-rankers that read a passage's context in its documents, with
-`encode_context`. `bundle` is the URI of the first stage's bundle, if it has one. The other parameters are as in
-train.py.
-"""
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-from kfp import dsl
+from gnn_encoder.errors import UserError
+from gnn_encoder.flow.graph import Given, Graph, Output
+from gnn_encoder.pipelines.foundation import Generated, search_by_words, with_early_refusals, write_queries
+from gnn_encoder.settings import documents, outcome, reranking
+from gnn_encoder.settings.pipeline import Settings
+from gnn_encoder.settings.reranking_systems import ALL_SYSTEMS, LATE_KINDS, RERANKING_STUDIES
 
-import components
+TRIPLES = ("labelled", "generated", "distilled", "documents")
+"""What re-rankers are trained on, in the order of the tables: labelled triples; generated queries, too; the scores of a
+teacher; passages in their documents. After a change of the generated queries, only the systems that use them are
+trained again."""
 
 
-@dsl.pipeline(name="gnn-encoder-rerank", description="Trains re-rankers and compares them on queries they never saw.")
-def rerank(
-    ingest: str,
-    index_bm25: str,
-    bm25_retrieve: list,
-    merge_bm25_retrieve: str,
-    first_stage: str,
-    systems: list,
-    train_query_generator: list,
-    merge_train_query_generator: str,
-    generate_queries: list,
-    merge_generate_queries: str,
-    generated_systems: list,
-    distilled_systems: list,
-    build_document_graph: str,
-    document_systems: list,
-    evaluate: str,
-    report: str,
-    compare_rerankers: str,
-    choose_reranker: str,
-    bundle_reranker: str,
-    bundle: str,
-) -> None:
-    """From raw text to one table of all re-rankers, and the best of them."""
-    dataset = components.ingest(arguments=ingest).output
-    bm25_index = components.index_bm25(arguments=index_bm25, dataset=dataset).output
-    with dsl.ParallelFor(bm25_retrieve) as arguments:
-        hits = components.bm25_retrieve(arguments=arguments, dataset=dataset, bm25_index=bm25_index).output
-    bm25_run = components.merge(arguments=merge_bm25_retrieve, parts=dsl.Collected(hits), dataset=dataset).output
-    first_run = components.first_stage(
-        arguments=first_stage, dataset=dataset, bm25_run=bm25_run, bm25_index=bm25_index
+@dataclass
+class Reranked:
+    """Artifacts of the trained re-rankers, by system."""
+
+    models: dict[str, Output] = field(default_factory=dict)
+    scorers: dict[str, Output] = field(default_factory=dict)
+    """What ranks: the model, or the model with the context of the passages."""
+    runs: dict[str, Output] = field(default_factory=dict)
+
+
+def rerank(settings: Settings, systems: Sequence[str], study: str = "", bundle: Given | None = None) -> Graph:
+    """Returns the graph from raw text to one table of all re-rankers, and the best of them.
+
+    Args:
+        systems: names in `ALL_SYSTEMS`; the last is the one in the headline.
+        study: one of `RERANKING_STUDIES`, which is reported, too.
+        bundle: the first stage's bundle, which then gets the best re-ranker.
+
+    Raises:
+        UserError: the first stage has the name of a re-ranker, several tasks are to score for a teacher, or a system
+            propagates the scores of another that does not train on labelled triples, or learns from such a teacher.
+    """
+    of_kind = trained_on(settings, systems)
+    _check(settings, systems, of_kind)
+    flow = Graph("rerank", "Trains re-rankers and compares them on queries they never saw.")
+    reranked = Reranked()
+    dataset = flow.add("ingest", settings.ingest).output
+    bm25_index, bm25_run = search_by_words(flow, settings, dataset)
+    first_run = flow.add(
+        "first_stage", settings.first_stage, dataset=dataset, bm25_run=bm25_run, bm25_index=bm25_index
     ).output
-    with dsl.ParallelFor(systems) as system:
-        reranker = components.train_reranker(arguments=system.train, dataset=dataset, first_run=first_run).output
-        run = components.rerank(arguments=system.rerank, dataset=dataset, first_run=first_run, scorer=reranker).output
-        propagated_run = components.propagate_sections(
-            arguments=system.propagate_sections, dataset=dataset, ranking=run
-        ).output
+    first = {"dataset": dataset, "first_run": first_run}
+    evaluate = settings.evaluate
+    if study:
+        evaluate = evaluate.model_copy(update={"measures": RERANKING_STUDIES[study].measures})
+    runs = [first_run]
+
+    for name in of_kind["labelled"]:
+        runs.append(train_and_rank(flow, settings, name, reranked, first))
+    for name in changed_by("propagate_sections", systems):
+        runs.append(propagate(flow, settings, name, reranked, evaluate.measures[0], dataset))
 
     # A query for each negative says how hard the negative is, and is a new query that the negative answers.
-    with dsl.ParallelFor(train_query_generator) as arguments:
-        writer = components.train_query_generator(arguments=arguments, dataset=dataset).output
-    query_generator = components.merge(
-        arguments=merge_train_query_generator, parts=dsl.Collected(writer), dataset=dataset
-    ).output
-    with dsl.ParallelFor(generate_queries) as arguments:
-        written = components.generate_queries(
-            arguments=arguments, dataset=dataset, candidates=first_run, query_generator=query_generator
-        ).output
-    generated_queries = components.merge(
-        arguments=merge_generate_queries, parts=dsl.Collected(written), dataset=dataset
-    ).output
-    with dsl.ParallelFor(generated_systems) as system:
-        training_set = components.select_training_set(
-            arguments=system.select, dataset=dataset, candidates=first_run, generated_queries=generated_queries
-        ).output
-        generated_reranker = components.train_reranker(
-            arguments=system.train, dataset=dataset, first_run=first_run, training_set=training_set
-        ).output
-        generated_run = components.rerank(
-            arguments=system.rerank, dataset=dataset, first_run=first_run, scorer=generated_reranker
-        ).output
-        evaluated_run = components.evaluate_passages(
-            arguments=system.evaluate_passages, dataset=dataset, ranking=generated_run, query_generator=query_generator
-        ).output
+    generated: Generated | None = None
+    if of_kind["generated"]:
+        depth = settings.train_reranker.negative_depth
+        generated = write_queries(flow, settings, dataset, first_run, negative_depth=depth)
+        for name in of_kind["generated"]:
+            training_set = select_triples(flow, settings, name, first, generated)
+            runs.append(train_and_rank(flow, settings, name, reranked, first, training_set=training_set))
+        for name in changed_by("evaluate_passages", systems):
+            runs.append(weigh_by_generator(flow, settings, name, reranked, evaluate.measures[0], dataset, generated))
 
-    with dsl.ParallelFor(distilled_systems) as system:
-        teacher = components.train_reranker(arguments=system.teacher, dataset=dataset, first_run=first_run).output
-        pair_scores = components.score_candidates(
-            arguments=system.score, dataset=dataset, bm25_run=first_run, cross_encoder=teacher
-        ).output
-        student = components.train_reranker(
-            arguments=system.train, dataset=dataset, first_run=first_run, pair_scores=pair_scores
-        ).output
-        student_run = components.rerank(
-            arguments=system.rerank, dataset=dataset, first_run=first_run, scorer=student
-        ).output
+    for name in of_kind["distilled"]:
+        scores = scores_of_teacher(flow, settings, name, first)
+        runs.append(train_and_rank(flow, settings, name, reranked, first, pair_scores=scores))
 
-    document_graph = components.build_document_graph(arguments=build_document_graph, dataset=dataset).output
-    with dsl.ParallelFor(document_systems) as system:
-        document_reranker = components.train_reranker(
-            arguments=system.train, dataset=dataset, first_run=first_run, document_graph=document_graph
-        ).output
-        document_scorer = components.encode_context(
-            arguments=system.encode_context, dataset=dataset, document_graph=document_graph, reranker=document_reranker
-        ).output
-        document_run = components.rerank(
-            arguments=system.rerank, dataset=dataset, first_run=first_run, scorer=document_scorer
-        ).output
+    if of_kind["documents"]:
+        document_graph = flow.add("build_document_graph", documents.BuildDocumentGraph(), dataset=dataset).output
+        for name in of_kind["documents"]:
+            runs.append(train_and_rank(flow, settings, name, reranked, first, document_graph=document_graph))
 
-    evaluation = components.evaluate(
-        arguments=evaluate,
+    roles = {"baseline": settings.first_stage.system, "candidate": ALL_SYSTEMS[systems[-1]].title}
+    evaluation = flow.add("evaluate", evaluate.model_copy(update=roles), dataset=dataset, runs=runs).output
+    flow.add("report", outcome.Report(**evaluate.speed), dataset=dataset, evaluation=evaluation)
+    if study:
+        studied = {"study": study, "systems": tuple(systems), "depth": settings.train_reranker.hits_of("cross_encoder")}
+        flow.add(
+            "compare_rerankers",
+            settings.compare_rerankers.model_copy(update=studied),
+            evaluation=evaluation,
+            rerankers=list(reranked.models.values()),
+            generated_queries=generated.queries if generated else None,
+            **first,
+        )
+    best = flow.add(
+        "choose_reranker",
+        reranking.ChooseReranker(),
         dataset=dataset,
-        bm25=first_run,
-        rerankers=dsl.Collected(run),
-        propagated_rerankers=dsl.Collected(propagated_run),
-        generated_rerankers=dsl.Collected(generated_run),
-        evaluated_rerankers=dsl.Collected(evaluated_run),
-        distilled_rerankers=dsl.Collected(student_run),
-        document_rerankers=dsl.Collected(document_run),
+        runs=list(reranked.runs.values()),
+        scorers=list(reranked.scorers.values()),
     ).output
-    components.report(arguments=report, dataset=dataset, evaluation=evaluation)
-    components.compare_rerankers(
-        arguments=compare_rerankers,
-        dataset=dataset,
-        first_run=first_run,
-        evaluation=evaluation,
-        rerankers=dsl.Collected(reranker),
-        generated_rerankers=dsl.Collected(generated_reranker),
-        distilled_rerankers=dsl.Collected(student),
-        document_rerankers=dsl.Collected(document_reranker),
-        generated_queries=generated_queries,
-    )
-    best = components.choose_reranker(
-        arguments=choose_reranker,
-        dataset=dataset,
-        runs=dsl.Collected(run),
-        scorers=dsl.Collected(reranker),
-        generated_runs=dsl.Collected(generated_run),
-        generated_scorers=dsl.Collected(generated_reranker),
-        distilled_runs=dsl.Collected(student_run),
-        distilled_scorers=dsl.Collected(student),
-        document_runs=dsl.Collected(document_run),
-        document_scorers=dsl.Collected(document_scorer),
+    if bundle:
+        flow.add("bundle_reranker", reranking.BundleReranker(), first_stage=bundle, reranker=best)
+    return with_early_refusals(flow)
+
+
+def trained_on(settings: Settings, systems: Sequence[str]) -> dict[str, list[str]]:
+    """Returns {one of `TRIPLES`: systems that are trained on it}."""
+    of_kind: dict[str, list[str]] = {kind: [] for kind in TRIPLES}
+    for name in systems:
+        if ALL_SYSTEMS[name].evaluates:
+            continue
+        training = settings.train_reranker.for_system(name)
+        kind = "labelled" if training.triples == "labelled" else "generated"
+        if training.in_documents:
+            kind = "documents"
+        elif training.resolved_loss == "listwise_distillation":
+            kind = "distilled"
+        of_kind[kind].append(name)
+    return of_kind
+
+
+def changed_by(step: str, systems: Sequence[str]) -> list[str]:
+    """Returns the systems that a step makes by changing the ranking of another system."""
+    return [name for name in systems if ALL_SYSTEMS[name].evaluates and ALL_SYSTEMS[name].step == step]
+
+
+def train_and_rank(
+    flow: Graph, settings: Settings, name: str, reranked: Reranked, first: Mapping[str, Output], **more: Output
+) -> Output:
+    """Adds a re-ranker's training and its ranking of the first stage's hits; returns the run."""
+    train, title = settings.train_reranker.for_system(name), ALL_SYSTEMS[name].title
+    stored = settings.train_reranker.token_vectors if train.kind in LATE_KINDS else "fp16"
+    speed = settings.evaluate.speed
+    scorer = reranked.models[name] = flow.add("train_reranker", train, title, **first, **more).output
+    if document_graph := more.get("document_graph"):
+        encode = documents.EncodeContext(token_vectors=stored, **speed)
+        scorer = flow.add(
+            "encode_context", encode, title, dataset=first["dataset"], document_graph=document_graph, reranker=scorer
+        ).output
+    depth = settings.train_reranker.hits_of(train.kind)
+    rank = outcome.Rerank(system=title, depth=depth, token_vectors=stored, **speed)
+    reranked.scorers[name] = scorer
+    reranked.runs[name] = flow.add("rerank", rank, title, scorer=scorer, **first).output
+    return reranked.runs[name]
+
+
+def select_triples(
+    flow: Graph, settings: Settings, name: str, first: Mapping[str, Output], generated: Generated
+) -> Output:
+    """Adds the choice of triples by generated queries (SS-BERT 3). Selected triples and originals are 1 : 1."""
+    depth, system = settings.train_reranker.negative_depth, ALL_SYSTEMS[name]
+    both = {"selection": True, "augmentation": True, "selection_mix": "equal"}
+    chosen = settings.select_training_set.model_copy(update={"negative_depth": depth, **both, **system.selection})
+    return flow.add(
+        "select_training_set",
+        chosen,
+        system.title,
+        dataset=first["dataset"],
+        candidates=first["first_run"],
+        generated_queries=generated.queries,
     ).output
-    with dsl.If(bundle != ""):
-        searched = dsl.importer(artifact_uri=bundle, artifact_class=dsl.Model).output
-        components.bundle_reranker(arguments=bundle_reranker, first_stage=searched, reranker=best)
+
+
+def scores_of_teacher(flow: Graph, settings: Settings, name: str, first: Mapping[str, Output]) -> Output:
+    """Adds the training of a re-ranker's teacher, and its scores of the first stage's hits; both once for all students.
+
+    With equal settings the teacher is the system `cross_encoder`.
+    """
+    teacher = settings.train_reranker.teacher()
+    shared = teacher == settings.train_reranker.for_system("cross_encoder")
+    title = ALL_SYSTEMS["cross_encoder"].title if shared else "Teacher"
+    same = [node for node in flow.of("train_reranker") if node.settings == teacher and node.inputs == first]
+    model = (same[0] if same else flow.add("train_reranker", teacher, title, **first)).output
+    scored = {"dataset": first["dataset"], "bm25_run": first["first_run"], "cross_encoder": model}
+    done = [node for node in flow.of("score_candidates") if node.inputs == scored]
+    if not done:
+        done = [flow.add("score_candidates", settings.score_candidates, ALL_SYSTEMS[name].title, **scored)]
+    return done[0].output
+
+
+def propagate(flow: Graph, settings: Settings, name: str, reranked: Reranked, measure: str, dataset: Output) -> Output:
+    """Adds a ranking by a re-ranker's scores and their means in sections (QSF sectionPropagateAVG)."""
+    system = ALL_SYSTEMS[name]
+    changes = {"system": system.title, "measure": measure, "depth": settings.train_reranker.hits_of("colbert")}
+    mixed = settings.propagate_sections.model_copy(update=changes)
+    ranking = reranked.runs[system.evaluates]
+    return flow.add("propagate_sections", mixed, system.title, dataset=dataset, ranking=ranking).output
+
+
+def weigh_by_generator(
+    flow: Graph, settings: Settings, name: str, reranked: Reranked, measure: str, dataset: Output, generated: Generated
+) -> Output:
+    """Adds a ranking by a re-ranker's scores and the likelihood of the query (SS-BERT 3.4)."""
+    system = ALL_SYSTEMS[name]
+    tuned = settings.evaluate_passages.model_copy(update={"system": system.title, "measure": measure})
+    return flow.add(
+        "evaluate_passages",
+        tuned,
+        system.title,
+        dataset=dataset,
+        ranking=reranked.runs[system.evaluates],
+        query_generator=generated.generator,
+    ).output
+
+
+def studied_systems(settings: Settings, study: str) -> list[str]:
+    """Returns the systems of one of `RERANKING_STUDIES`, without variants with the same settings as their system."""
+    train, systems = settings.train_reranker, RERANKING_STUDIES[study].systems
+    same = {name: ALL_SYSTEMS[name].variant_of for name in systems if not ALL_SYSTEMS[name].selection}
+    return [name for name in systems if not same.get(name) or train.for_system(name) != train.for_system(same[name])]
+
+
+def _check(settings: Settings, systems: Sequence[str], of_kind: Mapping[str, Sequence[str]]) -> None:
+    first = settings.first_stage
+    if first.system in (ALL_SYSTEMS[name].title for name in systems):
+        raise UserError(f"{first.source}: {first.system} is the name of a re-ranker: rename the file")
+    if of_kind["distilled"] and settings.score_candidates.shards > 1:
+        raise UserError(
+            f"score_candidates.shards = {settings.score_candidates.shards}: for a re-ranker that learns from a "
+            "teacher, one task scores: add --set score_candidates.shards=1"
+        )
+    if of_kind["distilled"] and (triples := settings.train_reranker.teacher().triples) != "labelled":
+        raise UserError(
+            f"train_reranker.triples = {triples} for cross_encoder, the teacher of {', '.join(of_kind['distilled'])}: "
+            "a teacher trains on labelled triples: add --set train_reranker.systems.cross_encoder.triples=labelled"
+        )
+    for name in changed_by("propagate_sections", systems):
+        system = ALL_SYSTEMS[name]
+        if system.evaluates not in of_kind["labelled"]:
+            raise UserError(
+                f"{system.title} needs {system.evaluates} on labelled triples, without a teacher: set "
+                f"train_reranker.triples to labelled, and train_reranker.loss to auto, for {system.evaluates}"
+            )

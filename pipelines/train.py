@@ -1,284 +1,222 @@
-"""The training pipeline: the paper's algorithm, top to bottom.
+"""The training pipeline: GNN-encoder's algorithm, top to bottom."""
 
-Every parameter is JSON with a step's settings and the digests of everything else that affects the step's result
-(`gnn_encoder.runs.provenance.step_arguments`), or a list of them, one for each task that shares the step's work.
-`gnn-encoder compile` writes train.yaml; a run uses that file.
-"""
+from collections.abc import Mapping
+from typing import Any
 
-from kfp import dsl
+from gnn_encoder.flow.graph import Artifact, Graph, Output
+from gnn_encoder.pipelines.foundation import Foundation, lay_foundation, with_early_refusals
+from gnn_encoder.settings import graph as graphs
+from gnn_encoder.settings import outcome
+from gnn_encoder.settings.pipeline import Settings, choice
+from gnn_encoder.settings.systems import (
+    CONVERGED,
+    CROSS_ENCODER,
+    DPR,
+    DUAL_ENCODER,
+    FUSIONS,
+    GNN_ENCODER,
+    LEXICAL,
+    SYSTEMS,
+    UNTRAINED,
+    label_systems,
+)
 
-import components
-from pipelines.foundation import lay_foundation
 
+def train(settings: Settings) -> Graph:
+    """Returns the graph from raw text to a decision about the recommended bundle."""
+    flow = Graph("train", "Trains a GNN-encoder and compares it on queries it never saw.")
+    tried = choice(settings)
+    base = lay_foundation(flow, settings, graphs.largest_graph(settings.build_graph, tried.tried))
+    inputs = {"dataset": base.dataset, "dual_encoder": base.dual_encoder, "passage_vectors": base.passage_vectors}
+    bm25_index = base.bm25_index if settings.encode_corpus.bm25 else None
+    bundled: dict[str, Artifact | None] = {"dataset": base.dataset, "bm25_index": bm25_index}
 
-@dsl.pipeline(name="gnn-encoder-train", description="Trains a GNN-encoder and compares it on queries it never saw.")
-def train(
-    ingest: str,
-    index_bm25: str,
-    bm25_retrieve: list,
-    merge_bm25_retrieve: str,
-    train_dpr: list,
-    merge_train_dpr: str,
-    dense_retrieve: list,
-    merge_dense_retrieve: str,
-    train_cross_encoder: list,
-    merge_train_cross_encoder: str,
-    score_candidates: list,
-    merge_score_candidates: str,
-    train_query_generator: list,
-    merge_train_query_generator: str,
-    generate_queries: list,
-    merge_generate_queries: str,
-    select_training_set: str,
-    train_dual_encoder: list,
-    merge_train_dual_encoder: str,
-    build_graph: str,
-    choose_graph: str,
-    encode_query_sum: str,
-    encode_query_memory: str,
-    encode_query_clusters: str,
-    train_gnn: list,
-    merge_train_gnn: str,
-    encode_nodes: list,
-    merge_encode_nodes: str,
-    encode_corpus: str,
-    bundle_dual_encoder: str,
-    train_converged: list,
-    merge_train_converged: str,
-    bundle_converged: str,
-    rank_untrained: str,
-    rank_dual_encoder: str,
-    rank_converged: str,
-    rank_query_sum: str,
-    rank_query_memory: str,
-    rank_query_clusters: str,
-    rank_gnn_encoder: str,
-    rerank: list,
-    merge_rerank: str,
-    fuse_dpr: str,
-    fuse_dual_encoder: str,
-    fuse_converged: str,
-    fuse_query_sum: str,
-    fuse_query_memory: str,
-    fuse_query_clusters: str,
-    fuse_gnn_encoder: str,
-    evaluate: str,
-    recommend: str,
-    bundle_dpr: str,
-    choose_bundle: str,
-    measure_latency: str,
-    report: str,
-    promote: str,
-) -> None:
-    """From raw text to a decision about the trained bundle."""
-    base = lay_foundation(
-        ingest=ingest,
-        index_bm25=index_bm25,
-        bm25_retrieve=bm25_retrieve,
-        merge_bm25_retrieve=merge_bm25_retrieve,
-        train_dpr=train_dpr,
-        merge_train_dpr=merge_train_dpr,
-        dense_retrieve=dense_retrieve,
-        merge_dense_retrieve=merge_dense_retrieve,
-        train_cross_encoder=train_cross_encoder,
-        merge_train_cross_encoder=merge_train_cross_encoder,
-        score_candidates=score_candidates,
-        merge_score_candidates=merge_score_candidates,
-        train_query_generator=train_query_generator,
-        merge_train_query_generator=merge_train_query_generator,
-        generate_queries=generate_queries,
-        merge_generate_queries=merge_generate_queries,
-        select_training_set=select_training_set,
-        train_dual_encoder=train_dual_encoder,
-        merge_train_dual_encoder=merge_train_dual_encoder,
-        build_graph=build_graph,
-    )
-    dataset, passage_vectors, bm25_index = base.dataset, base.passage_vectors, base.bm25_index
-
-    # What labels give without training: bundles in which labelled training queries lift their passages.
-    by_labels = {
-        name: components.encode_with_labels(
-            arguments=arguments,
-            dataset=dataset,
-            dual_encoder=base.dual_encoder,
-            passage_vectors=passage_vectors,
-            bm25_index=bm25_index,
-        ).output
-        for name, arguments in {
-            "query_sum": encode_query_sum,
-            "query_memory": encode_query_memory,
-            "query_clusters": encode_query_clusters,
-        }.items()
-    }
+    # What labels give without training: labelled training queries lift their passages.
+    bundles = bundles_without_training(flow, settings, bm25_index=bm25_index, **inputs)
 
     # The graph and the training that are best with frozen encoders, if the settings name several.
-    tried = components.choose_graph(
-        arguments=choose_graph,
-        dataset=dataset,
-        training_set=base.training_set,
-        dual_encoder=base.dual_encoder,
-        passage_vectors=passage_vectors,
-        graph=base.graph,
-    ).outputs
-    graph = tried["chosen_graph"]
+    trained_on = {"training_set": base.training_set, **inputs, "graph": base.graph}
+    chosen: dict[str, Output] = {"graph": base.graph}
+    if tried.tried:
+        choosing = flow.add("choose_graph", tried, **trained_on)
+        chosen = {"graph": choosing["chosen_graph"], "graph_choice": choosing["graph_choice"]}
 
-    # Joint training of the dual encoder and the GNN (GNN-encoder 3.3 and 3.4), in one pod or several.
-    with dsl.ParallelFor(train_gnn) as arguments:
-        trained = components.train_gnn(
-            arguments=arguments,
-            dataset=dataset,
-            training_set=base.training_set,
-            dual_encoder=base.dual_encoder,
-            passage_vectors=passage_vectors,
-            graph=graph,
-            graph_choice=tried["graph_choice"],
-        ).output
-    gnn_encoder = components.merge(arguments=merge_train_gnn, parts=dsl.Collected(trained), dataset=dataset).output
+    # Joint training of the dual encoder and the GNN (GNN-encoder 3.3 and 3.4).
+    gnn_encoder = flow.add("train_gnn", settings.train_gnn, **(trained_on | chosen)).output
 
     # Vectors of all passages with the full graph, and the index.
-    with dsl.ParallelFor(encode_nodes) as arguments:
-        vectors = components.encode_nodes(
-            arguments=arguments, dataset=dataset, gnn_encoder=gnn_encoder, passage_vectors=passage_vectors, graph=graph
-        ).output
-    encoding = components.merge(arguments=merge_encode_nodes, parts=dsl.Collected(vectors), dataset=dataset).output
-    bundle = components.encode_corpus(
-        arguments=encode_corpus,
-        dataset=dataset,
+    encoding, bundles[GNN_ENCODER] = encode_graph(
+        flow,
+        settings,
         gnn_encoder=gnn_encoder,
-        passage_vectors=passage_vectors,
-        graph=graph,
-        encoding=encoding,
-        bm25_index=bm25_index,
-    ).output
+        passage_vectors=base.passage_vectors,
+        graph=chosen["graph"],
+        **bundled,
+    )
 
     # The dual encoder as it is, and trained further until it is no better on dev.
-    plain_bundle = components.bundle_dual_encoder(
-        arguments=bundle_dual_encoder,
-        dataset=dataset,
-        dual_encoder=base.dual_encoder,
-        passage_vectors=passage_vectors,
-        bm25_index=bm25_index,
-    ).output
-
-    with dsl.ParallelFor(train_converged) as arguments:
-        further = components.train_dual_encoder(
-            arguments=arguments,
-            dataset=dataset,
+    bundles[DUAL_ENCODER] = bundle_of(flow, settings, DUAL_ENCODER, bm25_index=bm25_index, **inputs)
+    if settings.train_converged.epochs:
+        converged = flow.add(
+            "train_dual_encoder",
+            settings.train_converged.of(settings.train_dual_encoder),
+            CONVERGED,
+            dataset=base.dataset,
             training_set=base.training_set,
             start=base.dual_encoder,
             pair_scores=base.pair_scores,
         ).output
-    converged = components.merge(arguments=merge_train_converged, parts=dsl.Collected(further), dataset=dataset).output
-    converged_bundle = components.bundle_dual_encoder(
-        arguments=bundle_converged, dataset=dataset, dual_encoder=converged, bm25_index=bm25_index
+        bundles[CONVERGED] = bundle_of(flow, settings, CONVERGED, dual_encoder=converged, **bundled)
+
+    # A run of each system, also together with BM25.
+    evaluation = flow.add(
+        "evaluate",
+        settings.evaluate.model_copy(update={"rerank_shards": 1}),
+        dataset=base.dataset,
+        runs=runs_of_systems(flow, settings, base, bundles),
     ).output
 
-    # One run per system. The runs of BM25 and DPR exist already.
-    bm25, dpr = base.bm25_run, base.dpr_run
-    untrained = components.rank(arguments=rank_untrained, dataset=dataset).output
-    plain = components.rank(arguments=rank_dual_encoder, dataset=dataset, bundle=plain_bundle).output
-    converged_run = components.rank(arguments=rank_converged, dataset=dataset, bundle=converged_bundle).output
-    ranked = {
-        name: components.rank(arguments=arguments, dataset=dataset, bundle=by_labels[name]).output
-        for name, arguments in {
-            "query_sum": rank_query_sum,
-            "query_memory": rank_query_memory,
-            "query_clusters": rank_query_clusters,
-        }.items()
-    }
-    graphed = components.rank(arguments=rank_gnn_encoder, dataset=dataset, bundle=bundle).output
-    with dsl.ParallelFor(rerank) as arguments:
-        hits = components.rerank(
-            arguments=arguments, dataset=dataset, first_run=graphed, scorer=base.cross_encoder
-        ).output
-    reranked = components.merge(arguments=merge_rerank, parts=dsl.Collected(hits), dataset=dataset).output
-    dpr_fused = components.fuse(arguments=fuse_dpr, dataset=dataset, lexical_run=bm25, dense_run=dpr).outputs
-    plain_fused = components.fuse(
-        arguments=fuse_dual_encoder, dataset=dataset, lexical_run=bm25, dense_run=plain
-    ).outputs
-    converged_fused = components.fuse(
-        arguments=fuse_converged, dataset=dataset, lexical_run=bm25, dense_run=converged_run
-    ).outputs["convex_run"]
-    fused = {
-        f"{name}_fused": components.fuse(
-            arguments=arguments, dataset=dataset, lexical_run=bm25, dense_run=ranked[name]
-        ).outputs["convex_run"]
-        for name, arguments in {
-            "query_sum": fuse_query_sum,
-            "query_memory": fuse_query_memory,
-            "query_clusters": fuse_query_clusters,
-        }.items()
-    }
-    graphed_fused = components.fuse(
-        arguments=fuse_gnn_encoder, dataset=dataset, lexical_run=bm25, dense_run=graphed
-    ).outputs
-
-    # The comparison, the recommended system with its bundle, the report page and the decision.
-    evaluation = components.evaluate(
-        arguments=evaluate,
-        dataset=dataset,
-        bm25=bm25,
-        untrained=untrained,
-        dpr=dpr,
-        dual_encoder=plain,
-        converged=converged_run,
-        **ranked,
-        gnn_encoder=graphed,
-        reranked=reranked,
-        dpr_fused=dpr_fused["convex_run"],
-        dual_encoder_fused=plain_fused["convex_run"],
-        converged_fused=converged_fused,
-        **fused,
-        gnn_encoder_fused=graphed_fused["convex_run"],
-        dual_encoder_fused_by_rank=plain_fused["reciprocal_run"],
-        gnn_encoder_fused_by_rank=graphed_fused["reciprocal_run"],
+    # The recommended system with its bundle, the report page and the decision.
+    order = recommended_from(settings)
+    judged = {"measure": settings.promote.measure, "bm25": settings.encode_corpus.bm25, "order": order}
+    recommendation = flow.add(
+        "recommend", settings.recommend.model_copy(update=judged), dataset=base.dataset, evaluation=evaluation
     ).output
-    recommendation = components.recommend(arguments=recommend, dataset=dataset, evaluation=evaluation).output
-    dpr_bundle = components.bundle_dual_encoder(
-        arguments=bundle_dpr,
-        dataset=dataset,
-        dual_encoder=base.dpr,
-        bm25_index=bm25_index,
-        recommendation=recommendation,
-    ).output
-    chosen_bundle = components.choose_bundle(
-        arguments=choose_bundle,
-        dataset=dataset,
+    if DPR in order:
+        bundles[DPR] = bundle_of(flow, settings, DPR, dual_encoder=base.dpr, recommendation=recommendation, **bundled)
+    chosen_bundle = flow.add(
+        "choose_bundle",
+        settings.choose_bundle,
+        dataset=base.dataset,
         recommendation=recommendation,
         evaluation=evaluation,
-        graph=graph,
-        dpr=dpr_bundle,
-        dual_encoder=plain_bundle,
-        converged=converged_bundle,
-        **by_labels,
-        gnn_encoder=bundle,
+        graph=chosen["graph"],
+        bundles=list(bundles.values()),
     ).output
-    latency = components.measure_latency(
-        arguments=measure_latency,
-        dataset=dataset,
-        dual_encoder=base.dual_encoder,
-        passage_vectors=passage_vectors,
-        bundle=bundle,
-    ).output
-    page = components.report(
-        arguments=report,
-        dataset=dataset,
+    latency = flow.add("measure_latency", outcome.MeasureLatency(), bundle=bundles[GNN_ENCODER], **inputs).output
+    page = flow.add(
+        "report",
+        outcome.Report(**settings.evaluate.speed),
+        dataset=base.dataset,
         evaluation=evaluation,
         latency=latency,
-        graph=graph,
         gnn_encoder=gnn_encoder,
-        passage_vectors=passage_vectors,
+        passage_vectors=base.passage_vectors,
         encoding=encoding,
-        bundle=bundle,
+        bundle=bundles[GNN_ENCODER],
         recommendation=recommendation,
-        graph_choice=tried["graph_choice"],
+        **chosen,
     )
     # The decision does not read the page, but runs after it, so that the page exists if the decision fails.
-    components.promote(
-        arguments=promote,
-        dataset=dataset,
+    flow.add(
+        "promote",
+        settings.promote,
+        "",
+        [page],
+        dataset=base.dataset,
         evaluation=evaluation,
         recommendation=recommendation,
-        graph=graph,
+        graph=chosen["graph"],
         bundle=chosen_bundle,
-    ).after(page)
+    )
+    return with_early_refusals(flow, *tried.tried)
+
+
+def bundles_without_training(flow: Graph, settings: Settings, /, **inputs: Artifact | None) -> dict[str, Output]:
+    """Adds the bundles of the systems that change what M_de finds and train nothing; returns them by system."""
+    label_settings = settings.encode_with_labels.model_copy(
+        update={**_bundled(settings), **settings.build_graph.speed, "measure": settings.evaluate.measures[0]}
+    )
+    return {
+        system: flow.add(
+            "encode_with_labels", label_settings.model_copy(update={"kind": kind, "kinds": (kind,)}), system, **inputs
+        ).output
+        for kind, system in label_systems().items()
+        if kind in label_settings.kinds
+    }
+
+
+def encode_graph(
+    flow: Graph, settings: Settings, /, *, bm25_index: Artifact | None, **inputs: Artifact | None
+) -> tuple[Output, Output]:
+    """Adds the encoding of the graph's nodes, and the propagation over it; returns the encoding and the bundle."""
+    corpus = settings.encode_corpus
+    nodes = outcome.EncodeNodes(previous=corpus.previous, shards=corpus.shards, **corpus.speed)
+    encoding = flow.parallel("encode_nodes", nodes, **inputs)
+    whole = corpus.model_copy(update={"shards": 1})
+    bundle = flow.add("encode_corpus", whole, encoding=encoding, bm25_index=bm25_index, **inputs)
+    return encoding, bundle.output
+
+
+def bundle_of(flow: Graph, settings: Settings, system: str, /, **inputs: Artifact | None) -> Output:
+    """Adds the bundle of a dual encoder as it is."""
+    shared: dict[str, Any] = {**settings.encode_corpus.speed, **_bundled(settings)}
+    bundle_settings = outcome.BundleDualEncoder(system=system, vector_type=settings.build_graph.vector_type, **shared)
+    return flow.add("bundle_dual_encoder", bundle_settings, system, **inputs).output
+
+
+def runs_of_systems(flow: Graph, settings: Settings, base: Foundation, bundles: Mapping[str, Output]) -> list[Output]:
+    """Adds the ranking of each system, and its fusion with BM25; returns the runs in the tables' order.
+
+    The runs of BM25 and DPR exist already. A system without a bundle in the run is left out.
+    """
+    evaluate = settings.evaluate
+    speed, depth = evaluate.speed, evaluate.depth
+    runs: dict[str, Output] = {LEXICAL: base.bm25_run, DPR: base.dpr_run}
+    if evaluate.untrained_backbone:
+        training = settings.train_dual_encoder
+        untrained = outcome.Rank(
+            system=UNTRAINED,
+            depth=depth,
+            backbone=evaluate.untrained_backbone,
+            query_length=training.query_length,
+            passage_length=training.passage_length,
+            **speed,
+        )
+        runs[UNTRAINED] = flow.add("rank", untrained, UNTRAINED, dataset=base.dataset).output
+    for system in SYSTEMS:
+        if system in bundles:
+            rank = outcome.Rank(system=system, depth=depth, **speed)
+            embedding = {"passage_vectors": base.passage_vectors} if SYSTEMS[system].of_dual_encoder else {}
+            inputs = {"dataset": base.dataset, "bundle": bundles[system], **embedding}
+            runs[system] = flow.add("rank", rank, system, **inputs).output
+    if evaluate.rerank_depth:
+        rerank = outcome.Rerank(
+            system=CROSS_ENCODER, depth=evaluate.rerank_depth, shards=evaluate.rerank_shards, **speed
+        )
+        runs[CROSS_ENCODER] = flow.parallel(
+            "rerank", rerank, dataset=base.dataset, first_run=runs[GNN_ENCODER], scorer=base.cross_encoder
+        )
+    order = recommended_from(settings)
+    last = [system for system, row in SYSTEMS.items() if row.bundled_last and system in order]
+    fused = {
+        system: flow.add(
+            "fuse",
+            outcome.Fuse(measure=evaluate.measures[0], depth=depth),
+            system,
+            dataset=base.dataset,
+            lexical_run=base.bm25_run,
+            dense_run=runs[system],
+        )
+        for system in (*last, *bundles)
+        if SYSTEMS[system].fusions
+    }
+    ranked = [runs[system] for system in SYSTEMS if system in runs]
+    ranked += [fused[s][fusion] for fusion in FUSIONS for s in SYSTEMS if s in fused and fusion in SYSTEMS[s].fusions]
+    return ranked
+
+
+def _bundled(settings: Settings) -> dict[str, Any]:
+    """Returns the settings of the index, and whether there is one for BM25, which all bundles of a run share."""
+    corpus = settings.encode_corpus
+    return {name: getattr(corpus, name) for name in ("bm25", *outcome.IndexKind.model_fields)}
+
+
+def recommended_from(settings: Settings) -> tuple[str, ...]:
+    """Returns the systems that may be recommended.
+
+    A system that is bundled last was ranked by an exact search, so its bundle has to have one; the baseline is kept.
+    """
+    kept, is_exact = settings.evaluate.baseline, settings.encode_corpus.index == "flat"
+    excluded = [name for name, row in SYSTEMS.items() if row.bundled_last and not (is_exact or name == kept)]
+    return tuple(system for system in settings.recommend.order if system not in excluded)

@@ -1,84 +1,55 @@
-"""The update pipeline: applies the models of an earlier run to texts that have changed since then.
+"""The update pipeline: applies the models of an earlier run to texts that have changed since then, without training."""
 
-Settings are as in train.py. The models are URIs of artifacts of the earlier run. Results of the earlier run for
-unchanged texts are reused (`previous` in the settings of the graph and of the encoding).
-"""
+from collections.abc import Mapping
 
-from kfp import dsl
+from gnn_encoder.flow.graph import Artifact, Given, Graph
+from gnn_encoder.pipelines.train import bundle_of, bundles_without_training, encode_graph
+from gnn_encoder.settings.pipeline import Settings
+from gnn_encoder.settings.systems import DUAL_ENCODER, systems_with_models
 
-import components
 
+def update(settings: Settings, models: Mapping[str, Given]) -> Graph:
+    """Returns the graph of a new bundle: new and changed passages, new queries, deletions.
 
-@dsl.pipeline(name="gnn-encoder-update", description="Encodes what has changed with the models of an earlier run.")
-def update(
-    ingest: str,
-    index_bm25: str,
-    build_graph: str,
-    encode_query_sum: str,
-    encode_query_memory: str,
-    encode_query_clusters: str,
-    encode_nodes: list,
-    merge_encode_nodes: str,
-    encode_corpus: str,
-    bundle_dual_encoder: str,
-    bundle_converged: str,
-    bundle_dpr: str,
-    choose_bundle: str,
-    dual_encoder: str,
-    cross_encoder: str,
-    gnn_encoder: str,
-    converged: str,
-    dpr: str,
-) -> None:
-    """A new bundle without training: new and changed passages, new queries, deletions."""
-    dataset = components.ingest(arguments=ingest).output
-    bm25_index = components.index_bm25(arguments=index_bm25, dataset=dataset).output
-    addresses = {"dual": dual_encoder, "cross": cross_encoder, "gnn": gnn_encoder, "converged": converged, "dpr": dpr}
-    models = {name: dsl.importer(artifact_uri=uri, artifact_class=dsl.Model).output for name, uri in addresses.items()}
-    built = components.build_graph(
-        arguments=build_graph, dataset=dataset, dual_encoder=models["dual"], cross_encoder=models["cross"]
-    ).outputs
-    bundles = {
-        name: components.encode_with_labels(
-            arguments=arguments,
-            dataset=dataset,
-            dual_encoder=models["dual"],
-            passage_vectors=built["passage_vectors"],
-            bm25_index=bm25_index,
-        ).output
-        for name, arguments in {
-            "query_sum": encode_query_sum,
-            "query_memory": encode_query_memory,
-            "query_clusters": encode_query_clusters,
-        }.items()
-    }
-    with dsl.ParallelFor(encode_nodes) as arguments:
-        vectors = components.encode_nodes(
-            arguments=arguments,
-            dataset=dataset,
-            gnn_encoder=models["gnn"],
-            passage_vectors=built["passage_vectors"],
-            graph=built["graph"],
-        ).output
-    bundles["gnn_encoder"] = components.encode_corpus(
-        arguments=encode_corpus,
+    Results of the earlier run for unchanged texts are reused (`previous` in the settings of graph and encoding).
+
+    Args:
+        models: `dual_encoder`, `cross_encoder` and `gnn_encoder` of the earlier run; `converged` and `dpr` if their
+            bundles are wanted (`System.model`).
+    """
+    flow = Graph("update", "Encodes what has changed with the models of an earlier run.")
+    dataset = flow.add("ingest", settings.ingest).output
+    bm25_index: Artifact | None = None
+    if settings.encode_corpus.bm25:
+        bm25_index = flow.add("index_bm25", settings.index_bm25, dataset=dataset).output
+    built = flow.add(
+        "build_graph",
+        settings.build_graph,
         dataset=dataset,
-        gnn_encoder=models["gnn"],
+        dual_encoder=models["dual_encoder"],
+        cross_encoder=models["cross_encoder"],
+    )
+    inputs: dict[str, Artifact] = {
+        "dataset": dataset,
+        "dual_encoder": models["dual_encoder"],
+        "passage_vectors": built["passage_vectors"],
+    }
+    bundles = list(bundles_without_training(flow, settings, bm25_index=bm25_index, **inputs).values())
+    _, graph_bundle = encode_graph(
+        flow,
+        settings,
+        dataset=dataset,
+        gnn_encoder=models["gnn_encoder"],
         passage_vectors=built["passage_vectors"],
         graph=built["graph"],
-        encoding=components.merge(arguments=merge_encode_nodes, parts=dsl.Collected(vectors), dataset=dataset).output,
         bm25_index=bm25_index,
-    ).output
-    bundles["dual_encoder"] = components.bundle_dual_encoder(
-        arguments=bundle_dual_encoder,
-        dataset=dataset,
-        dual_encoder=models["dual"],
-        passage_vectors=built["passage_vectors"],
-        bm25_index=bm25_index,
-    ).output
-    for name, arguments in {"converged": bundle_converged, "dpr": bundle_dpr}.items():
-        bundles[name] = components.bundle_dual_encoder(
-            arguments=arguments, dataset=dataset, dual_encoder=models[name], bm25_index=bm25_index
-        ).output
+    )
+    bundles += [graph_bundle, bundle_of(flow, settings, DUAL_ENCODER, bm25_index=bm25_index, **inputs)]
+    for row in systems_with_models():
+        if model := models.get(row.model):
+            bundles.append(
+                bundle_of(flow, settings, row.name, dataset=dataset, dual_encoder=model, bm25_index=bm25_index)
+            )
     # The same system as before.
-    components.choose_bundle(arguments=choose_bundle, dataset=dataset, **bundles)
+    flow.add("choose_bundle", settings.choose_bundle, dataset=dataset, bundles=bundles)
+    return flow

@@ -1,6 +1,7 @@
 """Tiny real parts that the tests share: a dataset, and random models of each kind. Nothing is downloaded."""
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,13 +22,77 @@ DETAILS = ("north", "old", "bright", "heavy", "silent", "broken", "early", "hidd
 WORDS = (*TOPICS, *DETAILS, "the", "of", "a", "what", "about", "is", "and", "in")
 
 LONGEST = (
-    "test_resume.py", "test_rerank_pipeline.py", "test_pipeline.py", "test_launch.py", "test_team.py",
-    "test_promote.py", "test_submission.py", "test_train_reranker.py",
+    "test_resume.py", "test_rerank_pipeline.py", "test_pipeline.py", "test_local.py", "test_promote.py",
+    "test_submission.py", "test_train_reranker.py",
 )  # fmt: skip
 """Files that take a minute or more of a core, in the order in which they begin."""
 
 
+THINNED = {
+    "test_a_bert_reads_as_transformers_does": 4,
+    "test_a_bundle_is_registered_where_its_artifact_lies": 2,
+    "test_a_bundle_that_the_evaluation_is_not_of_is_refused": 2,
+    "test_a_cluster_file_changes_needs_alone": 2,
+    "test_a_damaged_checkpoint_is_said_and_starts_anew": 6,
+    "test_a_killed_training_with_patience_ends_where_an_undisturbed_one_ends": 5,
+    "test_a_mistake_is_one_line_and_exit_code_2": 3,
+    "test_a_passage_is_never_a_value_of_its_own_context": 8,
+    "test_a_query_is_known_in_every_form_of_its_characters": 3,
+    "test_a_query_that_is_not_trained_on_finds_its_labelled_passage": 2,
+    "test_a_resumed_training_has_the_vectors_that_it_had": 2,
+    "test_a_run_is_the_same_after_any_other": 4,
+    "test_a_run_of_an_earlier_version_is_explained_and_updated": 2,
+    "test_a_search_by_an_index_finds_the_new_vectors": 4,
+    "test_a_search_finds_the_new_vector": 4,
+    "test_a_token_that_cannot_be_sent_is_refused_and_not_shown": 4,
+    "test_a_value_of_another_kind_is_refused_for_any_setting": 4,
+    "test_an_update_equals_a_graph_from_nothing": 3,
+    "test_an_update_sends_only_what_changed_and_equals_a_whole_export": 2,
+    "test_another_vector_is_found": 2,
+    "test_behaviour_in_the_settings_modules_counts": 2,
+    "test_bundles_that_no_later_run_could_read_are_refused": 3,
+    "test_each_loss_begins_as_for_equal_scores_and_falls": 4,
+    "test_each_passage_is_drawn_as_often_as_the_shares_say": 3,
+    "test_equal_to_a_run_from_nothing": 2,
+    "test_every_kind_learns_and_scores_as_it_did_when_it_is_loaded": 3,
+    "test_every_number_is_finite_and_bounded": 10,
+    "test_labels_that_help_are_chosen": 3,
+    "test_learns_and_reports": 3,
+    "test_live_neighbours_have_gradient_and_score_as_stored_ones_before_training": 3,
+    "test_loss_is_the_sum_over_tokens_one_pair_at_a_time": 3,
+    "test_mde_vectors_or_the_trained_encoders": 2,
+    "test_nothing_changed": 2,
+    "test_odd_bytes_are_read_or_refused": 3,
+    "test_scores_are_the_rerankers_and_the_weighted_log_likelihood": 2,
+    "test_several_devices_give_what_one_gives": 4,
+    "test_shares_equal_a_loop_and_add_up_to_the_stored_score": 8,
+    "test_streamed_vectors_equal_the_networks": 12,
+    "test_the_best_variant_is_cut_from_the_graph_and_trained": 2,
+    "test_the_gate_compares_such_a_bundle": 2,
+    "test_the_sentence_says_what_the_figures_say": 2,
+    "test_the_setting_reaches_contrastive_training": 2,
+    "test_through_the_gnn": 3,
+    "test_training_ends_when_dev_rises_no_more_and_the_best_epoch_is_kept": 2,
+    "test_training_re_ranking_and_explanations_agree_also_after_loading": 2,
+    "test_triples_are_the_labelled_ones_and_those_of_the_training_set": 3,
+    "test_undo_restores_every_bit_and_nothing_of_the_corpus_is_copied": 3,
+    "test_values_that_the_arguments_hold_do_not_count": 3,
+    "test_vectors_have_the_type_of_the_dual_encoders": 3,
+    "test_what_is_no_complete_set_is_refused": 2,
+    "test_what_the_cluster_refuses_is_one_line": 3,
+    "test_workers_make_the_same_batches": 4,
+}
+"""Test of many cases, each of a second or more → n: every n-th case is a fast test, and the others are slow ones."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    cases: Counter[tuple[str, str]] = Counter()
+    for item in items:
+        name = item.name.partition("[")[0]
+        if name in THINNED:
+            if cases[item.path.name, name] % THINNED[name]:
+                item.add_marker(pytest.mark.slow)
+            cases[item.path.name, name] += 1
     items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
 
 

@@ -31,7 +31,13 @@ def random_structure(seed: int = 0) -> dict[str, np.ndarray]:
             parent[node] = generator.choice(above)
     pairs = generator.integers(0, PASSAGES - 1, (9, 2))
     pairs = np.concatenate([pairs, pairs[:2], [[3, 3]]])  # a citation twice, and one of itself
-    arrays = {"document": document, "parent": parent, "place": place, "citing": pairs[:, 0], "cited": pairs[:, 1]}
+    arrays = {
+        "document": document,
+        "parent": parent,
+        "reading_order": place,
+        "citing": pairs[:, 0],
+        "cited": pairs[:, 1],
+    }
     return {name: array.astype(np.int32) for name, array in arrays.items()}
 
 

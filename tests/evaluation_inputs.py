@@ -1,6 +1,7 @@
 """What ranking and evaluation read, made on the tiny dataset by random models, and all of their steps."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,10 +13,11 @@ from gnn_encoder.inference.encoding import encode_passages, encode_texts
 from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.models.gnn import GNN, GnnConfig, GnnEncoder
-from gnn_encoder.settings.calls import ranking_calls
+from gnn_encoder.pipelines.train import train
 from gnn_encoder.settings.foundation import TrainDualEncoder
 from gnn_encoder.settings.outcome import Evaluate, Promote
 from gnn_encoder.settings.pipeline import Settings
+from gnn_encoder.settings.systems import CROSS_ENCODER, DPR, DUAL_ENCODER, GNN_ENCODER, LEXICAL, UNTRAINED
 from gnn_encoder.steps.bundle_dual_encoder import bundle_dual_encoder
 from gnn_encoder.steps.evaluate import evaluate
 from gnn_encoder.steps.fuse import fuse
@@ -77,42 +79,40 @@ def write_inputs(folder: Path, dataset: Dataset, backbone: Path) -> dict[str, Pa
 
 def reported(inputs: dict[str, Path], settings: Evaluate, folder: Path) -> Path:
     """The report of all systems, made in `folder` by the training pipeline's steps, in its order."""
-    of = ranking_calls(
-        Settings(
-            evaluate=settings,
-            promote=Promote(measure=settings.measures[0]),
-            train_dual_encoder=TrainDualEncoder(query_length=16, passage_length=24),
-        )
+    chosen = Settings(
+        evaluate=settings,
+        promote=Promote(measure=settings.measures[0]),
+        train_dual_encoder=TrainDualEncoder(query_length=16, passage_length=24),
     )
-    calls = {parameter: call.settings for parameter, call in of.items()}
-    data, bundle, made = {"dataset": inputs["dataset"]}, {"bundle": inputs["bundle"]}, {"bm25": inputs["bm25_run"]}
+    of: dict[str, Any] = {node.title: node.settings for node in train(chosen).nodes}
+    data, bundle, made = {"dataset": inputs["dataset"]}, {"bundle": inputs["bundle"]}, {LEXICAL: inputs["bm25_run"]}
     plain = {name: inputs[name] for name in ("dual_encoder", "passage_vectors")}
     plain_bundle = {"bundle": folder / "dual_encoder_bundle"}
     bm25_index = write_bm25(inputs["dataset"], folder / "bm25_index")
-    bundle_dual_encoder(calls["bundle_dual_encoder"], **data, **plain, bm25_index=bm25_index, **plain_bundle)
-    for system, given in {"untrained": {}, "dual_encoder": plain_bundle, "gnn_encoder": bundle}.items():
+    of_plain = of[f"bundle_dual_encoder: {DUAL_ENCODER}"]
+    bundle_dual_encoder(of_plain, **data, **plain, bm25_index=bm25_index, **plain_bundle)
+    if settings.untrained_backbone:
+        made[UNTRAINED] = folder / UNTRAINED
+        rank(of[f"rank: {UNTRAINED}"], **data, run=made[UNTRAINED])
+    made[DPR] = inputs["dpr_run"]
+    for system, given in {DUAL_ENCODER: plain_bundle, GNN_ENCODER: bundle}.items():
         made[system] = folder / system
-        rank(calls[f"rank_{system}"], **data, **given, run=made[system])
-        if system == "untrained":
-            made["dpr"] = inputs["dpr_run"]
-    made["reranked"] = folder / "reranked"
-    first, scorer = made["gnn_encoder"], inputs["cross_encoder"]
-    if of["rerank.0"].asked:
-        rerank(calls["rerank.0"], **data, first_run=first, scorer=scorer, run=made["reranked"])
-    else:
-        with drafting(made["reranked"], "run"):
-            pass
+        rank(of[f"rank: {system}"], **data, **given, run=made[system])
+    if settings.rerank_depth:
+        made[CROSS_ENCODER] = folder / "reranked"
+        first, scorer = made[GNN_ENCODER], inputs["cross_encoder"]
+        rerank(of["rerank"], **data, first_run=first, scorer=scorer, run=made[CROSS_ENCODER])
     fused: dict[str, list[Path]] = {"convex_run": [], "reciprocal_run": []}
-    for system in ("dual_encoder", "gnn_encoder"):
-        outputs = {name: folder / f"{system}_{name}" for name in fused}
-        fuse(calls[f"fuse_{system}"], **data, lexical_run=made["bm25"], dense_run=made[system], **outputs)
+    for system in (DUAL_ENCODER, GNN_ENCODER):
+        outputs = {name: folder / f"{system} {name}" for name in fused}
+        fuse(of[f"fuse: {system}"], **data, lexical_run=made[LEXICAL], dense_run=made[system], **outputs)
         for name, path in outputs.items():
             fused[name].append(path)
     runs = [*made.values(), *fused["convex_run"], *fused["reciprocal_run"]]
     evaluate(settings, **data, runs=runs, evaluation=folder / "evaluation")
-    measure_latency(calls["measure_latency"], **data, **plain, **bundle, latency=folder / "latency")
+    measure_latency(of["measure_latency"], **data, **plain, **bundle, latency=folder / "latency")
     explained = {name: inputs[name] for name in ("graph", "gnn_encoder", "passage_vectors", "encoding", "bundle")}
     parts = {name: folder / name for name in ("evaluation", "latency", "recommendation")}
-    recommend(calls["recommend"], **data, evaluation=parts["evaluation"], recommendation=parts["recommendation"])
-    report(calls["report"], **data, **parts, **explained, report=folder / "report")
+    recommend(of["recommend"], **data, evaluation=parts["evaluation"], recommendation=parts["recommendation"])
+    report(of["report"], **data, **parts, **explained, report=folder / "report")
     return folder / "report"

@@ -11,9 +11,9 @@ from gate_inputs import write_inputs
 
 from gnn_encoder.artifacts import Dataset
 from gnn_encoder.artifacts.report import Decision
+from gnn_encoder.flow.arguments import StepArguments
 from gnn_encoder.promotion.registry import CHAMPION, PREVIOUS, Registry, open_registry
 from gnn_encoder.settings.outcome import Promote
-from gnn_encoder.settings.pipeline import StepArguments
 from gnn_encoder.steps.promote import promote
 
 # Both bundles of a pair have the same model: what the clock says of them on a busy machine is not what is tried here.

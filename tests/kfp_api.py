@@ -25,8 +25,6 @@ from google.protobuf import json_format
 from kfp.kubernetes.kubernetes_executor_config_pb2 import KubernetesExecutorConfig
 from kfp.pipeline_spec import pipeline_spec_pb2 as messages
 
-from gnn_encoder.runs import launch
-
 NOT_SENT = frozenset(("error", "executor_detail", "pod_name"))
 """Fields of a task that the description has and KFP 2.17's converter of workflows never fills."""
 STATES = {"Pending": "PENDING", "Running": "RUNNING", "Succeeded": "SUCCEEDED", "Skipped": "SKIPPED"}
@@ -35,7 +33,7 @@ STATES |= {"Failed": "FAILED", "Error": "FAILED"}
 WORKFLOW = "gnn-encoder-train-x7k2p"
 BEGUN = "2026-11-22T01:00:00Z"
 PLAIN = {"str": str, "int": int, "bool": bool, "float": float, "datetime": str, "object": object}
-EXAMPLE = launch.SOURCE_TREE / "pipelines" / "clusters" / "example.yaml"
+EXAMPLE = Path(__file__).parents[1] / "pipelines" / "clusters" / "example.yaml"
 APIS = ("ExperimentServiceApi", "RunServiceApi", "RecurringRunServiceApi", "HealthzServiceApi")
 
 
@@ -121,6 +119,19 @@ def check_pipeline(document: dict[str, Any]) -> None:
         raise ValueError(f"pipeline_spec: {error}") from None
 
 
+def tasks_of(sent: dict[str, Any]) -> dict[str, Any]:
+    """The tasks of a run's or a recurring run's pipeline, by name."""
+    document = sent["pipeline_spec"]
+    found: dict[str, Any] = document.get("pipeline_spec", document)["root"]["dag"]["tasks"]
+    return found
+
+
+def arguments_of(sent: dict[str, Any]) -> dict[str, str]:
+    """The JSON argument of each task that is a step."""
+    given = {name: task["inputs"].get("parameters", {}).get("arguments") for name, task in tasks_of(sent).items()}
+    return {name: each["runtimeValue"]["constant"] for name, each in given.items() if each}
+
+
 def node_hash(name: str) -> int:
     """Argo's hash of a node's name: FNV-1a, 32 bits."""
     return functools.reduce(lambda digest, byte: (digest ^ byte) * 16777619 & 0xFFFFFFFF, name.encode(), 2166136261)
@@ -132,8 +143,8 @@ def at(state: str, *history: str, **phases: str | list[str]) -> dict[str, Any]:
     Args:
         state: of the run.
         history: its former states.
-        phases: step, or step and `_driver`, → Argo's phase; of a step with retries, the phases of its attempts. The
-            step `LOOP__STEP__0` is in the first iteration of a loop.
+        phases: task, or task and `_driver`, → Argo's phase; of a task with retries, the phases of its attempts. An
+            underscore stands for the hyphen in a task's name.
     """
     children: dict[str, list[str]] = {"root": []}
     shown = [("root", "root", "Running")]
@@ -144,16 +155,13 @@ def at(state: str, *history: str, **phases: str | list[str]) -> dict[str, Any]:
         shown.append((node, node.rpartition(".")[2], phase))
         return node
 
-    for step, attempts in phases.items():
-        loop, _, iteration = step.partition("__")
-        step, _, number = iteration.partition("__") if iteration else (loop, "", "")
-        parent = f"root.{loop}.iteration-iterations({number}:{number}).iteration-item" if iteration else "root"
-        name = f"{parent}.{step}".replace("_", "-").removeprefix("root." if step == "root_driver" else "")
+    for task, attempts in phases.items():
+        name = f"root.{task}".replace("_", "-").removeprefix("root." if task == "root_driver" else "")
         if name.endswith("-driver"):
             last = add(last, name, str(attempts))
             continue
         several = attempts if isinstance(attempts, list) else []
-        if f"{step}_driver" not in phases:
+        if f"{task}_driver" not in phases:
             last = add(last, f"{name}-driver", "Succeeded")
         phase = several[-1] if several else str(attempts)
         last = add(last, name, phase)
@@ -204,8 +212,8 @@ class KfpServer:
     experiments: list[dict[str, Any]] = field(default_factory=list)
     runs: list[dict[str, Any]] = field(default_factory=list)
     schedules: list[dict[str, Any]] = field(default_factory=list)
-    execute: Callable[[dict[str, str]], object] = lambda parameters: None
-    """What is done with a new run's parameters before its submission is answered."""
+    execute: Callable[[dict[str, str]], object] = lambda arguments: None
+    """What is done with the arguments of a new run's tasks before its submission is answered."""
 
     def __enter__(self) -> "KfpServer":
         owner, self._described = self, described()
@@ -303,7 +311,7 @@ class KfpServer:
         if place == "runs" and method == "POST":
             made = {**body, "run_id": f"run-{len(self.runs)}", "state": "PENDING", "created_at": BEGUN}
             self.runs.append(made)
-            self.execute(body["runtime_config"]["parameters"])
+            self.execute(arguments_of(body))
             return 200, made
         if place == "runs":
             mine = [run for run in self.runs if run["experiment_id"] == query["experiment_id"]]

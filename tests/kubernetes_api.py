@@ -1,12 +1,13 @@
-"""The Kubernetes API with Kubeflow Trainer, as a leader uses it: a server on loopback whose pods are local processes.
+"""The Kubernetes API with Kubeflow Trainer, as a step uses it: a server on loopback whose pods are local processes.
 
 A TrainJob is held against the published models (`kubeflow_trainer_api`) and must come out of them unchanged. Its pods
-get their environment from the TrainJob alone, and their number as Trainer's torch runtimes give it.
+get their environment from the TrainJob alone, and the numbers that Trainer's torch runtimes give them.
 """
 
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -20,7 +21,7 @@ from kubeflow_trainer_api.models.trainer_v1alpha1_train_job import TrainerV1alph
 
 JOBS = "/apis/trainer.kubeflow.org/v1alpha1/namespaces/retrieval/trainjobs"
 PODS = "/api/v1/namespaces/retrieval/pods"
-LEADER = "train-gnn-leader"
+STEP_POD = "train-gnn-step"
 RESERVED = ("PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT")
 """Variables that Trainer's admission webhook refuses in a TrainJob."""
 
@@ -37,7 +38,14 @@ def check_train_job(job: dict[str, Any]) -> None:
         raise ValueError("must not have reserved envs")
 
 
-def leaders_pod(environment: Mapping[str, str], secrets: Mapping[str, str], log: Path) -> dict[str, Any]:
+def free_port() -> int:
+    """A port of this machine that nothing listens on."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def steps_pod(environment: Mapping[str, str], secrets: Mapping[str, str], log: Path) -> dict[str, Any]:
     """The pod of a training's step, as KFP and Argo make it; `secrets` maps a variable to its secret's key."""
     env = [{"name": "KFP_POD_NAME", "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.name"}}}]
     env += [{"name": "ARGO_TEMPLATE", "value": "{}"}, {"name": "KFP_RETRY_INDEX", "value": "0"}]
@@ -75,7 +83,7 @@ def leaders_pod(environment: Mapping[str, str], secrets: Mapping[str, str], log:
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
-            "name": LEADER,
+            "name": STEP_POD,
             "uid": "b1",
             "labels": labels | {"kueue.x-k8s.io/queue-name": "gpus", "pipelines.kubeflow.org/v2_component": "true"},
         },
@@ -93,15 +101,25 @@ def leaders_pod(environment: Mapping[str, str], secrets: Mapping[str, str], log:
 class KubernetesApi:
     """What the cluster holds, and how it answers."""
 
-    def __init__(self, pod: dict[str, Any], secrets: Mapping[str, str], folder: Path, starts: bool = True) -> None:
+    """Args:
+        per_pod: variables that name a folder, of which each pod has one of its own, as on a machine of its own.
+    """
+
+    def __init__(
+        self,
+        pod: dict[str, Any],
+        secrets: Mapping[str, str],
+        folder: Path,
+        starts: bool = True,
+        per_pod: tuple[str, ...] = (),
+    ) -> None:
         self.pod, self.jobs, self.pods = pod, dict[str, dict[str, Any]](), dict[str, list[dict[str, Any]]]()
         self.created, self.deleted = list[dict[str, Any]](), list[str]()
         self.refusals: dict[str, tuple[int, str]] = {}
         """`METHOD PATH` → the status and the message of the answer."""
         self.processes: list[subprocess.Popen[bytes]] = []
         self._of: dict[str, list[subprocess.Popen[bytes]]] = {}
-        self._secrets, self._folder, self._starts = secrets, folder, starts
-        self._log = Path(next(c for c in pod["spec"]["containers"] if c["name"] == "main")["terminationMessagePath"])
+        self._secrets, self._folder, self._starts, self._per_pod = secrets, folder, starts, per_pod
 
     def __enter__(self) -> "KubernetesApi":
         owner = self
@@ -125,13 +143,13 @@ class KubernetesApi:
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         threading.Thread(target=self._http.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{self._http.server_port}"
-        context = {"cluster": "here", "user": "leader", "namespace": "retrieval"}
+        context = {"cluster": "here", "user": "step", "namespace": "retrieval"}
         self.config = self._folder / "kubeconfig"
         self.config.write_text(json.dumps({
             "current-context": "here",
             "contexts": [{"name": "here", "context": context}],
             "clusters": [{"name": "here", "cluster": {"server": url}}],
-            "users": [{"name": "leader", "user": {"token": "token"}}],
+            "users": [{"name": "step", "user": {"token": "token"}}],
         }))  # fmt: skip
         return self
 
@@ -148,7 +166,7 @@ class KubernetesApi:
         wanted = dict(each.split("=") for each in query.get("labelSelector", [""])[0].split(",") if each)
         if refusal := self.refusals.get(f"{method} {parts.path}"):
             return refusal[0], {"kind": "Status", "code": refusal[0], "message": refusal[1]}
-        if (method, parts.path) == ("GET", f"{PODS}/{LEADER}"):
+        if (method, parts.path) == ("GET", f"{PODS}/{STEP_POD}"):
             return 200, self.pod
         if (method, parts.path) == ("GET", PODS) and (of := wanted.get("jobset.sigs.k8s.io/jobset-name")):
             return 200, {"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": self._pods_of(of)}
@@ -188,9 +206,17 @@ class KubernetesApi:
         for each in trainer["env"] if self._starts else ():
             key = each.get("valueFrom", {}).get("secretKeyRef", {}).get("key")
             env[each["name"]] = self._secrets[key] if key else each["value"]
+        numbers = {
+            "PET_NNODES": str(trainer["numNodes"]), "PET_NPROC_PER_NODE": str(trainer["numProcPerNode"]),
+            "PET_MASTER_ADDR": "127.0.0.1", "PET_MASTER_PORT": str(free_port()),
+        }  # fmt: skip
         for rank in range(trainer["numNodes"]) if self._starts else ():
-            own = {"PET_NODE_RANK": str(rank), "PATH": os.environ["PATH"], "HOME": str(self._folder)}
-            command = [sys.executable, *trainer["command"][1:], *(each.replace("$$", "$") for each in trainer["args"])]
+            own = {**numbers, "PET_NODE_RANK": str(rank), "PATH": os.environ["PATH"], "HOME": str(self._folder)}
+            for variable in self._per_pod:
+                own[variable] = str(self._folder / f"{name}-{rank}-{variable.lower()}")
+                Path(own[variable]).mkdir()
+            env["GNN_ENCODER_TERMINATION_LOG"] = str(self._folder / f"{name}-{rank}.end")
+            command = [sys.executable, *trainer["command"][1:], *trainer["args"]]
             with (self._folder / f"{name}-{rank}.log").open("wb") as log:
                 process = subprocess.Popen(command, env=env | own, stdout=log, stderr=log)
             self.processes.append(process)
@@ -205,7 +231,8 @@ class KubernetesApi:
                 {"name": "node", "image": "", "imageID": "", "ready": True, "restartCount": 0},
             )
             if code:
-                message = self._log.read_text("utf-8") if self._log.is_file() else ""
+                log = self._folder / f"{name}-{rank}.end"
+                message = log.read_text("utf-8") if log.is_file() else ""
                 status["lastState"] = {"terminated": {"exitCode": code, "message": message}}
             about = {"name": f"{name}-node-0-{rank}", "labels": {"batch.kubernetes.io/job-completion-index": str(rank)}}
             found.append({"metadata": about, "status": {"phase": "Running", "containerStatuses": [status]}})

@@ -1,15 +1,15 @@
-"""LanceDB and PostgreSQL with pgvector, as the tests of exported tables ask them."""
+"""LanceDB and PostgreSQL with pgvector, as the tests of exported tables ask them.
+
+Both clients are imported where they are used, because LanceDB takes as long to import as all else that tests import.
+"""
 
 import itertools
 import json
 from pathlib import Path
 from typing import Any
 
-import lancedb
 import numpy as np
-import psycopg
 from bundles import fill_bundle
-from pgvector.psycopg import register_vector
 
 from gnn_encoder.artifacts import Bundle, Dataset, DatasetWriter, drafting
 from gnn_encoder.artifacts.bundle import VECTOR_PASSAGES
@@ -30,6 +30,8 @@ class LanceEngine:
         self.target = str(folder / "out")
 
     def _table(self) -> Any:
+        import lancedb
+
         return lancedb.connect(self.target).open_table("passages")
 
     def rows(self) -> Rows:
@@ -64,6 +66,9 @@ class PostgresEngine:
         self.target, self.table = url, f"t{next(self.numbers)}"
 
     def _run(self, statement: str, *values: Any) -> Any:
+        import psycopg
+        from pgvector.psycopg import register_vector
+
         with psycopg.connect(self.target) as connection:
             if connection.execute("SELECT 1 FROM pg_extension WHERE extname = 'vector'").fetchone():
                 register_vector(connection)

@@ -5,15 +5,19 @@ import json
 import re
 import subprocess
 import sys
+import tarfile
+import zipfile
 from pathlib import Path
 
+import pytest
 import yaml
+from required import missing
 from typer.main import get_command
 
 from gnn_encoder import __version__
 from gnn_encoder.cli.app import app
 from gnn_encoder.cli.serving import DRAIN, TOKEN
-from gnn_encoder.runs.provenance import package_digest
+from gnn_encoder.engines.provenance import package_digest
 from gnn_encoder.serving.draining import LAST_REQUESTS
 from gnn_encoder.serving.guard import OPEN
 
@@ -44,6 +48,25 @@ def test_two_builds_of_faiss_or_none_are_refused() -> None:
     assert "nothing" in packages.problems([("torch", "2.13.0")])[0]
 
 
+def test_a_wheel_has_every_module_and_file_also_from_an_archive_of_the_source(tmp_path: Path) -> None:
+    try:
+        from hatchling.builders.sdist import SdistBuilder
+        from hatchling.builders.wheel import WheelBuilder
+    except ImportError:
+        missing("no hatchling, which builds this package")
+
+    def wheel(source: Path, folder: Path) -> set[str]:
+        (path,) = WheelBuilder(str(source)).build(directory=str(folder), versions=["standard"])
+        return {name for name in zipfile.ZipFile(path).namelist() if name.startswith("gnn_encoder/")}
+
+    (archive,) = SdistBuilder(str(PROJECT)).build(directory=str(tmp_path))
+    with tarfile.open(archive) as files:
+        files.extractall(tmp_path, filter="data")
+    direct = wheel(PROJECT, tmp_path / "direct")
+    assert {"gnn_encoder/pipelines/train.py", "gnn_encoder/pipelines/presets/quickstart.yaml"} <= direct
+    assert wheel(tmp_path / f"gnn_encoder-{__version__}", tmp_path / "indirect") == direct
+
+
 def test_ci_builds_the_image_and_runs_the_tests() -> None:
     jobs = yaml.safe_load((PROJECT / ".github" / "workflows" / "test.yml").read_text())["jobs"]
     assert {step["run"] for job in jobs.values() for step in job["steps"] if "run" in step} == {
@@ -53,6 +76,7 @@ def test_ci_builds_the_image_and_runs_the_tests() -> None:
     assert "make test" in (PROJECT / ".ci" / "run").read_text()
 
 
+@pytest.mark.slow
 def test_the_build_asks_the_package_for_its_version_and_source() -> None:
     (program,) = re.findall(r"'(from gnn_encoder [^']+)'", (PROJECT / "images" / "build").read_text())
     printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout

@@ -58,6 +58,7 @@ def structure_of(dataset: Dataset) -> Structure:
     return dataset.structure
 
 
+@pytest.mark.slow
 def test_each_page_is_a_document_with_its_sections(dataset: Dataset) -> None:
     structure = structure_of(dataset)
     assert sorted(structure.document_ids.to_pylist()) == sorted(PAGES)

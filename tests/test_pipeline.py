@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from command_line import call
 from http_server import ids, serving
 from tiny_graph import ROUNDED
 from trained_root import Trained
@@ -23,40 +24,43 @@ from gnn_encoder.artifacts import Bundle, Dataset, Decision, Recommended, Report
 from gnn_encoder.artifacts.finished_run import graph_bundle, labelled_bundle, place_of
 from gnn_encoder.artifacts.history import read_history
 from gnn_encoder.cli import app
+from gnn_encoder.engines import pipelines
+from gnn_encoder.engines.latest import MODELS, linked
+from gnn_encoder.engines.local_run import Outcome
 from gnn_encoder.planning.data_size import DataSize
 from gnn_encoder.planning.disk import ARTIFACT, IN_MLFLOW, TOKEN_IDS, run_space
 from gnn_encoder.promotion.registry import CHAMPION, open_registry
 from gnn_encoder.retrieval.search import Searcher, fused_run
-from gnn_encoder.runs import pipelines
-from gnn_encoder.runs.latest import MODELS, linked
-from gnn_encoder.runs.local_run import Outcome
-from gnn_encoder.settings.calls import TRAINING, titles
-from gnn_encoder.settings.labels import LABEL_SYSTEMS
-from gnn_encoder.settings.pipeline import FOUNDATION, ON_NODES, SHARDED, Settings
+from gnn_encoder.settings.pipeline import FOUNDATION
 from gnn_encoder.settings.studies import STUDIES
-from gnn_encoder.settings.systems import CONVERGED, DPR, GNN_ENCODER, QUERY_CLUSTERS
+from gnn_encoder.settings.systems import CONVERGED, DPR, GNN_ENCODER, QUERY_CLUSTERS, QUERY_MEMORY, label_systems
 
 pytestmark = pytest.mark.timeout(400)
-TITLES = titles(Settings())
-"""Of the calls with the default settings."""
+
+
+@pytest.fixture(autouse=True)
+def first_run(request: pytest.FixtureRequest, trained: Trained) -> None:
+    """The run that the slow tests go on from, where no fast test has made it."""
+    if request.node.get_closest_marker("slow") and not trained.outcomes:
+        trained.run()
 
 
 def test_from_raw_text_to_a_decision(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
     outcome = trained.run()
     shown = capsys.readouterr().out
     assert outcome.status == "FINISHED", f"{outcome.message}\n{outcome.log.read_text()[-4000:]}"
-    assert Counter(trained.events(outcome, "finished")) == Counter(TITLES)
+    assert Counter(trained.events(outcome, "finished")) == Counter(trained.titles())
     for words in ("BM25", "DPR", "decision", "report.html", "gnn-encoder search"):
         assert words in shown
     assert (trained.root / "latest" / "report" / "report.html").is_file()
     for path in outcome.outputs.values():
         manifest = read_manifest(path)
-        assert manifest.step in TRAINING
+        assert manifest.step in {title.partition(": ")[0] for title in trained.titles()}
         assert manifest.metrics["headline"]
     parent, *steps = trained.runs()
     assert {run.info.status for run in (parent, *steps)} == {"FINISHED"}
     assert "test/GNN-encoder/RR_at_10" in parent.data.metrics
-    assert Counter(run.info.run_name for run in steps) == Counter(TITLES)
+    assert Counter(run.info.run_name for run in steps) == Counter(trained.titles())
     assert {run.data.tags["mlflow.parentRunId"] for run in steps} == {parent.info.run_id}
     for run in steps:
         assert {"seconds", "peak_memory_gib"} <= set(run.data.metrics)
@@ -104,7 +108,7 @@ def test_the_recommended_system_is_the_bundle_and_each_system_has_one(trained: T
     assert "Graphs tried with frozen encoders" in page and "labels too</" in page
     made = {Bundle.read(path).system: path.name for path in (latest / "bundles").iterdir()}
     assert (
-        set(made) == {"Dual encoder", CONVERGED, *LABEL_SYSTEMS.values(), GNN_ENCODER}
+        set(made) == {"Dual encoder", CONVERGED, *label_systems().values(), GNN_ENCODER}
         and made[GNN_ENCODER] == "gnn_encoder"
     )
     assert graph_bundle(latest).resolve() == (latest / GRAPH_BUNDLE).resolve()
@@ -118,6 +122,25 @@ def test_the_recommended_system_is_the_bundle_and_each_system_has_one(trained: T
     assert "- train_gnn: heads = `2`, epochs = `1`" in readme and "negative_slope" not in readme, "no defaults"
 
 
+@pytest.mark.slow
+def test_a_dry_run_says_what_is_there_and_what_the_rest_took(
+    trained: Trained, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    steps = len(trained.titles())
+    assert call(monkeypatch, *trained.command, "--dry-run") == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f"{steps} steps, all cached"
+    assert call(monkeypatch, *trained.command, "--dry-run", "--set", "recommend.margin=0.5") == 0
+    *lines, _, total = capsys.readouterr().out.splitlines()
+    waiting = [line.partition("  ")[0] for line in lines if "  to run  " in line]
+    assert waiting == ["recommend", f"bundle_dual_encoder: {DPR}", "choose_bundle", "report", "promote"]
+    assert f"at most {len(waiting)} to run; time: about " in total and " for 4, not known for 1" in total
+    root = ["--root", str(trained.root)]
+    assert call(monkeypatch, "update", *root, "--dry-run") == 0
+    assert "11 steps: 3 cached, at most 8 to run" in capsys.readouterr().out, "data, BM25's index, the converged bundle"
+    assert call(monkeypatch, "update", *root, "--mermaid") == 0
+    assert '[("cross_encoder")]' in capsys.readouterr().out
+
+
 def test_search_finds_passages(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         bundle = str(trained.root / "latest" / "bundle")
@@ -128,6 +151,7 @@ def test_search_finds_passages(trained: Trained, capsys: pytest.CaptureFixture[s
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines() if "[p" in line] == ["1", "2", "3"]
 
 
+@pytest.mark.slow
 def test_applications_open_the_champion_by_name_and_learn_why(trained: Trained) -> None:
     question, latest = "what is the old river", trained.root / "latest"
     champion = Retriever.load("models:/gnn-encoder@champion", trained.root)
@@ -144,10 +168,11 @@ def test_applications_open_the_champion_by_name_and_learn_why(trained: Trained) 
         assert expected.graph and hit["why"]["graph"]["plain_rank"] == expected.graph.plain_rank
         assert hit["why"]["graph"]["score"] == pytest.approx(expected.graph.why.score, abs=1e-5)
         assert len(hit["why"]["graph"]["influences"]) == len(expected.graph.why.influences)
-    for each in Retriever.load(latest / place_of(LABEL_SYSTEMS["memory"])).explain(question, 3):
+    for each in Retriever.load(latest / place_of(QUERY_MEMORY)).explain(question, 3):
         assert each.graph is None and sum(p.amount for p in each.parts) == pytest.approx(each.hit.score, rel=ROUNDED)
 
 
+@pytest.mark.slow
 def test_mlflow_loads_the_champion_and_shows_data_and_model(
     trained: Trained, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -216,7 +241,7 @@ def test_explain_says_why(trained: Trained, capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().out.count("with the graph") == 3
 
 
-@pytest.mark.parametrize("system", LABEL_SYSTEMS.values())
+@pytest.mark.parametrize("system", label_systems().values())
 def test_systems_of_labelled_queries_are_bundles(
     trained: Trained, system: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -237,17 +262,19 @@ def test_systems_of_labelled_queries_are_bundles(
 def test_the_same_again_reuses_every_step(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
     outcome = trained.run()
     assert outcome.status == "FINISHED"
-    assert Counter(trained.events(outcome, "cached")) == Counter(TITLES)
+    assert Counter(trained.events(outcome, "cached")) == Counter(trained.titles())
     assert trained.events(outcome, "starting") == []
     assert outcome.outputs == trained.outcomes[0].outputs
-    assert capsys.readouterr().out.count("  cached  ") == len(TITLES)
-    assert Counter(run.data.tags.get("cached") for run in trained.runs()[-len(TITLES) :]) == {"true": len(TITLES)}
+    count = len(trained.titles())
+    assert capsys.readouterr().out.count("  cached  ") == count
+    assert Counter(run.data.tags.get("cached") for run in trained.runs()[-count:]) == {"true": count}
 
 
+@pytest.mark.slow
 def test_another_setting_runs_its_step_and_what_follows_again(trained: Trained) -> None:
     outcome = trained.run("--set", "promote.minimum_gain=-2.0")
     assert trained.events(outcome, "starting") == ["promote"]
-    assert set(trained.events(outcome, "cached")) == set(TITLES) - {"promote"}
+    assert set(trained.events(outcome, "cached")) == set(trained.titles()) - {"promote"}
 
 
 def retrain(trained: Trained, *more: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -261,6 +288,7 @@ def retrain(trained: Trained, *more: str, **environment: str) -> subprocess.Comp
     )
 
 
+@pytest.mark.slow
 def test_retraining_on_the_same_has_nothing_to_do(trained: Trained) -> None:
     runs, before = len(trained.runs()), os.times()
     ended = retrain(trained, "--set", "promote.minimum_gain=-2.0", "--fail-on-keep")
@@ -272,6 +300,7 @@ def test_retraining_on_the_same_has_nothing_to_do(trained: Trained) -> None:
     assert len(trained.runs()) == runs
 
 
+@pytest.mark.slow
 def test_retraining_with_other_settings_meets_the_champion(trained: Trained, tmp_path: Path) -> None:
     champion = open_registry(f"sqlite:///{trained.root / 'mlflow.db'}", "gnn-encoder")
     before = champion.find(CHAMPION)
@@ -286,6 +315,7 @@ def test_retraining_with_other_settings_meets_the_champion(trained: Trained, tmp
     assert champion.versions()[0].tags["decision"] == "keep"
 
 
+@pytest.mark.slow
 def test_variants_on_the_pipelines_foundation(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
     # Trained jointly with nothing changed, a variant is the pipeline's own model.
     command = ["ablate", *trained.command[1:], "--mode", "joint", "--seeds", "1", "--study", "labels"]
@@ -297,8 +327,7 @@ def test_variants_on_the_pipelines_foundation(trained: Trained, capsys: pytest.C
             app.main()
     assert caught.value.code == 0
     shown, complaints = capsys.readouterr()
-    merged = {*FOUNDATION} & {*SHARDED, *ON_NODES}
-    assert shown.count("  cached  ") == len(FOUNDATION) + len(merged) and "warning" not in complaints
+    assert shown.count("  cached  ") == len(FOUNDATION) and "warning" not in complaints
     report = Report.read(Path(shown.split("report ")[-1].strip()).parent)
     results, evaluated = report.metrics["results"], Report.read(trained.root / "latest" / "report").metrics["results"]
     for split in ("dev", "test"):
@@ -315,6 +344,7 @@ def test_variants_on_the_pipelines_foundation(trained: Trained, capsys: pytest.C
     assert {"try_variant: full, seed 1", "try_variant: frozen, seed 1", "compare_variants"} <= set(names)
 
 
+@pytest.mark.slow
 def test_an_update_encodes_what_has_changed(
     trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -338,7 +368,7 @@ def test_an_update_encodes_what_has_changed(
         *MODELS,
     }
     assert Bundle.read(after["bundle"]).serving == Bundle.read(before["bundle"]).serving
-    for name in map(place_of, LABEL_SYSTEMS.values()):
+    for name in map(place_of, label_systems().values()):
         old, new = (Bundle.read(links[name]) for links in (before, after))
         assert new.label_use == old.label_use and len(new.passages) == 101
         assert "tuned_on" not in new.manifest.metrics
@@ -361,6 +391,7 @@ def gnn_encoder(*arguments: str) -> int:
     return int(caught.value.code or 0)
 
 
+@pytest.mark.slow
 def test_an_update_and_a_retraining_read_added_labels(trained: Trained) -> None:
     latest, root = trained.root / "latest", ("--root", str(trained.root))
     before = np.array(Bundle.read(labelled_bundle(latest)).vectors)
@@ -383,10 +414,10 @@ def test_an_update_and_a_retraining_read_added_labels(trained: Trained) -> None:
         Path(labelled.settings.ingest.labels).read_text()
         == (labelled_bundle(latest) / "added" / "labels.jsonl").read_text()
     )
-    digests = json.loads(labelled.arguments()["promote"])["source_digests"]
+    digests = labelled.arguments()["promote"].source_digests
     plain = pipelines.Training(trained.command[2], settings, trained.root)
-    changed = {name for name, digest in json.loads(plain.arguments()["promote"])["source_digests"].items()
-               if digest != digests[name]}  # fmt: skip
+    before_labels = plain.arguments()["promote"].source_digests
+    changed = {name for name, digest in before_labels.items() if digest != digests[name]}
     assert changed == {"run.data"}
     # A label of the update's graph is removed at once, and by the next update.
     assert gnn_encoder("labels", "remove", "where is the new violin", "p3", *root) == 0
@@ -396,8 +427,9 @@ def test_an_update_and_a_retraining_read_added_labels(trained: Trained) -> None:
     assert [label.passage_id for label in Dataset(latest / "dataset").added] == ["p5"]
 
 
+@pytest.mark.slow
 def test_labels_added_during_an_update_are_kept(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
-    root, real = ("--root", str(trained.root)), pipelines.run_pipeline
+    root, real = ("--root", str(trained.root)), pipelines.run_calls
 
     def meanwhile(*arguments: Any) -> Outcome:
         outcome = real(*arguments)
@@ -405,13 +437,14 @@ def test_labels_added_during_an_update_are_kept(trained: Trained, monkeypatch: p
         assert gnn_encoder("labels", "remove", "where is the old copper", "p5", *root) == 0
         return outcome
 
-    monkeypatch.setattr(pipelines, "run_pipeline", meanwhile)
+    monkeypatch.setattr(pipelines, "run_calls", meanwhile)
     assert gnn_encoder("update", *root) == 0
     added = Bundle.read(labelled_bundle(trained.root / "latest")).added
     assert added is not None and [label.passage_id for label in added.labels] == ["p9"] and added.changes is not None
     assert len(added.changes.nodes) == 2
 
 
+@pytest.mark.slow
 def test_a_pruned_root_searches_as_before_and_runs_again(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
     question, latest, root = "what is the old river", trained.root / "latest", ("--root", str(trained.root))
     names = [
@@ -435,6 +468,7 @@ def test_a_pruned_root_searches_as_before_and_runs_again(trained: Trained, capsy
     assert {"train_cross_encoder", "train_gnn"} <= set(trained.events(outcome, "cached")), "they are in latest/"
 
 
+@pytest.mark.slow
 def test_an_update_reads_the_labels_of_a_recommended_bundle_without_a_graph(trained: Trained) -> None:
     """Of query clusters, as if the run had recommended them."""
     latest, root = trained.root / "latest", ("--root", str(trained.root))

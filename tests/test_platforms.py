@@ -13,13 +13,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from gnn_encoder.engines import lifeline, supervision
+from gnn_encoder.engines.containers import check_engine
 from gnn_encoder.errors import UserError
 from gnn_encoder.machine import threads
+from gnn_encoder.machine.memory import peak_gib
 from gnn_encoder.machine.scratch import reserve, scratch
 from gnn_encoder.retrieval.index_file import build_index, load_index
-from gnn_encoder.runs import lifeline, supervision
-from gnn_encoder.runs.containers import check_engine
-from gnn_encoder.runs.step import peak_gib
 from gnn_encoder.settings.outcome import IndexKind
 from gnn_encoder.training import prefetch
 
@@ -83,7 +83,7 @@ FORBIDDEN = "os.pidfd_open = lambda process: os.open('/no/such/file', os.O_RDONL
 @pytest.mark.parametrize("lack", [MISSING, FORBIDDEN])
 def test_a_step_dies_with_its_launcher_without_pidfd(lack: str) -> None:
     launcher = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-    code = f"import sys, os, time; {lack}; from gnn_encoder.runs import lifeline; "
+    code = f"import sys, os, time; {lack}; from gnn_encoder.engines import lifeline; "
     step = subprocess.Popen(
         [sys.executable, "-c", code + "lifeline.attach(); print('ready', flush=True); time.sleep(60)"],
         env={**os.environ, "PYTHONPATH": SOURCE, lifeline.LAUNCHER: str(launcher.pid)},

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from gnn_encoder.artifacts import Draft
+from gnn_encoder.engines.local import Call
+from gnn_encoder.engines.step import step
 from gnn_encoder.errors import UserError
-from gnn_encoder.runs.step import step
+from gnn_encoder.flow.arguments import StepArguments
 from gnn_encoder.settings.foundation import Bm25Retrieve, Ingest
-from gnn_encoder.settings.pipeline import StepArguments
 from gnn_encoder.tracking.context import Context
 
 
@@ -58,52 +59,37 @@ def bm25_retrieve(context: Context, settings: Bm25Retrieve, dataset: Path, bm25_
     return {"R@100": 0.5, "headline": "R@100 0.50"}
 
 
-def compile_pipeline(target: Path, image: str = "python:3.11") -> Path:
-    from kfp import compiler, dsl
-    from kfp.dsl import Artifact, Dataset, Input, Output
-
-    @dsl.component(base_image=image, install_kfp_package=False)
-    def ingest(arguments: str, dataset: Output[Dataset]) -> None:
-        from tiny_pipeline import ingest
-
-        ingest(arguments, dataset=dataset.path)
-
-    @dsl.component(base_image=image, install_kfp_package=False)
-    def bm25_retrieve(arguments: str, dataset: Input[Dataset], bm25_run: Output[Artifact]) -> None:
-        from tiny_pipeline import bm25_retrieve
-
-        bm25_retrieve(arguments, dataset=dataset.path, bm25_run=bm25_run.path)
-
-    @dsl.pipeline(name="tiny")
-    def tiny(first: str, second: str) -> None:
-        dataset = ingest(arguments=first).output
-        bm25_retrieve(arguments=second, dataset=dataset)
-
-    compiler.Compiler().compile(tiny, str(target))
-    return target
-
-
-def arguments(code_digest: str = "1", **settings: Any) -> dict[str, str]:
+def calls(code_digest: str = "1", **settings: Any) -> list[Call]:
     first = StepArguments(settings=settings, code_digest=code_digest)
-    return {"first": first.model_dump_json(), "second": StepArguments(code_digest="1").model_dump_json()}
+    second = StepArguments(code_digest="1")
+    return [
+        Call("tiny_pipeline:ingest", "ingest", first.model_dump_json(), {}, ("dataset",)),
+        Call(
+            "tiny_pipeline:bm25_retrieve",
+            "bm25_retrieve",
+            second.model_dump_json(),
+            {"dataset": ("ingest", "dataset")},
+            ("bm25_run",),
+        ),
+    ]
 
 
-def main(root: Path, pipeline: Path, *settings: str, docker: bool = False) -> int:
+def main(root: Path, *settings: str, docker: bool = False) -> int:
     """A launcher in a process of its own, to be interrupted and killed."""
     from rich.console import Console
 
     from gnn_encoder.cli.console import open_console
-    from gnn_encoder.runs.containers import Containers
-    from gnn_encoder.runs.local_run import run_pipeline
+    from gnn_encoder.engines.containers import Containers
+    from gnn_encoder.engines.local_run import run_calls
 
     with open_console(["ingest", "bm25_retrieve"], Console()) as console:
         values = dict(setting.split("=") for setting in settings)
-        containers = Containers(str(root)) if docker else None
-        outcome = run_pipeline(pipeline, arguments(**values), root, f"tiny-{os.getpid()}", {}, console.show, containers)
+        containers = Containers(str(root), image="gnn-encoder-python-tiny:1") if docker else None
+        outcome = run_calls(calls(**values), root, f"tiny-{os.getpid()}", {}, console.show, containers)
     print(outcome)
     return outcome.exit_code
 
 
 if __name__ == "__main__":
     given = [argument for argument in sys.argv[1:] if argument != "--docker"]
-    raise SystemExit(main(Path(given[0]), Path(given[1]), *given[2:], docker="--docker" in sys.argv))
+    raise SystemExit(main(Path(given[0]), *given[1:], docker="--docker" in sys.argv))

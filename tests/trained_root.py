@@ -11,8 +11,10 @@ import yaml
 
 from gnn_encoder.artifacts import Dataset
 from gnn_encoder.cli import app
-from gnn_encoder.runs import pipelines
-from gnn_encoder.runs.local_run import Outcome
+from gnn_encoder.engines import pipelines
+from gnn_encoder.engines.local_run import Outcome
+from gnn_encoder.pipelines.train import train
+from gnn_encoder.settings.presets import load_settings
 
 
 def write_beir(dataset: Dataset, folder: Path) -> Path:
@@ -98,6 +100,10 @@ class Trained:
         outcome = self.outcomes[-1]
         assert caught.value.code == outcome.exit_code
         return outcome
+
+    def titles(self) -> list[str]:
+        """Of the calls of the run."""
+        return [node.title for node in train(load_settings(self.command[2])).nodes]
 
     def events(self, outcome: Outcome, kind: str) -> list[str]:
         lines = outcome.log.with_suffix(".events.jsonl").read_text().splitlines()

@@ -195,6 +195,7 @@ def test_a_wrong_type_in_a_manifest_is_one_line(tmp_path: Path, name: str, value
     assert "\n" not in str(caught.value) and str(tmp_path / "run") in str(caught.value)
 
 
+@pytest.mark.slow
 def test_every_flipped_bit_of_a_manifest_is_one_line_or_changes_nothing(tmp_path: Path) -> None:
     folder = write_artifact(tmp_path / "run")
     before, content = read_manifest(folder), (folder / MANIFEST).read_bytes()

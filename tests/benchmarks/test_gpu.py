@@ -66,6 +66,7 @@ def dry_run(dataset: Dataset, backbone: Path, folder: Path, *more: str) -> subpr
     return script("gpu.py", *options, "--backbone", backbone, *more)
 
 
+@pytest.mark.slow
 def test_parts_measure_and_one_that_fails_hides_no_other(
     tiny_dataset: Dataset, tiny_backbone: Path, tmp_path: Path
 ) -> None:
@@ -95,6 +96,7 @@ def test_all_parts(tiny_dataset: Dataset, tiny_backbone: Path, tmp_path: Path) -
     assert with_peer or "needs the package" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_limit_ends_a_command_and_reasons_are_known_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -19,8 +19,6 @@ from trained_root import Trained
 
 from gnn_encoder.artifacts import Report
 from gnn_encoder.evaluation.measures import mean_name
-from gnn_encoder.settings.calls import calls
-from gnn_encoder.settings.pipeline import PIPELINES, Settings, StepArguments
 from gnn_encoder.tracking.mlflow_runs import metric_name
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
@@ -45,18 +43,18 @@ def report_page(trained: Trained, metrics: dict[str, Any], browser: Any) -> Page
     return opened
 
 
-def test_the_reports_figures_are_those_of_its_metrics(report_page: Page, metrics: dict[str, Any]) -> None:
+def test_the_reports_figures_are_those_of_its_metrics(
+    report_page: Page, metrics: dict[str, Any], trained: Trained
+) -> None:
     tables = report_page.page.locator("section:has(h2:text-is('Results')) table")
     for place, split in enumerate(metrics["results"]):
         check_figures(tables.nth(place), metrics, split)
     header = tables.first.locator("thead th").all_inner_texts()
     assert header == ["System", *map(mean_name, metrics["measures"])]
     steps = cells(report_page.page.locator("section:has(h2:text-is('How it was made')) table"))
-    made = [call for call in calls(Settings(), PIPELINES["train"]).values() if call.asked]
-    asked = {StepArguments(label=call.label).title(call.step) for call in made}
     assert list(steps)[:3] == ["ingest", "index_bm25", "bm25_retrieve"]
     after = {"bundle_dual_encoder: DPR", "choose_bundle", "report", "promote"}  # the page, or the recommendation
-    assert set(steps) == asked - after, "the page is not made from the chosen bundle"
+    assert set(steps) == set(trained.titles()) - after, "the page is not made from the chosen bundle"
     assert all(float(seconds) > 0 for seconds, *_ in steps.values())
 
 

@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 
 from gnn_encoder.cli.console import LiveConsole, PlainConsole, duration, open_console
+from gnn_encoder.engines.supervision import Event
 from gnn_encoder.errors import UserError
-from gnn_encoder.runs.supervision import Event
 
 STEPS = ("ingest", "bm25_retrieve", "train_dpr", "dense_retrieve")
 

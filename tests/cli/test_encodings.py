@@ -14,9 +14,9 @@ from rich.console import Console
 from gnn_encoder.artifacts import Dataset, DatasetWriter, drafting
 from gnn_encoder.cli import app
 from gnn_encoder.cli.console import LiveConsole, follow, open_console, show_failure
+from gnn_encoder.engines.local_run import Outcome, _environment
+from gnn_encoder.engines.supervision import Event, Show
 from gnn_encoder.errors import NEAREST, print_any_text
-from gnn_encoder.runs.local_run import Outcome, _environment
-from gnn_encoder.runs.supervision import Event, Show
 
 ENCODINGS = ("latin-1", "cp1252", "ascii", "shift_jis")
 SIGNS = "".join(NEAREST)
@@ -161,6 +161,7 @@ def test_the_log_of_a_run_is_utf8(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert subprocess.run(program, env=environment, stdout=subprocess.PIPE, check=True).stdout.decode() == "– 東京 ✓\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "variables", [{"PYTHONIOENCODING": "latin-1"}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}]
 )

@@ -10,8 +10,8 @@ from conftest import write_tiny_dataset
 
 from gnn_encoder.artifacts import Decision, Report, drafting
 from gnn_encoder.cli import console
+from gnn_encoder.engines.local_run import Outcome
 from gnn_encoder.errors import UserError
-from gnn_encoder.runs.local_run import Outcome
 
 BASELINE, CANDIDATE = "Dual encoder", "GNN-encoder"
 METRICS = {

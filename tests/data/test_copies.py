@@ -37,6 +37,7 @@ def column(*texts: str) -> pa.ChunkedArray:
     return pa.chunked_array([pa.array(texts, pa.string())])
 
 
+@pytest.mark.slow
 def test_every_form_of_every_character_has_one_number() -> None:
     """Of all characters that have another form, of some syllables of Hangul, and of many that have none."""
     every = (chr(code) for code in range(sys.maxunicode + 1) if not 0xD800 <= code < 0xE000)

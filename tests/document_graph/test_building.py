@@ -12,11 +12,11 @@ from gnn_encoder.artifacts.document_graph import EDGE_TYPES, inverse
 from gnn_encoder.document_graph.building import document_graph
 
 
-def loop(document, parent, place, citing, cited) -> dict[str, set[tuple[int, int]]]:
+def loop(document, parent, reading_order, citing, cited) -> dict[str, set[tuple[int, int]]]:
     """Type → edges (source, target)."""
     edges: dict[str, set[tuple[int, int]]] = {name: set() for name in EDGE_TYPES}
     for number in set(document[:PASSAGES]):
-        read = sorted((p for p in range(PASSAGES) if document[p] == number), key=lambda p: place[p])
+        read = sorted((p for p in range(PASSAGES) if document[p] == number), key=lambda p: reading_order[p])
         edges["order"] |= set(pairwise(read))
     edges["structural"] = {(node, above) for node, above in enumerate(parent) if above >= 0}
     for a, b in zip(citing.tolist(), cited.tolist(), strict=True):
@@ -50,7 +50,7 @@ def test_edges_equal_a_loop(seed: int) -> None:
     assert graph.indptr.dtype == np.int64 and graph.sources.dtype == np.int32
     assert graph.edges == {name: len(edges) for name, edges in expected.items()}
     assert min(sum(len(stored(random_graph(s))[name]) for s in range(5)) for name in EDGE_TYPES) > 0
-    structure["place"] = structure["place"][::-1].copy()  # control: the reading order matters
+    structure["reading_order"] = structure["reading_order"][::-1].copy()  # control: the reading order matters
     assert set(stored(document_graph(PASSAGES, **structure))["order"]) != expected["order"]
 
 

@@ -63,10 +63,10 @@ def test_vectors_are_those_of_the_propagation_and_weights_sum_to_one(
         found = explainer.explain(passage)
         np.testing.assert_allclose(found.vector, expected[passage], atol=1e-5)
         assert len(found.queries) == (reached[passage] if layers else 0)
-        np.testing.assert_allclose(found.weights.sum(axis=0) + found.own, 1, atol=1e-6)
-        assert found.own.shape == (4,) and all(a >= b - 1e-7 for a, b in pairwise(found.weights.mean(axis=1)))
+        np.testing.assert_allclose(found.weights.sum(axis=0) + found.self_loop, 1, atol=1e-6)
+        assert found.self_loop.shape == (4,) and all(a >= b - 1e-7 for a, b in pairwise(found.weights.mean(axis=1)))
         side = found.query_side
-        np.testing.assert_allclose(side.weights.sum(axis=1) + side.own, 1, atol=1e-6)
+        np.testing.assert_allclose(side.weights.sum(axis=1) + side.self_loops, 1, atol=1e-6)
         assert side.passages.shape == (len(found.queries), K if layers == 2 else 0)
         assert not side.weights[side.passages < 0].any()
         np.testing.assert_allclose(found.plain, case.h_p[passage] / np.linalg.norm(case.h_p[passage]), atol=1e-6)
@@ -168,7 +168,7 @@ def test_weights_are_the_equations_in_float64(loops: bool) -> None:
         edges = [*features.of_edges(query * K + chosen), own("query_loop", features.query_loops(np.array([query])))]
         expected = attention(gnn.query_attention, case.h_q[query], sources, edges)
         np.testing.assert_allclose(found.query_side.weights[place, chosen], expected[:-1], atol=1e-5)
-        np.testing.assert_allclose(found.query_side.own[place], expected[-1], atol=1e-5)
+        np.testing.assert_allclose(found.query_side.self_loops[place], expected[-1], atol=1e-5)
         assert (found.query_side.passages[place] == graph.edges[query]).all()
     with torch.inference_mode():  # eq. 6–7, which test_gnn compares with a loop
         exists = torch.from_numpy(graph.edges >= 0)
@@ -186,7 +186,7 @@ def test_weights_are_the_equations_in_float64(loops: bool) -> None:
     ]
     expected = attention(gnn.passage_attention, case.h_p[CROWDED], sources, edges)
     np.testing.assert_allclose(found.weights, expected[:-1], atol=1e-5)
-    np.testing.assert_allclose(found.own, expected[-1], atol=1e-5)
+    np.testing.assert_allclose(found.self_loop, expected[-1], atol=1e-5)
     mixed = np.concatenate(  # eq. 5 and 9
         [
             layer_weights @ (np.array(sources) @ w_s.T)
@@ -225,10 +225,12 @@ def test_weights_are_pygs(heads: int) -> None:
     features = torch.cat([torch.from_numpy(EdgeFeatures(case.graph).of_edges(positions)), case.gnn.passage_loop[None]])
     edges = torch.stack([torch.arange(len(sources)), torch.zeros(len(sources), dtype=torch.long)])
     _, (_, weights) = peer((sources, target), edges, features, return_attention_weights=True)
-    np.testing.assert_allclose(np.concatenate([found.weights, found.own[None]]), weights.detach().numpy(), atol=1e-6)
+    np.testing.assert_allclose(
+        np.concatenate([found.weights, found.self_loop[None]]), weights.detach().numpy(), atol=1e-6
+    )
 
 
 def test_a_passage_that_no_query_reaches_is_all_its_own() -> None:
     found = Case(2, "filter", True, False, False).explainer(np.array([APART])).explain(APART)
     assert len(found.queries) == 0 and found.weights.shape == (0, 4)
-    np.testing.assert_allclose(found.own, 1)
+    np.testing.assert_allclose(found.self_loop, 1)

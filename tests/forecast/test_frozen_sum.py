@@ -118,7 +118,7 @@ def test_a_sample_has_what_the_queries_need_and_counts_for_the_corpus(
         labels = data.split_qrels("dev").positive()
         asked = np.isin(labels.query, sample.queries)
         assert (sample.weight[np.isin(sample.passages, labels.passage[asked])] == 1).all()
-        pairs = {(sample.queries[i], sample.passages[j]) for i, j in zip(sample.row, sample.place, strict=True)}
+        pairs = {(sample.queries[i], sample.passages[j]) for i, j in zip(sample.row, sample.relevant, strict=True)}
         assert pairs >= set(zip(labels.query[asked], labels.passage[asked], strict=True))
         hits = Bm25.build(data.passages, IndexBm25()).search(data.query_texts(sample.queries), 1)[1]
         certain = sample.passages[sample.weight == 1]

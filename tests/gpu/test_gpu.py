@@ -16,6 +16,7 @@ from torch import multiprocessing
 from torch.nn.attention.varlen import varlen_attn
 
 from gnn_encoder.artifacts import Dataset, drafting
+from gnn_encoder.engines.elastic import train_in_processes
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.encoding import encode_texts
 from gnn_encoder.inference.late_interaction import TokenVectors, max_similarities
@@ -25,7 +26,6 @@ from gnn_encoder.inference.tokens import Tokens
 from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.models.dual_encoder import DualEncoder, TextEncoder
 from gnn_encoder.models.packed import first_position, packed_attention
-from gnn_encoder.runs.team import train_together
 from gnn_encoder.settings.foundation import TrainDpr
 from gnn_encoder.steps.train_dpr import train_dpr
 from gnn_encoder.storage.checkpoint_store import Checkpoints
@@ -128,7 +128,7 @@ def test_one_process_of_a_team_trains_what_a_process_trains_alone(
             context = Context("train_dpr", log, name)
             with drafting(tmp_path / name, "model") as draft:
                 if size:
-                    metrics = train_together(train_dpr, size, context, settings, inputs, {"dpr": draft})
+                    metrics = train_in_processes(train_dpr, size, context, settings, inputs, {"dpr": draft})
                 else:
                     metrics = train_dpr.__wrapped__(context, settings, **inputs, dpr=draft)
         assert metrics["steps"] > 10

@@ -10,14 +10,13 @@ from pathlib import Path
 import pytest
 from integration.ceph import wait_for
 
+from gnn_encoder.engines.containers import IMAGE, check_engine
 from gnn_encoder.errors import UserError
-from gnn_encoder.runs import launch
-from gnn_encoder.runs.containers import check_engine
 
 PACKAGES = ("containerd", "debootstrap", "docker.io", "iptables")
 PROGRAMS = ("/usr/bin/docker", "/usr/sbin/dockerd", "/usr/sbin/debootstrap")
 BASE = "gnn-encoder-tests-base"
-CHECKOUT = launch.SOURCE_TREE
+CHECKOUT = Path(__file__).parents[2]
 
 
 class Engine:
@@ -53,7 +52,7 @@ class Engine:
         """The steps' image, as `make images` makes it, from a bare Debian; unless the engine has it of this source."""
         with pytest.MonkeyPatch.context() as patch, contextlib.suppress(UserError):
             patch.setenv("DOCKER_HOST", self.socket)
-            check_engine(launch.image_of("train"))
+            check_engine(IMAGE)
             return
         if "BASE" not in os.environ:
             self._make_base()

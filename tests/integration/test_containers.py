@@ -1,6 +1,5 @@
 """Steps in containers on this machine: as steps that are processes, and a failed one is a failed one."""
 
-import contextlib
 import json
 import os
 import signal
@@ -8,35 +7,34 @@ import subprocess
 import sys
 from pathlib import Path
 
-import docker
 import pytest
 import tiny_pipeline
+from engines.test_local import Recorder, tracked, wait_for
 from integration.engine import BASE, Engine
-from runs.test_launch import Recorder, tracked, wait_for
 
 from gnn_encoder.cli import app
+from gnn_encoder.engines import lifeline
+from gnn_encoder.engines.containers import CERTIFICATES, IMAGE, Containers, ContainerSteps, check_engine
+from gnn_encoder.engines.local_run import Outcome, run_calls
 from gnn_encoder.errors import UserError
-from gnn_encoder.runs import launch, lifeline
-from gnn_encoder.runs.containers import CERTIFICATES, ContainerRun, Containers, check_engine, settings_of
-from gnn_encoder.runs.local_run import Outcome, run_pipeline
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 TESTS = Path(__file__).parents[1]
-IMAGE = "gnn-encoder-python-tiny:1"
+TINY = "gnn-encoder-python-tiny:1"
 
 
 @pytest.fixture(scope="module")
-def pipeline(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A pipeline of two steps that behave as the variable GNN_ENCODER_TINY says, and their image."""
+def image(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The image of two steps that behave as the variable GNN_ENCODER_TINY says."""
     folder = tmp_path_factory.mktemp("tiny")
     steps = (TESTS / "tiny_pipeline.py").read_text()
     (folder / "tiny_pipeline.py").write_text(steps)
     (folder / "Containerfile").write_text(
-        f"FROM {launch.image_of('train')}\nCOPY tiny_pipeline.py /opt/gnn-encoder/lib/python3.11/site-packages/\n"
+        f"FROM {IMAGE}\nCOPY tiny_pipeline.py /opt/gnn-encoder/lib/python3.11/site-packages/\n"
     )
-    engine.docker("build", "--quiet", "--tag", IMAGE, "--file", str(folder / "Containerfile"), str(folder))
-    return tiny_pipeline.compile_pipeline(folder / "tiny.yaml", IMAGE)
+    engine.docker("build", "--quiet", "--tag", TINY, "--file", str(folder / "Containerfile"), str(folder))
+    return TINY
 
 
 @pytest.fixture(autouse=True)
@@ -45,16 +43,15 @@ def environment(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", engine.socket)
 
 
-def go(root: Path, pipeline: Path, name: str, memory: str = "", **settings: str) -> tuple[Outcome, Recorder]:
+def go(root: Path, image: str, name: str, memory: str = "", **settings: str) -> tuple[Outcome, Recorder]:
     root.mkdir(exist_ok=True)
-    recorder, containers = Recorder(), Containers(str(root), memory=memory)
-    arguments = tiny_pipeline.arguments(**settings)
-    return run_pipeline(pipeline, arguments, root, name, {}, recorder.show, containers), recorder
+    recorder, containers = Recorder(), Containers(str(root), memory=memory, image=image)
+    return run_calls(tiny_pipeline.calls(**settings), root, name, {}, recorder.show, containers), recorder
 
 
-def test_steps_run_and_are_reused(pipeline: Path, tmp_path: Path) -> None:
+def test_steps_run_and_are_reused(image: str, tmp_path: Path) -> None:
     root = tmp_path / "root"
-    outcome, heard = go(root, pipeline, "first", dataset="words")
+    outcome, heard = go(root, image, "first", dataset="words")
     assert outcome.status == "FINISHED", outcome.log.read_text()[-3000:]
     assert (outcome.outputs["bm25_run"] / "run.txt").read_text() == "WORDS"
     assert heard.kinds("ingest") == ["starting", "started", "finished", "outputs"]
@@ -62,7 +59,7 @@ def test_steps_run_and_are_reused(pipeline: Path, tmp_path: Path) -> None:
     assert {run.info.status for run in runs.values()} == {"FINISHED"}
     assert runs["ingest"].data.tags["image"].startswith("0.1.0@"), "the tracked run says which image it was"
     assert outcome.outputs["bm25_run"].stat().st_uid == os.getuid()
-    _, heard = go(root, pipeline, "second", dataset="words")
+    _, heard = go(root, image, "second", dataset="words")
     assert heard.kinds("ingest") == heard.kinds("bm25_retrieve") == ["cached"]
 
 
@@ -76,23 +73,23 @@ def test_steps_run_and_are_reused(pipeline: Path, tmp_path: Path) -> None:
     ],
 )
 def test_a_failed_step_fails_the_run_with_its_name_and_cause_and_a_rerun_goes_on(
-    pipeline: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: str, memory: str, cause: str
+    image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: str, memory: str, cause: str
 ) -> None:
     root = tmp_path / "root"
     monkeypatch.setenv("GNN_ENCODER_TINY", json.dumps({"bm25_retrieve": trouble}))
-    failed, heard = go(root, pipeline, "first", memory, dataset="words")
+    failed, heard = go(root, image, "first", memory, dataset="words")
     assert (failed.status, failed.failed_step, failed.exit_code) == ("FAILED", "bm25_retrieve", 1)
     assert cause in failed.message.split("\n")[0]
     assert heard.kinds("bm25_retrieve")[-1] == "failed"
     monkeypatch.delenv("GNN_ENCODER_TINY")
-    again, heard = go(root, pipeline, "second", memory, dataset="words")
+    again, heard = go(root, image, "second", memory, dataset="words")
     assert again.status == "FINISHED"
     assert heard.kinds("ingest") == ["cached"] and heard.kinds("bm25_retrieve")[-1] == "outputs"
 
 
-def test_what_the_step_says_is_what_is_told(pipeline: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_step_says_is_what_is_told(image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GNN_ENCODER_TINY", json.dumps({"bm25_retrieve": "fail"}))
-    outcome, _ = go(tmp_path / "root", pipeline, "first", dataset="words")
+    outcome, _ = go(tmp_path / "root", image, "first", dataset="words")
     assert (outcome.exit_code, outcome.message) == (2, "the data is wrong: mend it")
 
 
@@ -106,11 +103,9 @@ def test_a_private_authority_is_trusted_in_there_too(
     monkeypatch.setenv(variable, str(certificate))
     containers = Containers(str(root))
     command = ["sh", "-c", f'cat "${variable}" > {root}/seen']
-    with contextlib.closing(docker.from_env()) as client:
-        code = ContainerRun(containers, pytest.fail)(
-            client, launch.image_of("train"), command, {}, **settings_of(containers)
-        )
-    assert code == 0 and (root / "seen").read_text() == "whom to trust"
+    steps = ContainerSteps(containers)
+    steps.client.containers.run(IMAGE, command, remove=True, **steps.options)
+    assert (root / "seen").read_text() == "whom to trust"
 
 
 def containers_of(engine: Engine) -> list[str]:
@@ -119,13 +114,13 @@ def containers_of(engine: Engine) -> list[str]:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_nothing_survives_the_launcher(
-    engine: Engine, pipeline: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+    engine: Engine, image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
     root = tmp_path / "root"
     root.mkdir()
     monkeypatch.setenv("GNN_ENCODER_TINY", json.dumps({"ingest": "wait"}))
     monkeypatch.setenv("PYTHONPATH", f"{Path(lifeline.__file__).parents[2]}:{TESTS}")
-    command = [sys.executable, str(TESTS / "tiny_pipeline.py"), "--docker", str(root), str(pipeline), "dataset=slow"]
+    command = [sys.executable, str(TESTS / "tiny_pipeline.py"), "--docker", str(root), "dataset=slow"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     events = root / "logs" / f"tiny-{process.pid}.events.jsonl"
     wait_for(lambda: events.is_file() and '"progress"' in events.read_text(), seconds=90)
@@ -143,7 +138,7 @@ def test_nothing_survives_the_launcher(
 
 
 def test_what_cannot_work_is_refused_before_the_first_step(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    check_engine(launch.image_of("train"))
+    check_engine(IMAGE)
     with pytest.raises(UserError, match=r"no image gnn-encoder-python:none here: make images"):
         check_engine("gnn-encoder-python:none")
     engine.docker("tag", os.environ.get("BASE", BASE), "other:1")
@@ -151,7 +146,7 @@ def test_what_cannot_work_is_refused_before_the_first_step(engine: Engine, monke
         check_engine("other:1")
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
     with pytest.raises(UserError, match="no container engine answers"):
-        check_engine(launch.image_of("train"))
+        check_engine(IMAGE)
     monkeypatch.setattr(sys, "argv", ["gnn-encoder", "run", "--preset", "quickstart", "--runner", "podman"])
     with pytest.raises(SystemExit) as caught:
         app.main()
@@ -159,18 +154,16 @@ def test_what_cannot_work_is_refused_before_the_first_step(engine: Engine, monke
 
 
 def test_the_image_holds_what_it_should_and_nothing_else(engine: Engine) -> None:
-    image = launch.image_of("train")
-
     def inside(*command: str) -> str:
-        return engine.docker("run", "--rm", "--network=host", image, *command)
+        return engine.docker("run", "--rm", "--network=host", IMAGE, *command)
 
     assert inside("id", "-u").strip() == "1000"
     assert "✗" not in inside("gnn-encoder", "doctor")
     for program in ("gcc", "make", "git", "curl"):
         with pytest.raises(RuntimeError):
             inside("which", program)
-    told = json.loads(engine.docker("inspect", image))[0]
+    told = json.loads(engine.docker("inspect", IMAGE))[0]
     assert told["Config"]["Labels"]["org.opencontainers.image.version"] == "0.1.0"
-    sizes = engine.docker("history", "--human=false", "--format", "{{.Size}}", image).split()
+    sizes = engine.docker("history", "--human=false", "--format", "{{.Size}}", IMAGE).split()
     package, packages = [int(size) for size in sizes if int(size) > 0][:2]
     assert package < 10e6 < packages, "the package has a layer of its own"

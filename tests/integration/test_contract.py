@@ -6,22 +6,22 @@ from pathlib import Path
 import pytest
 import yaml
 from integration.engine import Engine
-from integration.kfp_launcher import Launcher, store_environment
+from integration.kfp_launcher import Containers, store_environment
 from integration.tracking_server import TrackingServer
+from kfp_process_launcher import PackageRun
 from trained_root import Trained, tiny_settings
 
 from gnn_encoder.artifacts import Report
-from gnn_encoder.runs import launch
-from gnn_encoder.runs.provenance import step_arguments
-from gnn_encoder.settings.calls import titles
-from gnn_encoder.settings.pipeline import PIPELINES, Settings
+from gnn_encoder.engines.provenance import graph_arguments
+from gnn_encoder.flow.arguments import task_name
+from gnn_encoder.kubeflow.cluster import Cluster
+from gnn_encoder.kubeflow.package import write_package
+from gnn_encoder.pipelines.train import train
 from gnn_encoder.settings.presets import load_settings
 from gnn_encoder.storage import get_folder, put_folder
 from gnn_encoder.storage.s3 import Address, client
 from gnn_encoder.tracking.context import CHECKPOINTS
 from gnn_encoder.tracking.mlflow_runs import PARENT_RUN, create_run, experiment_id, reaching
-
-STEPS = PIPELINES["train"]
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200)]
 
@@ -40,7 +40,7 @@ def test_the_whole_pipeline_through_the_store(
     preset.write_text(
         text.replace(str(tiny_backbone), f"{bucket}/backbone").replace(str(tiny_seq2seq), f"{bucket}/seq2seq")
     )
-    settings = load_settings(str(preset), [f"ingest.dataset={bucket}/data"])
+    graph = train(load_settings(str(preset), [f"ingest.dataset={bucket}/data"]))
     with reaching(tracking_server.uri) as tracked:
         parent = create_run(tracked, experiment_id(tracked), "on a cluster")
     environment = {
@@ -50,11 +50,13 @@ def test_the_whole_pipeline_through_the_store(
     # Sums over another number of threads are other sums, and the models here are random ones.
     environment |= {name: value for name, value in os.environ.items() if name == "OMP_NUM_THREADS"}
 
-    launcher = Launcher(engine, launch.pipeline_file("train"), f"{bucket}/runs/1", environment)
-    done = list(launcher.run(step_arguments(settings, STEPS, registry=tracking_server.uri)))
+    package = tmp_path / "package.yaml"
+    write_package(graph, graph_arguments(graph, registry=tracking_server.uri), Cluster(), package)
+    run = PackageRun(package, f"{bucket}/runs/1")
+    done = list(run.tasks(Containers(engine, environment).execute))
 
-    assert len(done) == len(titles(Settings()))
-    get_folder(launcher.artifacts["report", "report"]["uri"], tmp_path / "report", indexed=False)
+    assert set(done) == {task_name(node.title) for node in graph.nodes}
+    get_folder(run.uri("report", "report"), tmp_path / "report", indexed=False)
     there = Report.read(tmp_path / "report").metrics["results"]
     for split, systems in Report.read(here.outputs["report"]).metrics["results"].items():
         for system, figures in systems.items():
@@ -65,7 +67,8 @@ def test_the_whole_pipeline_through_the_store(
     with reaching(tracking_server.uri) as tracked:
         runs = tracked.search_runs([experiment_id(tracked)], f"tags.mlflow.parentRunId = '{parent}'")
         (version,) = tracked.search_model_versions("name = 'gnn-encoder'")
-    assert {run.info.run_name: run.info.status for run in runs} == dict.fromkeys(titles(Settings()), "FINISHED")
-    assert {run.data.tags["image"].split("@")[0] for run in runs} == {"0.1.0"}
-    made = launcher.artifacts["choose-bundle", "chosen_bundle"]["uri"]  # the recommended one of several
+    titles = [node.title for node in graph.nodes]
+    assert {each.info.run_name: each.info.status for each in runs} == dict.fromkeys(titles, "FINISHED")
+    assert {each.data.tags["image"].split("@")[0] for each in runs} == {"0.1.0"}
+    made = run.uri("choose-bundle", "chosen_bundle")  # the recommended one of several
     assert version.tags["bundle"] == made, "found where it is, not where the step saw it"

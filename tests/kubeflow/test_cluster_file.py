@@ -7,10 +7,10 @@ import yaml
 from kfp_api import EXAMPLE
 
 from gnn_encoder.errors import UserError
+from gnn_encoder.kubeflow.cluster import Cluster, Images, TimeToLive
 from gnn_encoder.kubeflow.package import load_cluster
-from gnn_encoder.settings.cluster import Cluster, Images, TimeToLive
+from gnn_encoder.kubeflow.step_needs import SecurityContext, StepNeeds
 from gnn_encoder.settings.pipeline import PIPELINES
-from gnn_encoder.settings.step_needs import SecurityContext, StepNeeds
 
 STEPS = PIPELINES["train"]
 

@@ -12,9 +12,10 @@ from kfp import compiler, components
 from kfp.kubernetes.kubernetes_executor_config_pb2 import KubernetesExecutorConfig
 from kfp.pipeline_spec import pipeline_spec_pb2 as messages
 from kfp_api import EXAMPLE, check_pipeline
+from packages import graph_of, packaged
 
-from gnn_encoder.kubeflow.package import load_cluster, package
-from gnn_encoder.settings.cluster import Cluster
+from gnn_encoder.kubeflow.cluster import Cluster
+from gnn_encoder.kubeflow.package import load_cluster
 from gnn_encoder.settings.pipeline import PIPELINES
 
 OWN_KEYS = ("node_selector", "environment", "secrets", "config_maps", "labels", "annotations")
@@ -34,7 +35,7 @@ def strictly(value: dict[str, Any], kind: Any) -> Any:
 
 @pytest.mark.parametrize("pipeline", PIPELINES)
 def test_every_field_is_one_of_the_published_messages(pipeline: str) -> None:
-    spec, platform = package(pipeline, load_cluster(EXAMPLE))
+    spec, platform = packaged(load_cluster(EXAMPLE), graph_of(pipeline))
     strictly(spec, messages.PipelineSpec)
     deployment = strictly(spec["deploymentSpec"], messages.PipelineDeploymentConfig)
     kubernetes = strictly(platform, messages.PlatformSpec).platforms["kubernetes"]
@@ -45,20 +46,18 @@ def test_every_field_is_one_of_the_published_messages(pipeline: str) -> None:
         assert on.pod_metadata.labels["kueue.x-k8s.io/queue-name"].startswith("retrieval-")
         assert on.security_context.run_as_non_root and on.active_deadline_seconds
     assert kubernetes.pipelineConfig.active_deadline_seconds == 1209600
-    tasks = [
-        each
-        for part in (spec["root"], *spec["components"].values())
-        for each in part.get("dag", {}).get("tasks", {}).values()
-    ]
     of_containers = [
-        each for each in tasks if spec["components"][each["componentRef"]["name"]].get("executorLabel") in containers
+        task
+        for task in spec["root"]["dag"]["tasks"].values()
+        if spec["components"][task["componentRef"]["name"]]["executorLabel"] in containers
     ]
     assert of_containers and all(each["retryPolicy"]["maxRetryCount"] == 3 for each in of_containers)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pipeline", PIPELINES)
 def test_kfps_compiler_takes_it_and_writes_the_same(pipeline: str, tmp_path: Path) -> None:
-    documents = package(pipeline, load_cluster(EXAMPLE))
+    documents = list(packaged(load_cluster(EXAMPLE), graph_of(pipeline)))
     component = components.load_component_from_text(yaml.safe_dump_all(documents))
     compiler.Compiler().compile(component, str(tmp_path / "again.yaml"))
     assert list(yaml.safe_load_all((tmp_path / "again.yaml").read_text("utf-8"))) == documents
@@ -79,7 +78,7 @@ def test_kfps_compiler_takes_it_and_writes_the_same(pipeline: str, tmp_path: Pat
     ],
 )
 def test_another_field_or_type_is_seen(change: Any) -> None:
-    spec, platform = package("update", load_cluster(EXAMPLE))
+    spec, platform = packaged(load_cluster(EXAMPLE), graph_of("update"))
     check_pipeline({"pipeline_spec": spec, "platform_spec": platform})
     kubernetes = platform["platforms"]["kubernetes"]
     change(kubernetes, kubernetes["deploymentSpec"]["executors"]["exec-ingest"])
@@ -132,10 +131,11 @@ class Marked:
         return [where for mark, where in self.marks.items() if mark not in text]
 
 
+@pytest.mark.slow
 def test_no_key_of_the_example_is_lost() -> None:
     marked = Marked()
-    cluster = Cluster.model_validate(marked.file)
-    documents = package("train", cluster)
+    cluster, graph = Cluster.model_validate(marked.file), graph_of("train", "train_gnn.nodes=2")
+    documents = packaged(cluster, graph)
     text = yaml.safe_dump_all(documents)
     assert len(marked.marks) > 70
     assert marked.lost(text) == []
@@ -147,13 +147,13 @@ def test_no_key_of_the_example_is_lost() -> None:
     assert (on["nodeAffinity"][0]["weight"], on["nodeAffinity"][0]["matchExpressions"][0]["operator"]) == (80, "In")
     assert [each["medium"] for each in on["emptyDirMounts"] if each.get("medium")] == ["Memory"]
     assert (on["imagePullPolicy"], on["securityContext"]["runAsNonRoot"]) == ("IfNotPresent", True)
-    assert "value: ClusterTrainingRuntime/mark-" in text
-    run = [task for task in spec["root"]["dag"]["tasks"].values() if "parameterIterator" not in task]
-    assert len(run) > 30 and all(task["cachingOptions"]["enableCache"] for task in run)
+    assert '"kind":"ClusterTrainingRuntime","runtime":"mark-' in text
+    tasks = spec["root"]["dag"]["tasks"].values()
+    assert len(tasks) > 30 and all(task["cachingOptions"]["enableCache"] for task in tasks)
     # What is lost is seen: without a step's section, its marks.
     less = copy.deepcopy(marked.file)
     del less["steps"]["train_gnn"], less["defaults"]["labels"], less["ttl_seconds"]
-    lost = marked.lost(yaml.safe_dump_all(package("train", Cluster.model_validate(less))))
+    lost = marked.lost(yaml.safe_dump_all(packaged(Cluster.model_validate(less), graph)))
     assert set(places(lost)) == {"steps.train_gnn", "defaults.labels", "ttl_seconds"}
 
 

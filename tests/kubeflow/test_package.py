@@ -1,61 +1,92 @@
-"""The package for the example cluster: the right needs on the right steps, and the pipeline itself untouched."""
+"""The package of a graph for the example cluster: its calls and artifacts, and the right needs on the right tasks."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import kfp
 import pytest
 import yaml
 from kfp_api import EXAMPLE, check_pipeline
+from packages import arguments_without_digests, documents, graph_of, packaged
 
-from gnn_encoder.kubeflow.package import load_cluster, package_arguments, write_package
-from gnn_encoder.runs import launch
-from gnn_encoder.runs.provenance import call_arguments
-from gnn_encoder.runs.trainer_api import TRAINER
-from gnn_encoder.settings.calls import calls
-from gnn_encoder.settings.cluster import Cluster
-from gnn_encoder.settings.graph import TrainGnn
-from gnn_encoder.settings.pipeline import ON_NODES, PIPELINES, Settings, StepArguments
-from gnn_encoder.settings.tasks import by_parameter
+from gnn_encoder.engines.containers import IMAGE
+from gnn_encoder.engines.trainer_requests import TRAINER, Requests
+from gnn_encoder.flow.arguments import StepArguments, task_name
+from gnn_encoder.flow.graph import Given, Output
+from gnn_encoder.kubeflow.cluster import Cluster
+from gnn_encoder.kubeflow.package import load_cluster, write_package
 
-STEPS = PIPELINES["train"]
+WITH_ALL_STEPS = "evaluate.rerank_depth=10"
+GRAPH = graph_of("train", WITH_ALL_STEPS)
+STEPS = list(dict.fromkeys(node.step for node in GRAPH.nodes))
 
 REGISTRY = "registry.example.com/retrieval/gnn-encoder-python:0.1.0"
 ON_GPU = {
     "train_dpr", "dense_retrieve", "train_cross_encoder", "score_candidates", "train_query_generator",
     "generate_queries", "train_dual_encoder", "build_graph", "train_gnn", "encode_nodes", "encode_corpus", "rerank",
 }  # fmt: skip
-
-
-def packaged(cluster: Cluster, folder: Path, pipeline: str = "train") -> tuple[str, dict[str, Any], dict[str, Any]]:
-    """The package's text, its pipeline and its platforms."""
-    path = folder / "package.yaml"
-    write_package(pipeline, cluster, path)
-    text = path.read_text("utf-8")
-    spec, *platforms = yaml.safe_load_all(text)
-    return text, spec, platforms[0] if platforms else {}
+Documents = tuple[dict[str, Any], dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
+    """The written text of the package for the example, its pipeline and its platforms."""
+    path = tmp_path_factory.mktemp("package") / "package.yaml"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AWS_SECRET_ACCESS_KEY", "wJalrXUtnFEMI")
         patch.setenv("GNN_ENCODER_KFP_TOKEN", "hunter22")
-        yield packaged(load_cluster(EXAMPLE), tmp_path_factory.mktemp("package"))
+        write_package(GRAPH, arguments_without_digests(GRAPH), load_cluster(EXAMPLE), path)
+    text = path.read_text("utf-8")
+    spec, platforms = yaml.safe_load_all(text)
+    yield text, spec, platforms
 
 
-def label(step: str) -> str:
-    return f"exec-{step.replace('_', '-')}"
+def made(cluster: Cluster, pipeline: str = "train", *overrides: str) -> Documents:
+    return documents(cluster.model_dump_json(exclude_unset=True), pipeline, *overrides)
 
 
-@pytest.mark.parametrize("step", [*STEPS, "encode_nodes", "rerank"])
-def test_a_step_asks_for_what_the_file_says(step: str, package: tuple[str, dict[str, Any], dict[str, Any]]) -> None:
+def tasks_of(spec: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = spec["root"]["dag"]["tasks"]
+    return found
+
+
+def executor(spec: dict[str, Any], task: str) -> str:
+    """The label of a task's executor, by which both documents name what it needs."""
+    return str(spec["components"][tasks_of(spec)[task]["componentRef"]["name"]]["executorLabel"])
+
+
+def containers(spec: dict[str, Any]) -> dict[str, Any]:
+    """Task → its container."""
+    executors = {task: spec["deploymentSpec"]["executors"][executor(spec, task)] for task in tasks_of(spec)}
+    return {task: each["container"] for task, each in executors.items() if "container" in each}
+
+
+def needs_on_kubernetes(platforms: dict[str, Any]) -> dict[str, Any]:
+    """Label of an executor → what its pod needs."""
+    found: dict[str, Any] = platforms["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
+    return found
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_each_call_of_a_step_asks_for_what_the_file_says(
+    step: str, package: tuple[str, dict[str, Any], dict[str, Any]]
+) -> None:
     _, spec, platforms = package
-    container = spec["deploymentSpec"]["executors"][label(step)]["container"]
+    for node in GRAPH.of(step):
+        task = task_name(node.title)
+        on = needs_on_kubernetes(platforms)[executor(spec, task)]
+        check_needs(step, containers(spec)[task], on)
+        assert tasks_of(spec)[task]["retryPolicy"] == {
+            "maxRetryCount": 3,
+            "backoffDuration": "30s",
+            "backoffFactor": 2,
+            "backoffMaxDuration": "604800s",
+        }
+
+
+def check_needs(step: str, container: dict[str, Any], on: dict[str, Any]) -> None:
     resources = dict(container["resources"])
     accelerator = resources.pop("accelerator", None)
-    on = platforms["platforms"]["kubernetes"]["deploymentSpec"]["executors"][label(step)]
     tolerations = {(each["key"], each["operator"], each["effect"]) for each in on["tolerations"]}
     mounts = {each["mountPath"]: each["sizeLimit"] for each in on["emptyDirMounts"]}
     spot = ("cloud.example.com/spot", "Equal", "NoSchedule")
@@ -71,7 +102,7 @@ def test_a_step_asks_for_what_the_file_says(step: str, package: tuple[str, dict[
         }
         assert on["activeDeadlineSeconds"] == ("86400" if step == "train_gnn" else "43200")
         assert mounts == {"/tmp": "20Gi", "/dev/shm": "8Gi", "/scratch": "200Gi"}
-        asked = ["4", "8", "32Gi", "64Gi"]
+        requested = ["4", "8", "32Gi", "64Gi"]
     else:
         assert accelerator is None
         assert "gpu" not in str(on).lower() and "gpu" not in str(container["resources"]).lower()
@@ -80,18 +111,12 @@ def test_a_step_asks_for_what_the_file_says(step: str, package: tuple[str, dict[
         assert on["nodeSelector"]["labels"] == {"kubernetes.io/arch": "amd64"}
         assert on["activeDeadlineSeconds"] == "7200"
         assert mounts == {"/tmp": "20Gi"}
-        asked = ["2", "2", "32Gi", "32Gi"] if step == "evaluate" else ["2", "2", "8Gi", "16Gi"]
+        requested = ["2", "2", "32Gi", "32Gi"] if step == "evaluate" else ["2", "2", "8Gi", "16Gi"]
     names = ["resourceCpuRequest", "resourceCpuLimit", "resourceMemoryRequest", "resourceMemoryLimit"]
-    assert resources == dict(zip(names, asked, strict=True))
+    assert resources == dict(zip(names, requested, strict=True))
     assert on["nodeAffinity"] == [
         {"weight": 80, "matchExpressions": [{"key": "cloud.example.com/spot", "operator": "In", "values": ["true"]}]}
     ]
-    assert every_task(spec)[step.replace("_", "-")]["retryPolicy"] == {
-        "maxRetryCount": 3,
-        "backoffDuration": "30s",
-        "backoffFactor": 2,
-        "backoffMaxDuration": "604800s",
-    }
     assert {each["name"]: each["value"] for each in container["env"]} == {
         "MLFLOW_TRACKING_URI": "http://mlflow.retrieval.svc:5000",
         "AWS_ENDPOINT_URL": "https://store.retrieval.svc:7443",
@@ -99,7 +124,6 @@ def test_a_step_asks_for_what_the_file_says(step: str, package: tuple[str, dict[
         "HF_TOKEN_PATH": "/hub/token",
         "GNN_ENCODER_CHECKPOINTS": "s3://retrieval/checkpoints",
         **({"TMPDIR": "/scratch"} if step in ON_GPU else {}),
-        **({TRAINER: "ClusterTrainingRuntime/torch-distributed"} if step in ON_NODES else {}),
     }
     # A volume of a storage class would belong to root, and the image is user 1000.
     assert "genericEphemeralVolume" not in on
@@ -134,84 +158,114 @@ def test_a_step_asks_for_what_the_file_says(step: str, package: tuple[str, dict[
     )
 
 
-def graphs(spec: dict[str, Any]) -> list[dict[str, Any]]:
-    """The tasks of the pipeline, and those of each loop and condition."""
-    components = [each["dag"]["tasks"] for each in spec["components"].values() if "dag" in each]
-    return [spec["root"]["dag"]["tasks"], *components]
+def artifacts_of(task: dict[str, Any], spec: dict[str, Any]) -> dict[str, Any]:
+    """Input of a task → the task and the output that it reads, or the address of an importer."""
+    found: dict[str, Any] = {}
+    for name, given in task["inputs"].get("artifacts", {}).items():
+        source = given["taskOutputArtifact"]
+        found[name] = source["producerTask"], source["outputArtifactKey"]
+        if source["producerTask"].startswith("importer"):
+            importer = spec["deploymentSpec"]["executors"][executor(spec, source["producerTask"])]["importer"]
+            found[name] = importer["artifactUri"]["constant"]
+    return found
 
 
-def every_task(spec: dict[str, Any]) -> dict[str, Any]:
-    """The tasks of the pipeline, those of loops too."""
-    return {name: task for graph in graphs(spec) for name, task in graph.items()}
+@pytest.mark.parametrize("pipeline", ["train", "rerank", "update", "ablation"])
+def test_each_call_of_the_graph_is_a_task_with_its_arguments_inputs_and_order(pipeline: str) -> None:
+    graph, (spec, _) = graph_of(pipeline), made(Cluster(), pipeline)
+    own = {name: task for name, task in tasks_of(spec).items() if not name.startswith("importer")}
+    assert set(own) == {task_name(node.title) for node in graph.nodes}
+    for node in graph.nodes:
+        task = own[task_name(node.title)]
+        call = StepArguments.model_validate_json(task["inputs"]["parameters"]["arguments"]["runtimeValue"]["constant"])
+        assert (call.settings, call.label) == (node.settings.model_dump(mode="json"), node.label)
+        expected: dict[str, Any] = {}
+        for name, value in node.inputs.items():
+            several = value if isinstance(value, tuple) else (value,)
+            for number, artifact in enumerate(several):
+                key = f"{name}_{number}" if isinstance(value, tuple) else name
+                known = (task_name(artifact.node.title), artifact.name) if isinstance(artifact, Output) else None
+                expected[key] = known or (artifact.address if isinstance(artifact, Given) else "")
+        assert artifacts_of(task, spec) == expected
+        assert {task_name(each.title) for each in node.before()} <= set(task.get("dependentTasks", ()))
+        container = containers(spec)[task_name(node.title)]
+        assert container["command"] == ["python3", "-m", "gnn_encoder.steps", node.step]
+    importers = [name for name in tasks_of(spec) if name not in own]
+    given = {artifact for node in graph.nodes for _, artifact in node.artifacts() if isinstance(artifact, Given)}
+    assert len(importers) == len(given), "an artifact that several tasks read is imported once"
 
 
 @pytest.mark.parametrize("pipeline", ["train", "rerank"])
-def test_the_pipeline_itself_is_the_one_that_runs_here(pipeline: str, tmp_path: Path) -> None:
-    _, spec, _ = packaged(load_cluster(EXAMPLE), tmp_path, pipeline)
-    (compiled,) = yaml.safe_load_all(launch.pipeline_file(pipeline).read_text("utf-8"))
+def test_a_cluster_file_changes_needs_alone(pipeline: str) -> None:
+    spec, _ = made(load_cluster(EXAMPLE), pipeline)
+    plain, _ = made(Cluster(), pipeline)
     bare = yaml.safe_load(yaml.safe_dump(spec))
-    assert bare != compiled
-    for name, executor in bare["deploymentSpec"]["executors"].items():
-        if "importer" not in executor:
-            container = executor["container"]
-            del container["env"], container["resources"]
-            container["image"] = compiled["deploymentSpec"]["executors"][name]["container"]["image"]
-    for name, task in ((name, task) for tasks in graphs(bare) for name, task in tasks.items()):
-        if not name.startswith(("for-loop", "condition", "importer")):
-            del task["retryPolicy"]
-    assert bare == compiled
-    bare["deploymentSpec"]["executors"][label("ingest")]["container"]["args"][-1] = "other"
-    assert bare != compiled
+    assert bare != plain
+    for each in containers(bare).values():
+        del each["env"], each["resources"]
+        each["image"] = IMAGE
+    for name in containers(bare):
+        del tasks_of(bare)[name]["retryPolicy"]
+    assert bare == plain
+    containers(bare)["ingest"]["args"][-1] = "other"
+    assert bare != plain
 
 
 @pytest.mark.parametrize("pipeline", ["train", "rerank"])
-def test_without_a_file_nothing_is_asked_for(pipeline: str, tmp_path: Path) -> None:
-    _, spec, platforms = packaged(load_cluster(None), tmp_path, pipeline)
-    (compiled,) = yaml.safe_load_all(launch.pipeline_file(pipeline).read_text("utf-8"))
-    assert (spec, platforms) == (compiled, {})
+def test_without_a_file_nothing_is_asked_for(pipeline: str) -> None:
+    spec, platforms = made(Cluster(), pipeline)
+    assert platforms == {}
+    assert all(set(each) == {"image", "command", "args"} for each in containers(spec).values())
+    assert {each["image"] for each in containers(spec).values()} == {IMAGE}
+    assert not any("retryPolicy" in task for task in tasks_of(spec).values())
 
 
-def test_steps_inside_loops_get_their_needs(tmp_path: Path) -> None:
+def test_all_calls_of_a_step_have_its_needs_and_no_other_call() -> None:
     cluster = Cluster.model_validate({
         "images": {"cpu": "c", "gpu": "g"},
         "caching": False,
         "steps": {"train_reranker": {"gpu": {"count": 2}, "timeout_seconds": 9}, "rerank": {"cpu": 3}},
     })  # fmt: skip
-    text, spec, platforms = packaged(cluster, tmp_path, "rerank")
-    containers = {
-        name.removeprefix("exec-"): each["container"]
-        for name, each in spec["deploymentSpec"]["executors"].items()
-        if "container" in each
-    }
-    timed = platforms["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
-    trainings = {f"train-reranker{number}" for number in ("", "-2", "-3", "-4", "-5")}
-    assert {name for name, each in containers.items() if each["image"] == "g"} == trainings
-    assert {name.removeprefix("exec-") for name in timed} == trainings
-    asked = {name: each["resources"] for name, each in containers.items() if "resources" in each}
+    spec, platforms = made(cluster, "rerank")
+    graph, found = graph_of("rerank"), containers(spec)
+    trained = {task_name(node.title) for node in graph.of("train_reranker")}
+    ranked = {task_name(node.title) for node in graph.of("rerank")}
+    assert len(trained) > len(ranked) > 3, "one of them is a teacher, which ranks nothing"
+    assert {name for name, each in found.items() if each["image"] == "g"} == trained
+    assert set(needs_on_kubernetes(platforms)) == {executor(spec, task) for task in trained}
+    asked = {name: each["resources"] for name, each in found.items() if "resources" in each}
     gpus = {name: each["accelerator"]["resourceCount"] for name, each in asked.items() if "accelerator" in each}
-    assert gpus == dict.fromkeys(trainings, "2")
-    assert {name for name, each in asked.items() if "resourceCpuRequest" in each} == {
-        "rerank",
-        "rerank-2",
-        "rerank-3",
-        "rerank-4",
-    }
-    tasks = every_task(spec)
-    assert not any(tasks[name]["cachingOptions"].get("enableCache") for name in containers)
-    kfp.components.load_component_from_text(text)
+    assert gpus == dict.fromkeys(trained, "2")
+    assert {name for name, each in asked.items() if "resourceCpuRequest" in each} == ranked
+    assert not any(tasks_of(spec)[name]["cachingOptions"].get("enableCache") for name in found)
+    kfp.components.load_component_from_text(yaml.safe_dump_all([spec, platforms]))
     check_pipeline({"pipeline_spec": spec, "platform_spec": platforms})
 
 
-def test_kfp_reads_it_and_has_every_field(package: tuple[str, dict[str, Any], dict[str, Any]]) -> None:
+def test_kfp_reads_it_with_the_parameters_of_a_run(package: tuple[str, dict[str, Any], dict[str, Any]]) -> None:
     text, spec, platforms = package
-    component = kfp.components.load_component_from_text(text)
-    assert set(component.component_spec.inputs) == set(by_parameter(dict.fromkeys(calls(Settings(), STEPS), "")))
+    inputs = kfp.components.load_component_from_text(text).component_spec.inputs
+    assert {name: each.default for name, each in inputs.items()} == {"dataset": "python-docs", "seed": "", "label": ""}
     check_pipeline({"pipeline_spec": spec, "platform_spec": platforms})
-    executors = platforms["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
-    executors[label("ingest")]["nodeSelektor"] = {}
+    needs_on_kubernetes(platforms)[executor(spec, "ingest")]["nodeSelektor"] = {}
     with pytest.raises(ValueError, match="nodeSelektor"):
         check_pipeline({"pipeline_spec": spec, "platform_spec": platforms})
-    del executors[label("ingest")]["nodeSelektor"]
+    del needs_on_kubernetes(platforms)[executor(spec, "ingest")]["nodeSelektor"]
+
+
+def test_the_parameters_of_a_run_reach_the_steps_that_use_them(
+    package: tuple[str, dict[str, Any], dict[str, Any]],
+) -> None:
+    _, spec, _ = package
+    reached: dict[str, set[str]] = {"dataset": set(), "seed": set(), "label": set()}
+    for node in GRAPH.nodes:
+        for given in tasks_of(spec)[task_name(node.title)]["inputs"]["parameters"].values():
+            if name := given.get("componentInputParameter"):
+                reached[name].add(node.step)
+    drawing = {node.step for node in GRAPH.nodes if hasattr(node.settings, "seed")}
+    assert reached == {"dataset": {"ingest", "promote"}, "seed": {*drawing, "promote"}, "label": set(STEPS)}
+    promote = tasks_of(spec)["promote"]["inputs"]["parameters"]["arguments"]["runtimeValue"]["constant"]
+    assert StepArguments.model_validate_json(promote).dataset == "python-docs"
 
 
 def test_nothing_secret_is_in_it(package: tuple[str, dict[str, Any], dict[str, Any]]) -> None:
@@ -220,13 +274,30 @@ def test_nothing_secret_is_in_it(package: tuple[str, dict[str, Any], dict[str, A
     assert "wJalrXUtnFEMI" not in text and "hunter22" not in text
 
 
-def test_a_volume_of_a_storage_class(tmp_path: Path) -> None:
-    volume = {"mount": "/scratch/", "size": "200Gi", "storage_class": "fast-ssd"}
-    cluster = Cluster.model_validate({"steps": {"ingest": {"volumes": [volume]}}})
-    _, spec, platforms = packaged(cluster, tmp_path)
+def test_quantities_that_kubernetes_knows_and_kfps_own_methods_refuse() -> None:
+    amounts = {"cpu": {"request": "1e1", "limit": "12500m"}, "memory": "1.5Gi"}
+    spec, platforms = made(Cluster.model_validate({"steps": {"ingest": amounts}}), "update")
+    assert containers(spec)["ingest"]["resources"] == {
+        "resourceCpuRequest": "1e1",
+        "resourceCpuLimit": "12500m",
+        "resourceMemoryRequest": "1.5Gi",
+        "resourceMemoryLimit": "1.5Gi",
+    }
     check_pipeline({"pipeline_spec": spec, "platform_spec": platforms})
-    executors = platforms["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
-    (fast,) = executors[label("ingest")]["genericEphemeralVolume"]
+
+
+def test_a_request_without_a_limit_and_a_limit_without_a_request() -> None:
+    amounts = {"cpu": {"request": 1}, "memory": {"limit": "2Gi"}}
+    spec, _ = made(Cluster.model_validate({"steps": {"ingest": amounts}}), "update")
+    asked = {"resourceCpuRequest": "1", "resourceMemoryLimit": "2Gi"}
+    assert containers(spec)["ingest"]["resources"] == asked
+
+
+def test_a_volume_of_a_storage_class() -> None:
+    volume = {"mount": "/scratch/", "size": "200Gi", "storage_class": "fast-ssd"}
+    spec, platforms = made(Cluster.model_validate({"steps": {"ingest": {"volumes": [volume]}}}), "update")
+    check_pipeline({"pipeline_spec": spec, "platform_spec": platforms})
+    (fast,) = needs_on_kubernetes(platforms)[executor(spec, "ingest")]["genericEphemeralVolume"]
     assert (fast["mountPath"], fast["size"], fast["storageClassName"]) == ("/scratch", "200Gi", "fast-ssd")
 
 
@@ -241,50 +312,60 @@ def test_a_volume_of_a_storage_class(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_limits_of_a_run_are_all_that_is_asked_for(
-    given: dict[str, Any], expected: dict[str, int], tmp_path: Path
-) -> None:
-    _, spec, platforms = packaged(Cluster.model_validate(given), tmp_path)
-    (compiled,) = yaml.safe_load_all(launch.pipeline_file("train").read_text("utf-8"))
-    assert spec == compiled
+def test_limits_of_a_run_are_all_that_is_asked_for(given: dict[str, Any], expected: dict[str, int]) -> None:
+    spec, platforms = made(Cluster.model_validate(given), "update")
+    plain, _ = made(Cluster(), "update")
+    assert spec == plain
     assert platforms == {"platforms": {"kubernetes": {"pipelineConfig": expected}}}
 
 
-def test_root_is_a_user_that_can_be_asked_for(tmp_path: Path) -> None:
-    cluster = Cluster.model_validate({"steps": {"ingest": {"security": {"run_as_user": 0, "run_as_non_root": False}}}})
-    _, _, platforms = packaged(cluster, tmp_path)
-    executors = platforms["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
-    assert executors == {label("ingest"): {"securityContext": {"runAsUser": "0", "runAsNonRoot": False}}}
+def test_root_is_a_user_that_can_be_asked_for() -> None:
+    security = {"run_as_user": 0, "run_as_non_root": False}
+    spec, platforms = made(Cluster.model_validate({"steps": {"ingest": {"security": security}}}), "update")
+    asked = {executor(spec, "ingest"): {"securityContext": {"runAsUser": "0", "runAsNonRoot": False}}}
+    assert needs_on_kubernetes(platforms) == asked
 
 
-def test_without_caching_the_package_says_so(tmp_path: Path) -> None:
-    _, spec, _ = packaged(Cluster(caching=False), tmp_path)
-    steps = {name: task for name, task in every_task(spec).items() if not name.startswith("for-loop")}
-    assert not any(task["cachingOptions"].get("enableCache") for task in steps.values())
+def test_without_caching_the_package_says_so() -> None:
+    spec, _ = made(Cluster(caching=False), "update")
+    cached, _ = made(Cluster(), "update")
+    assert not any(tasks_of(spec)[task]["cachingOptions"].get("enableCache") for task in containers(spec))
+    assert all(tasks_of(cached)[task]["cachingOptions"]["enableCache"] for task in containers(cached))
 
 
-def test_the_loop_of_a_training_has_the_leader_alone_where_a_trainjob_has_the_other_nodes(tmp_path: Path) -> None:
-    made = calls(Settings(train_gnn=TrainGnn(nodes=3)), STEPS)
-    shared = {name: call for name, call in made.items() if name.startswith(("train_gnn", "encode_nodes"))}
-    arguments = by_parameter(call_arguments(shared))
-    trainer, plain = Cluster.model_validate({"trainer": {"runtime": "mine", "kind": "TrainingRuntime"}}), Cluster()
-    sent, (_, spec, _) = package_arguments(arguments, trainer), packaged(trainer, tmp_path)
-    assert [StepArguments.model_validate_json(each).label for each in sent["train_gnn"]] == ["node 1 of 3"]
-    assert {name for name in arguments if sent[name] != arguments[name]} == {"train_gnn"}
-    containers = {name: each.get("container", {}) for name, each in spec["deploymentSpec"]["executors"].items()}
-    trainings = {name for name in containers if launch.step_of(name.removeprefix("exec-")) in ON_NODES}
-    assert {name: each["env"] for name, each in containers.items() if "env" in each} == {
-        name: [{"name": TRAINER, "value": "TrainingRuntime/mine"}] for name in trainings
-    }
-    assert len(trainings) == 6
-    assert len(arguments["train_gnn"]) == 3 and package_arguments(arguments, plain) == arguments
+def test_a_training_with_nodes_is_one_task_that_knows_the_runtime_of_its_trainjob() -> None:
+    graph = graph_of("train", "train_gnn.nodes=3")
+    trainer = {"runtime": "mine", "kind": "TrainingRuntime"}
+    needs = {"cpu": {"request": "4", "limit": "8"}, "memory": "16Gi", "gpu": {"count": 2}}
+    cluster = Cluster.model_validate({"trainer": trainer, "steps": {"train_gnn": needs, "train_dpr": needs}})
+    spec, _ = packaged(cluster, graph)
+    assert [name for name in tasks_of(spec) if name.startswith("train-gnn")] == ["train-gnn"]
+    waiting = containers(spec)["train-gnn"]
+    (variable,) = waiting["env"]
+    assert variable["name"] == TRAINER and Requests.model_validate_json(variable["value"]) == Requests(
+        **trainer,
+        resources={
+            "limits": {"cpu": "8", "memory": "16Gi", "nvidia.com/gpu": "2"},
+            "requests": {"cpu": "4", "memory": "16Gi", "nvidia.com/gpu": "2"},
+        },
+    )
+    assert waiting["resources"] == {"resourceCpuRequest": "500m", "resourceMemoryRequest": "2Gi"}, "it has no GPU"
+    assert containers(spec)["train-dpr"]["resources"]["accelerator"]["resourceCount"] == "2"
+    assert [name for name, container in containers(spec).items() if "env" in container] == ["train-gnn"]
     with pytest.raises(ValueError, match="read s3:// and minio:// addresses, not a pipeline_root at gs://"):
         Cluster.model_validate({"trainer": {}, "pipeline_root": "gs://bucket"})
 
 
-def test_a_retry_without_pauses(tmp_path: Path) -> None:
-    cluster = Cluster.model_validate({"steps": {"ingest": {"retries": {"count": 2}}}})
-    _, spec, _ = packaged(cluster, tmp_path)
-    tasks = spec["root"]["dag"]["tasks"]
-    assert tasks["ingest"]["retryPolicy"]["backoffDuration"] == "0s"
-    assert [name for name, task in tasks.items() if "retryPolicy" in task] == ["ingest"]
+def test_a_retry_without_pauses() -> None:
+    spec, _ = made(Cluster.model_validate({"steps": {"ingest": {"retries": {"count": 2}}}}), "update")
+    policy = tasks_of(spec)["ingest"]["retryPolicy"]
+    assert (policy["maxRetryCount"], policy["backoffDuration"], policy["backoffFactor"]) == (2, "0s", 2)
+    assert [name for name, task in tasks_of(spec).items() if "retryPolicy" in task] == ["ingest"]
+
+
+def test_steps_that_share_work_are_merged() -> None:
+    spec, _ = made(Cluster(), "train", "score_candidates.shards=3")
+    parts = [f"score-candidates-{part}-of-3" for part in (1, 2, 3)]
+    merge = tasks_of(spec)["merge-score-candidates"]["inputs"]["artifacts"]
+    assert [merge[f"parts_{part}"]["taskOutputArtifact"]["producerTask"] for part in range(3)] == parts
+    assert "parts_3" not in merge

@@ -10,17 +10,18 @@ import pytest
 import yaml
 from command_line import call
 from gate_inputs import write_inputs
-from kfp_api import KfpServer, at
+from kfp_api import KfpServer, arguments_of, at
 from mlflow_store import write_store
+from packages import remembered
 
 from gnn_encoder import data
 from gnn_encoder.artifacts import Dataset
 from gnn_encoder.errors import UserError
+from gnn_encoder.kubeflow import cluster as settings
 from gnn_encoder.kubeflow import server as kubeflow_server
-from gnn_encoder.kubeflow import submission as submission
+from gnn_encoder.kubeflow import submission
 from gnn_encoder.kubeflow.submission import ClusterTraining
 from gnn_encoder.promotion.registry import CHAMPION, Registry, open_registry
-from gnn_encoder.settings import cluster as settings
 from gnn_encoder.steps.promote import promote
 
 CALM = ("--set", "promote.largest_latency_ratio=100")  # what the clock says is not what is tried here
@@ -50,12 +51,12 @@ class Cluster:
     def models(self) -> Registry:
         return open_registry(self.uri, "gnn-encoder")
 
-    def execute(self, parameters: dict[str, str]) -> None:
+    def execute(self, arguments: dict[str, str]) -> None:
         folder = self._folder / f"run-{self.found}"
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("MLFLOW_TRACKING_URI", self.uri)
             inputs = write_inputs(folder, self._dataset, self._backbone, self.found)
-            promote(parameters["promote"], **inputs, decision=folder / "decision")
+            promote(arguments["promote"], **inputs, decision=folder / "decision")
 
     def retrain(self, host: str, *more: str) -> int:
         arguments = ("retrain", "--preset", "quickstart", "--cluster", str(self.file), *CALM, *more)
@@ -69,6 +70,7 @@ def cluster(tmp_path: Path, tiny_dataset: Dataset, tiny_backbone: Path, monkeypa
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(kubeflow_server, "POLL_SECONDS", 0.01)
     monkeypatch.setattr(data, "source_digest", digest)
+    monkeypatch.setattr(submission, "package", remembered)
     return Cluster(tmp_path, tiny_dataset, tiny_backbone, monkeypatch)
 
 
@@ -80,6 +82,7 @@ def server(cluster: Cluster) -> Iterator[KfpServer]:
         assert started.problems == []
 
 
+@pytest.mark.slow
 def test_new_models_are_made_on_the_cluster_and_compared(
     cluster: Cluster,
     server: KfpServer,
@@ -120,24 +123,25 @@ def test_new_models_are_made_on_the_cluster_and_compared(
     assert cluster.models.find(CHAMPION).number == "1"
 
     # With another version registered, KFP must not reuse the former decision; all else it may.
-    first, second = (each["runtime_config"]["parameters"] for each in server.seen("POST", ".*/runs"))
+    first, second = map(arguments_of, server.seen("POST", ".*/runs"))
     registries = [json.loads(each["promote"])["source_digests"]["registry"] for each in (first, second)]
     assert registries[0] != registries[1]
-    assert {step for step in first if first[step] != second[step]} == {"promote", "train_gnn"}
+    assert {task for task in first if first[task] != second[task]} == {"promote", "train-gnn"}
 
 
+@pytest.mark.slow
 def test_a_run_that_fails(cluster: Cluster, server: KfpServer, capsys: pytest.CaptureFixture[str]) -> None:
-    server.execute = lambda parameters: None
+    server.execute = lambda arguments: None
     server.progress = [at("FAILED", train_gnn="Failed")]
     assert cluster.retrain(server.url, "--fail-on-keep") == 1
     shown = capsys.readouterr()
-    assert shown.err.startswith("error: train_gnn failed; ") and "##" not in shown.out
+    assert shown.err.startswith("error: train-gnn failed; ") and "##" not in shown.out
 
 
 def test_a_run_that_registers_nothing_new(
     cluster: Cluster, server: KfpServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    server.execute = lambda parameters: cluster.models.register("s3://a/b", {"run.data": "other"}, {}, "")
+    server.execute = lambda arguments: cluster.models.register("s3://a/b", {"run.data": "other"}, {}, "")
     assert cluster.retrain(server.url) == 2
     told = capsys.readouterr().err
     assert f"no new version of gnn-encoder is in {cluster.uri}: KFP reused" in told and told.count("\n") == 1
@@ -146,8 +150,8 @@ def test_a_run_that_registers_nothing_new(
 def test_a_decision_that_was_not_logged(
     cluster: Cluster, server: KfpServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def register(parameters: dict[str, str]) -> None:
-        tags = {**json.loads(parameters["promote"])["source_digests"], "decision": "keep", "reason": "it is worse"}
+    def register(arguments: dict[str, str]) -> None:
+        tags = {**json.loads(arguments["promote"])["source_digests"], "decision": "keep", "reason": "it is worse"}
         cluster.models.register("s3://a/b", tags, {}, "")
 
     server.execute = register
@@ -171,6 +175,7 @@ def test_where_it_runs(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, capsys
     assert f"cannot write to {cluster.file}" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_an_mlflow_that_only_this_side_knows_is_refused_before_anything_runs(
     cluster: Cluster, server: KfpServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -104,6 +104,7 @@ def old_query(dataset: Dataset, place: int) -> str:
     return dataset.query_texts(dataset.query_rows("train")[place : place + 1])[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "precision"), [*((kind, "fp32") for kind in KINDS), *([("retrieved", "bf16")] if fast_bf16() else [])]
 )
@@ -214,6 +215,7 @@ print(json.dumps(sorted(f.name for f in (latest / ".labels").iterdir() if f.is_d
 """
 
 
+@pytest.mark.slow
 def test_a_killed_process_leaves_the_old_bundle_or_the_new(latest: Path, tmp_path: Path) -> None:
     """A process ends without notice at its first change of the file system, another at its second, and so on."""
     add_labels(latest / "bundle", [NEW])

@@ -123,6 +123,7 @@ def ordered(bundle: Bundle) -> np.ndarray:
     return np.asarray(bundle.vectors, np.float32)[np.lexsort((np.round(bundle.vectors[:, 0], 3), of))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", USES)
 def test_equal_to_labels_in_the_data(
     name: str, inputs: dict[str, Path], bundles: dict[str, Path], tmp_path: Path
@@ -181,6 +182,7 @@ def test_undo_restores_every_bit_and_nothing_of_the_corpus_is_copied(latest: Pat
     assert (latest / "bundle").resolve() == run and read_manifest(run).digest == digest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sum", "clusters"])
 def test_vectors_of_fp16(name: str, inputs: dict[str, Path], tmp_path: Path) -> None:
     own = built(inputs["dataset"], inputs["dual_encoder"], tmp_path / "own", "fp16")
@@ -242,6 +244,7 @@ def test_an_export_sends_the_changed_passages_alone(latest: Path) -> None:
     assert sent.stayed + len(sent.new) == len(bundle.vectors) and sent.stayed + len(sent.old) == len(before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sum", "softmax", "clusters"])
 def test_a_label_that_the_run_has_read_is_removed(
     name: str, inputs: dict[str, Path], bundles: dict[str, Path], tmp_path: Path

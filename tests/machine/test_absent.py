@@ -42,6 +42,7 @@ def test_what_is_already_imported_stays(library: str) -> None:
     assert sys.modules["some_accelerator"] is imported
 
 
+@pytest.mark.slow
 def test_bm25_starts_no_jax(tmp_path: Path) -> None:
     """bm25s does where it is installed; with a package of that name in its place, nothing imports it."""
     (tmp_path / "jax").mkdir()

@@ -18,6 +18,7 @@ from conftest import write_tiny_backbone, write_tokenizer
 from safetensors.torch import load_file, save_file
 
 from gnn_encoder.errors import UserError
+from gnn_encoder.flow.graph import Node
 from gnn_encoder.inference.encoding import encode_texts
 from gnn_encoder.models.backbone import load_encoder, sentence_transformers_layout
 from gnn_encoder.models.bert_dmn import BertDmn
@@ -28,7 +29,6 @@ from gnn_encoder.models.late_interaction import LateInteraction, LateInteraction
 from gnn_encoder.models.query_generator import QueryGenerator
 from gnn_encoder.settings.foundation import GenerateQueries, TrainCrossEncoder, TrainDpr, TrainQueryGenerator
 from gnn_encoder.settings.outcome import Rank
-from gnn_encoder.settings.pipeline import Call
 from gnn_encoder.settings.reranking import TrainReranker
 
 LENGTH = 24
@@ -337,7 +337,7 @@ def test_what_is_not_understood_is_refused_by_its_name(copied: Path, case: str) 
     message = refusal(lambda: TextEncoder.from_backbone(str(copied)))
     assert str(copied) in message
     assert re.search(reason, message), message
-    call = Call("train_dpr", TrainDpr(backbone=str(copied)))
+    call = Node("train_dpr", TrainDpr(backbone=str(copied)), {})
     assert refusal(lambda: check_models([call])) == message
 
 
@@ -381,10 +381,10 @@ def test_a_causal_model_reads_no_pair_and_no_first_token(tmp_path: Path, raw: Pa
         lambda name: TextEncoder.from_backbone(name, pooling="cls"),
         lambda name: CrossEncoder.from_backbone(name, 32),
         lambda name: BertDmn.from_backbone(name, 32, width=4),
-        lambda name: check_models([Call("train_cross_encoder", TrainCrossEncoder(backbone=name, pair_length=32))]),
-        lambda name: check_models([Call("train_reranker", TrainReranker(backbone=name, pair_length=32))]),
-        lambda name: check_models([Call("generate_queries", GenerateQueries(sentence_encoder=name))]),
-        lambda name: check_models([Call("rank", Rank(system="untrained", backbone=name))]),
+        lambda name: check_models([Node("train_cross_encoder", TrainCrossEncoder(backbone=name, pair_length=32), {})]),
+        lambda name: check_models([Node("train_reranker", TrainReranker(backbone=name, pair_length=32), {})]),
+        lambda name: check_models([Node("generate_queries", GenerateQueries(sentence_encoder=name), {})]),
+        lambda name: check_models([Node("rank", Rank(system="untrained", backbone=name), {})]),
     ):
         assert same in refusal(lambda read=read: read(causal))
         read(str(raw))  # control: an encoder is read
@@ -431,7 +431,7 @@ def test_late_interaction_refuses_another_package_s_map(copied: Path) -> None:
     add_module("pylate.models.Dense.Dense", 1)(copied)
     assert "modules.json has pylate.models.Dense" in refusal(lambda: LateInteraction.from_backbone(str(copied), layout))
     settings = TrainReranker(kind="colbert", backbone=str(copied), query_length=16, passage_length=24)
-    assert "pylate" in refusal(lambda: check_models([Call("train_reranker", settings)]))
+    assert "pylate" in refusal(lambda: check_models([Node("train_reranker", settings, {})]))
 
 
 def test_a_generator_without_some_of_its_weights_is_refused(
@@ -440,9 +440,9 @@ def test_a_generator_without_some_of_its_weights_is_refused(
     for number, model in enumerate((tiny_seq2seq, tiny_causal)):
         folder = Path(shutil.copytree(model, tmp_path / str(number)))
         settings = TrainQueryGenerator(generator=str(folder), passage_length=24, query_length=12)
-        assert check_models([Call("train_query_generator", settings)]) == [str(folder)]
+        assert check_models([Node("train_query_generator", settings, {})]) == [str(folder)]
         change_weights(lost="fc1" if model is tiny_seq2seq else "mlp.up_proj")(folder)
-        call = Call("train_query_generator", settings)
+        call = Node("train_query_generator", settings, {})
         assert "lack the weights" in refusal(partial(QueryGenerator.from_pretrained, str(folder), 24, 12))
         assert "lack the weights" in refusal(partial(check_models, [call]))
 
@@ -471,8 +471,8 @@ def test_no_text_is_longer_than_the_positions(tmp_path: Path, kind: str, most: i
 )
 def test_a_length_beyond_the_positions_is_refused_before_the_run(tmp_path: Path, step: str, settings: Any) -> None:
     name = str(write_transformer(tmp_path / "roberta", "roberta", pad_token_id=1))
-    check_models([Call(step, settings(name, 62))])
-    message = refusal(lambda: check_models([Call(step, settings(name, 63))]))
+    check_models([Node(step, settings(name, 62), {})])
+    message = refusal(lambda: check_models([Node(step, settings(name, 63), {})]))
     assert f"{step}.pa" in message and "= 63" in message and "reads at most 62 tokens" in message
 
 
@@ -486,12 +486,12 @@ def test_a_length_of_a_hub_s_model_is_checked_by_its_config(tmp_path: Path, monk
     (snapshot / "model.safetensors").unlink()
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text("0" * 40)
-    call = Call("train_dpr", TrainDpr(backbone="some/encoder", passage_length=64))
+    call = Node("train_dpr", TrainDpr(backbone="some/encoder", passage_length=64), {})
     assert "reads at most 62 tokens" in refusal(lambda: check_models([call]))
     edit("config.json", auto_map={"AutoModel": "modeling.Own"})(snapshot)
     assert "auto_map" in refusal(lambda: check_models([call]))
     # Control: a model that cannot be reached is checked by the step that loads it.
-    assert check_models([Call("train_dpr", TrainDpr(backbone="some/other"))]) == ["some/other"]
+    assert check_models([Node("train_dpr", TrainDpr(backbone="some/other"), {})]) == ["some/other"]
 
 
 def test_what_this_project_writes_is_read_again(raw: Path, tmp_path: Path) -> None:
@@ -502,14 +502,14 @@ def test_what_this_project_writes_is_read_again(raw: Path, tmp_path: Path) -> No
 
 
 def test_minilm_needs_no_load() -> None:
-    calls = [Call("train_dpr", TrainDpr(backbone="minilm")), Call("rank", Rank(system="untrained", backbone="minilm"))]
-    assert check_models(calls) == ["minilm"]
-    longer = Call("train_dpr", TrainDpr(backbone="minilm", passage_length=513))
+    rank = Node("rank", Rank(system="untrained", backbone="minilm"), {})
+    assert check_models([Node("train_dpr", TrainDpr(backbone="minilm"), {}), rank]) == ["minilm"]
+    longer = Node("train_dpr", TrainDpr(backbone="minilm", passage_length=513), {})
     assert "reads at most 512 tokens" in refusal(lambda: check_models([longer]))
     code = (
         "import sys; from gnn_encoder.models.check import check_models; "
-        "from gnn_encoder.settings.pipeline import Call; from gnn_encoder.settings.foundation import TrainDpr; "
-        "check_models([Call('train_dpr', TrainDpr(backbone='minilm'))]); assert 'torch' not in sys.modules"
+        "from gnn_encoder.flow.graph import Node; from gnn_encoder.settings.foundation import TrainDpr; "
+        "check_models([Node('train_dpr', TrainDpr(backbone='minilm'), {})]); assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, env=os.environ)
 

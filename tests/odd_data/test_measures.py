@@ -72,7 +72,7 @@ def test_measures_are_those_of_the_written_files(case: tuple[Ingested, list[Run]
         with drafting(Path(root) / "evaluation", "evaluation") as draft:
             collected = Collected(data, MEASURES, draft, 1000)
             for name, run in zip(names, runs, strict=True):
-                collected.add(name, run.of(collected.asked))
+                collected.add(name, run.of(collected.evaluated))
             files = {name: Evaluation.trec_file(draft, name, "trec") for name in names}
             figures = collected.figures(MEASURES)
             for split, rows in collected.queries.items():
@@ -97,7 +97,7 @@ def test_measures_are_those_of_the_written_files(case: tuple[Ingested, list[Run]
                     means = figures[split][name].mean(axis=0)
                     np.testing.assert_allclose(list(of_system.values()), means, rtol=0, atol=1e-9)
             for name, run in zip(names, runs, strict=True):
-                assert_read_back(files[name], data, run.of(collected.asked))
+                assert_read_back(files[name], data, run.of(collected.evaluated))
 
 
 def written_ids(qrels: Path, labels: Qrels) -> dict[int, str]:

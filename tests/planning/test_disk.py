@@ -52,11 +52,11 @@ def test_tasks_that_share_a_step_take_its_space_together() -> None:
     one = forecast(size, "evaluate.rerank_depth=10")
     several = forecast(size, *scoring, "encode_corpus.shards=4", "evaluate.rerank_shards=4")
     assert several["evaluate"] == one["evaluate"], "re-ranked by several tasks, it is one system"
-    assert several["merge: rerank"] == one["rerank"] > several["rerank: 1 of 4"] > one["merge: rerank"]
+    assert several["merge: rerank"] == one["rerank"] > several["rerank: 1 of 4"] > ARTIFACT
     for step in ("score_candidates", "generate_queries", "encode_nodes"):
         parts = [several[f"{step}: {number} of 4"] - ARTIFACT for number in (1, 2, 3, 4)]
         assert sum(parts) == pytest.approx(one[step] - ARTIFACT, abs=4) and one[step] > ARTIFACT
-        assert several[f"merge: {step}"] == one[f"merge: {step}"] == ARTIFACT
+        assert several[f"merge: {step}"] == ARTIFACT and f"merge: {step}" not in one
     several = forecast(size, "dense_retrieve.shards=4", "bm25_retrieve.shards=4")
     for title in ("dense_retrieve: 1 of 4", "dense_retrieve: 4 of 4", "merge: dense_retrieve"):
         assert several[title] == one["dense_retrieve"], "each part has hits of every query"

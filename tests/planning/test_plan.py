@@ -16,13 +16,12 @@ from typer.testing import CliRunner
 from gnn_encoder.artifacts import Dataset
 from gnn_encoder.cli.app import app
 from gnn_encoder.errors import UserError
+from gnn_encoder.pipelines.train import train as train_graph
 from gnn_encoder.planning import rates as measuring
-from gnn_encoder.planning.auto import budget_seconds, planned
+from gnn_encoder.planning.auto import budget_seconds, planned, planned_seconds
 from gnn_encoder.planning.facts import DataFacts, data_facts
 from gnn_encoder.planning.plan import FEWEST, LENGTHS, OTHER_LABELS, PER_QUERY, RESERVE, Plan, plan_run
 from gnn_encoder.planning.rates import Rates, measure_rates
-from gnn_encoder.settings.calls import calls
-from gnn_encoder.settings.pipeline import PIPELINES
 from gnn_encoder.settings.presets import load_settings, parse_settings
 
 RATES = Rates("a machine", 30_000.0, 6_000.0)
@@ -62,7 +61,21 @@ def test_a_plan_fits_its_budget_and_is_a_preset() -> None:
         assert settings.train_dual_encoder.passage_length in LENGTHS
         kept = settings.ingest.max_trained_queries or train
         assert kept == train or FEWEST <= kept < train
-        assert len(calls(settings, PIPELINES["train"])["choose_graph"].settings.tried)  # type: ignore[attr-defined]
+        assert len(train_graph(settings)["choose_graph"].settings.tried)  # type: ignore[attr-defined]
+
+
+def test_calls_take_the_time_of_the_parts_that_are_not_shared() -> None:
+    plan = plan_run(facts(), RATES, 3600.0, "minilm")
+    titles = {node.title for node in train_graph(parse_settings(plan.settings)).nodes}
+    assert (
+        {"train_dpr", "train_dual_encoder", "train_gnn", "choose_graph", "rank: Untrained"}
+        <= plan.calls.keys()
+        <= titles
+    )
+    assert sum(plan.calls.values()) == pytest.approx(
+        sum(plan.seconds.values()) - plan.seconds["starts, BM25 and evaluation"]
+    )
+    assert plan.calls["train_dual_encoder"] > plan.calls["train_dpr"], "of several epochs, and of one"
 
 
 def test_more_time_is_never_less_training() -> None:
@@ -176,6 +189,7 @@ def test_a_plan_is_kept_for_the_next_start(
     path = plan()
     assert {"machine", "data", "passages", "training", "graph", "time", "plan"} == set(shown)
     assert f"# machine: {shown['machine']}" in path.read_text("utf-8")
+    assert {"train_dpr", "train_gnn"} < planned_seconds(path).keys() and min(planned_seconds(path).values()) >= 0
     assert yaml.safe_load(path.read_text("utf-8"))["shared"]["backbone"] == str(tiny_backbone)
     assert load_settings(str(path), given).train_gnn.batch_size == 32
     written = path.stat().st_mtime_ns

@@ -131,6 +131,7 @@ def test_the_run_shows_its_dataset_and_its_model(gate: Gate) -> None:
     assert found.model_id == model.model_id
 
 
+@pytest.mark.slow
 def test_a_question_is_a_span_with_the_passages(gate: Gate) -> None:
     import mlflow
 
@@ -162,6 +163,7 @@ def test_a_question_is_a_span_with_the_passages(gate: Gate) -> None:
         assert [span.span_type for span in trace.data.spans if span.parent_id == outer.span_id] == ["RETRIEVER"] * 2
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_leaves_no_version(gate: Gate) -> None:
     from mlflow.tracking import MlflowClient
 

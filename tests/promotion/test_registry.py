@@ -69,6 +69,7 @@ def test_champion_and_previous(uri: str) -> None:
     assert aliases(models) == {CHAMPION: "2", PREVIOUS: "1"}
 
 
+@pytest.mark.slow
 def test_only_the_first_of_several_moves_counts(uri: str) -> None:
     models = with_versions(uri, "contested", 12)
     seen = models.aliases()

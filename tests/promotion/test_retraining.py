@@ -1,6 +1,5 @@
 """When a retraining has nothing to do, and what it says of one that had. With training: tests/test_pipeline.py."""
 
-import json
 import shlex
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,10 @@ from trained_root import tiny_settings, write_beir
 
 from gnn_encoder.artifacts import Dataset
 from gnn_encoder.cli import app
+from gnn_encoder.engines import pipelines
+from gnn_encoder.flow.arguments import ORIGIN
 from gnn_encoder.promotion import retraining
 from gnn_encoder.promotion.registry import Registry, open_registry
-from gnn_encoder.runs import pipelines
-from gnn_encoder.settings.pipeline import ORIGIN
 
 WORKFLOW = Path(__file__).parents[2] / ".github" / "workflows" / "retrain.yml"
 
@@ -40,7 +39,7 @@ class Root:
         return retraining.plan(pipelines.training(str(self.preset), data, overrides, self.folder / "root"))
 
     def register(self, plan: retraining.Plan, decision: str, **changes: str) -> str:
-        digests = json.loads(plan.arguments["promote"])["source_digests"]
+        digests = plan.arguments["promote"].source_digests
         tags = {**{name: digests[name] for name in ORIGIN}, **changes, "decision": decision, "reason": "so it was"}
         number = self.models.register("/bundle", tags, {}, "")
         if decision == "promote":

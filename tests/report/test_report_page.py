@@ -217,6 +217,7 @@ def test_untuned_weights_are_said_to_be() -> None:
     assert "not tuned: there are no labelled dev queries" in render(metrics=metrics)
 
 
+@pytest.mark.slow
 def test_plots_are_pngs_and_repeatable() -> None:
     metrics = fabricated_metrics()
     gains = np.random.default_rng(1).normal(0, 0.3, 50).round(1)

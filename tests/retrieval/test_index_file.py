@@ -147,6 +147,7 @@ for path in map(Path, sys.argv[1:]):
 """
 
 
+@pytest.mark.slow
 def test_no_damaged_index_ends_the_process(tmp_path: Path) -> None:
     """A bundle's digests are checked before; this is for those that somebody made to fit."""
     files = []

@@ -130,6 +130,7 @@ print(peak() - before)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the peak is read from /proc")
 def test_memory_holds_one_part_at_a_time(tmp_path: Path) -> None:
     def peak(parts: int) -> float:

@@ -13,6 +13,7 @@ from command_line import call
 
 from gnn_encoder.artifacts import Asked, Bundle, Dataset, drafting, read_manifest
 from gnn_encoder.artifacts.bundle import RERANKER
+from gnn_encoder.engines.provenance import source_digests
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference import encoding
 from gnn_encoder.inference.encoding import encode_passages
@@ -21,7 +22,6 @@ from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.models.late_interaction import LateInteraction, LateInteractionLayout
 from gnn_encoder.retrieval.bm25 import Bm25
 from gnn_encoder.retrieval.scorers import Scorer, load_scorer, save_scorer
-from gnn_encoder.runs.provenance import source_digests
 from gnn_encoder.settings.bm25 import IndexBm25
 from gnn_encoder.settings.first_stage import FirstStage
 from gnn_encoder.settings.reranking import BundleReranker

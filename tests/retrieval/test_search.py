@@ -195,6 +195,7 @@ finally:
 """
 
 
+@pytest.mark.slow
 def test_a_search_imports_nothing_heavy(bundle: Bundle) -> None:
     """It took 7 s of processor time, nearly all of it for importing; it takes 1 s."""
 

@@ -38,6 +38,7 @@ LOADING = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("pooling", "normalize"), [("mean", "yes"), ("cls", "no")])
 def test_sentence_transformers_has_the_same_vectors_without_this_project(
     pooling: str, normalize: str, tiny_backbone: Path, tiny_dataset: Dataset, tmp_path: Path

@@ -74,6 +74,7 @@ def test_a_moved_link_is_followed_and_a_damaged_bundle_is_not(bundles: dict[str,
     assert all(ids(found["results"][0]) == expected[found["version"]] for _, found in answers)
 
 
+@pytest.mark.slow
 def test_an_alias_is_followed(bundles: dict[str, Path], tmp_path: Path) -> None:
     registry = open_registry(f"sqlite:///{tmp_path / 'mlflow.db'}", "gnn-encoder")
     paths = [bundles["vectors"], bundles["both"], damaged(bundles["both"], tmp_path / "damaged")]

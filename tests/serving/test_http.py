@@ -139,6 +139,7 @@ def until_waiting(server: Server, count: float) -> None:
     raise AssertionError(f"never {count} questions")
 
 
+@pytest.mark.slow
 def test_sigterm_lets_the_work_end(bundles: dict[str, Path]) -> None:
     command = [sys.executable, "-c", "from gnn_encoder.cli.app import main; main()", "serve"]
     command += ["--bundle", str(bundles["both"]), "--port", "0"]

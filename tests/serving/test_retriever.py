@@ -128,6 +128,7 @@ def test_no_such_bundle() -> None:
         Retriever.load("not/there")
 
 
+@pytest.mark.slow
 def test_a_folder_needs_neither_mlflow_nor_kfp(bundles: dict[str, Path]) -> None:
     program = (
         "import sys, gnn_encoder\n"

@@ -145,6 +145,7 @@ def test_an_id_with_nul_is_refused_before_anything_is_sent(former: Bundle, tmp_p
         export(bundle, "pgvector", "postgresql://localhost:1/none")
 
 
+@pytest.mark.slow
 def test_a_passage_that_the_encoding_of_a_database_cannot_hold_is_named(
     former: Bundle, postgres: str, tmp_path: Path
 ) -> None:

@@ -133,6 +133,7 @@ export(Bundle.read(sys.argv[1]), "lancedb", sys.argv[2], update=True)
 """
 
 
+@pytest.mark.slow
 def test_a_killed_update_of_lancedb_leaves_the_former_rows(former: Bundle, later: Bundle, tmp_path: Path) -> None:
     engine = LanceEngine(tmp_path)
     engine.export(former)

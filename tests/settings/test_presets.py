@@ -5,19 +5,19 @@ from typing import Any
 
 import ir_measures
 import pytest
-import yaml
 
+from gnn_encoder.engines.pipelines import dataset_override
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.measures import NAMES
+from gnn_encoder.flow.graph import Given, Graph
 from gnn_encoder.kubeflow.package import load_cluster
-from gnn_encoder.runs import launch
-from gnn_encoder.runs.pipelines import dataset_override
-from gnn_encoder.runs.reranking import every_reranking_call
-from gnn_encoder.settings.calls import calls
+from gnn_encoder.pipelines.ablation import ablation
+from gnn_encoder.pipelines.rerank import rerank
+from gnn_encoder.pipelines.train import train
+from gnn_encoder.pipelines.update import update
 from gnn_encoder.settings.measures import checked
-from gnn_encoder.settings.pipeline import ON_NODES, PIPELINES, Settings
+from gnn_encoder.settings.pipeline import PIPELINES, Settings
 from gnn_encoder.settings.presets import load_settings, parse_settings, preset_names, settable
-from gnn_encoder.settings.shared import OnNodes
 
 
 def override(*settings: str) -> Settings:
@@ -169,18 +169,24 @@ def test_a_dataset_is_named_as_its_folder(name: str, tmp_path: Path, monkeypatch
     assert override(*dataset_override(name)).ingest.dataset == str(tmp_path.resolve() / name)
 
 
+def graph_of(pipeline: str, settings: Settings) -> Graph:
+    """The graph of a pipeline, which calls each of its steps."""
+    if pipeline == "train":
+        return train(settings)
+    if pipeline == "update":
+        return update(settings, {name: Given(name) for name in ("dual_encoder", "cross_encoder", "gnn_encoder")})
+    if pipeline == "ablation":
+        return ablation(settings, [settings.try_variant], seeds=1)
+    study, names = "ss_bert", ["colbert", "colbert_distilled", "ss_bert_h", "ss_bert_d", "qsf"]
+    return rerank(settings, names, study)
+
+
 @pytest.mark.parametrize("name", PIPELINES)
-def test_a_pipelines_settings_are_those_of_the_steps_in_its_file(name: str) -> None:
-    (spec,) = yaml.safe_load_all(launch.pipeline_file(name).read_text("utf-8"))
-    executors = spec["deploymentSpec"]["executors"].items()  # importers have no container
-    compiled = {key.removeprefix("exec-") for key, value in executors if "container" in value}
-    steps = {call.step for call in calls(Settings(), PIPELINES[name]).values()}
-    assert {launch.step_of(task) for task in compiled} == steps
-
-
-def test_every_training_on_nodes_is_known() -> None:
-    sections = {name for name, section in Settings() if isinstance(section, OnNodes)}
-    assert sections - {"try_variant"} == set(ON_NODES)
+def test_a_pipelines_sections_are_those_of_the_steps_in_its_graph(name: str) -> None:
+    settings = override("choose_graph.variants={one: {train_gnn.epochs: 9}}")
+    steps = {node.step for node in graph_of(name, settings).nodes}
+    not_listed = {"train": {"choose_bundle"}, "rerank": {"evaluate"}}.get(name, set())
+    assert steps & Settings.model_fields.keys() == {*PIPELINES[name]} | not_listed
 
 
 def test_bm25_is_set_where_it_is_indexed() -> None:
@@ -224,9 +230,11 @@ def test_dpr_may_be_recommended_if_its_bundle_searches_exactly() -> None:
         (["encode_corpus.index=hnsw"], False),
         (["recommend.order=[Dual encoder]"], False),
     ):
-        made = calls(override(*overrides), PIPELINES["train"])
-        assert ("DPR" in made["recommend"].settings.order) is may  # type: ignore[attr-defined]
-        assert (made["bundle_dpr"].asked, made["fuse_dpr"].asked) == (may, may)
+        made = train(override(*overrides))
+        recommend: Any = made["recommend"].settings
+        assert ("DPR" in recommend.order) is may
+        titles = {node.title for node in made.nodes}
+        assert ("bundle_dual_encoder: DPR" in titles, "fuse: DPR" in titles) == (may, may)
 
 
 @pytest.mark.parametrize(
@@ -245,17 +253,17 @@ def test_other_names_are_refused(name: str) -> None:
 
 
 def test_ingest_knows_which_settings_choose_by_dev_queries() -> None:
-    def told(*settings: str, steps: str = "train") -> tuple[str, ...]:
-        own: Any = calls(load_settings("obliqa", settings), PIPELINES[steps])["ingest"].settings
+    def told(*settings: str, pipeline: str = "train") -> tuple[str, ...]:
+        own: Any = graph_of(pipeline, load_settings("obliqa", settings))["ingest"].settings
         return tuple(own.chosen_on_dev)
 
-    assert told() == told(steps="update") == (), "the further training needs none: it leaves the model as it is"
+    assert told() == told(pipeline="update") == (), "the further training needs none: it leaves the model as it is"
     assert told("train_dpr.keep=best", "train_gnn.keep=best") == ("train_dpr.keep", "train_gnn.keep")
     assert told("train_dual_encoder.keep=best", "train_dual_encoder.patience=3") == ()
     assert told("choose_graph.variants={one: {train_gnn.keep: best}}") == ("train_gnn.keep",)
-    assert told("train_gnn.keep=best", steps="ablation") == ("train_gnn.keep",)
-    rerank: Any = every_reranking_call(load_settings("obliqa"), ["colbert"])["ingest"].settings
-    assert rerank.chosen_on_dev == ("train_reranker.keep",)
+    assert told("train_gnn.keep=best", pipeline="ablation") == ("train_gnn.keep",)
+    ranking: Any = rerank(load_settings("obliqa"), ["colbert"])["ingest"].settings
+    assert ranking.chosen_on_dev == ("train_reranker.keep",)
     with pytest.raises(UserError, match=r"unknown setting ingest\.chosen_on_dev"):
         override("ingest.chosen_on_dev=[train_gnn.keep]")
     with pytest.raises(UserError, match=r"train_gnn\.keep = best needs dev_queries"):

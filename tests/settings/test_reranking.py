@@ -7,12 +7,13 @@ from pydantic import ValidationError
 
 from gnn_encoder.cli.options import named_systems
 from gnn_encoder.errors import UserError
-from gnn_encoder.settings.calls import calls, ranking_calls
+from gnn_encoder.flow.graph import Node
+from gnn_encoder.pipelines.rerank import rerank, studied_systems
+from gnn_encoder.pipelines.train import train
 from gnn_encoder.settings.outcome import EncodeNodes, Evaluate, Rerank
 from gnn_encoder.settings.pipeline import Settings
 from gnn_encoder.settings.presets import load_settings
 from gnn_encoder.settings.reranking import PropagateSections, TrainReranker
-from gnn_encoder.settings.reranking_calls import reranking_calls, studied_systems
 from gnn_encoder.settings.reranking_systems import RERANKING_STUDIES, system_names
 
 
@@ -96,21 +97,17 @@ def test_settings_that_contradict_each_other_are_refused_at_once(settings: dict[
         TrainReranker.model_validate(settings)
 
 
-def test_the_leader_of_a_re_ranker_on_nodes_is_its_task() -> None:
+def test_each_system_has_its_own_number_of_nodes() -> None:
     settings = Settings(
         train_reranker=TrainReranker(nodes=2, systems={"bert_dmn_lite": {"nodes": 1}, "dmn": {"nodes": 4}})
     )
-    made = reranking_calls(settings, ["colbert", "bert_dmn_lite", "dmn", "cross_encoder", "colbert_distilled"])
-    given = {name: (call.settings.nodes, call.settings.node) for name, call in made.items() if name[:6] == "train."}
-    assert given.items() >= {
-        "train.colbert": (2, 0), "train.bert_dmn_lite": (1, None), "train.dmn": (4, 0)
-    }.items()  # fmt: skip
-    teacher, same = made["teacher.colbert_distilled"], made["train.cross_encoder"]
-    assert teacher.settings == same.settings and teacher.label == "Teacher of ColBERT, distilled"
+    made = rerank(settings, ["colbert", "bert_dmn_lite", "dmn", "cross_encoder", "colbert_distilled"])
+    trainings: dict[str, Any] = {node.label: node.settings for node in made.of("train_reranker")}
+    assert {label: settings.nodes for label, settings in trainings.items()} == {
+        "ColBERT": 2, "BERT-DMN lite": 1, "DMN": 4, "Cross-encoder": 2, "ColBERT, distilled": 2,
+    }, "the teacher is the cross-encoder"  # fmt: skip
     with pytest.raises(UserError, match="train_reranker of bert_dmn_lite: nodes = 2 needs a full re-ranker"):
         TrainReranker(nodes=2).for_system("bert_dmn_lite")
-    with pytest.raises(ValidationError, match=r"systems\.dmn cannot have node"):
-        TrainReranker(systems={"dmn": {"node": 1}})
 
 
 def test_a_general_setting_that_a_system_cannot_have_is_the_users_error() -> None:
@@ -125,28 +122,23 @@ def test_hits_are_scored_by_default() -> None:
     assert Rerank(system="A").depth == 100
     with pytest.raises(ValidationError, match="greater than or equal to 1"):
         Rerank(system="A", depth=0)
-    for depth, asked in ((0, False), (7, True)):
-        made = ranking_calls(Settings(evaluate=Evaluate(rerank_depth=depth)))
-        call = made["rerank.0"]
-        assert call.asked == asked and isinstance(call.settings, Rerank) and call.settings.depth == max(1, depth)
-        assert made["merge_rerank"].asked == asked
+    for depth in (0, 7):
+        nodes = train(Settings(evaluate=Evaluate(rerank_depth=depth))).of("rerank")
+        assert [node.settings.model_dump()["depth"] for node in nodes] == [depth] * (depth > 0)
 
 
 def test_tasks_share_the_encoding_and_the_re_ranking() -> None:
-    steps = ("encode_corpus", "evaluate")
     wanted = ["encode_corpus.shards=2", "encode_corpus.previous=before", "bm25_retrieve.shards=7"]
     wanted += ["evaluate.rerank_shards=3", "evaluate.rerank_depth=9", "shared.tokens_per_batch=64"]
-    few, many = (calls(load_settings("quickstart", some), steps) for some in (wanted[1:3] + wanted[4:], wanted))
-    tasks = [call for call in many.values() if call.step in ("encode_nodes", "rerank")]
-    assert [call.label for call in tasks] == ["1 of 2", "2 of 2", "1 of 3", "2 of 3", "3 of 3"]
-    assert [call.settings.model_dump()["shard"] for call in tasks] == [0, 1, 0, 1, 2]
+    few, many = (train(load_settings("quickstart", some)) for some in (wanted[1:3] + wanted[4:], wanted))
+    tasks = [node for node in many.nodes if node.step in ("encode_nodes", "rerank")]
+    assert [node.label for node in tasks] == ["1 of 2", "2 of 2", "1 of 3", "2 of 3", "3 of 3"]
+    assert [node.settings.model_dump()["shard"] for node in tasks] == [0, 1, 0, 1, 2]
     own = tasks[0].settings
     assert isinstance(own, EncodeNodes) and (own.previous, own.tokens_per_batch) == ("before", 64)
     for name in ("encode_corpus", "evaluate"):  # other numbers of tasks do not run them again
-        assert few[name] == many[name]
-    assert [call.step for call in few.values()].count("encode_nodes") == 1, (
-        "tasks of BM25 are not those of the encoding"
-    )
+        assert few[name].settings == many[name].settings
+    assert len(few.of("encode_nodes")) == 1, "tasks of BM25 are not those of the encoding"
 
 
 @pytest.mark.parametrize(
@@ -195,33 +187,32 @@ def test_sections_are_propagated_only_for_the_system_that_does_it() -> None:
     settings = Settings(
         train_reranker=TrainReranker(depth=70), propagate_sections=PropagateSections(propagation_weights=(0.25,))
     )
-    for names, asked in ((["colbert", "k_nrm"], False), (["k_nrm", "colbert", "qsf"], True)):
-        calls = reranking_calls(settings, names)
-        assert not calls["propagate_sections.k_nrm"].asked and calls["propagate_sections.colbert"].asked == asked
-    call, trained = calls["propagate_sections.colbert"], {name for name in calls if name.startswith("train.")}
-    assert (call.label, calls["evaluate"].settings.candidate) == ("QSF sectionPropagateAVG",) * 2
-    expected = {"system": call.label, "measure": "RR@10", "depth": 70, "propagation_weights": (0.25,)}
-    assert call.settings.model_dump() == expected and trained == {"train.k_nrm", "train.colbert", "train.nothing"}
+    assert rerank(settings, ["colbert", "k_nrm"]).of("propagate_sections") == []
+    graph = rerank(settings, ["k_nrm", "colbert", "qsf"])
+    (node,) = graph.of("propagate_sections")
+    evaluate: Any = graph["evaluate"].settings
+    assert (node.label, evaluate.candidate) == ("QSF sectionPropagateAVG",) * 2
+    expected = {"system": node.label, "measure": "RR@10", "depth": 70, "propagation_weights": (0.25,)}
+    assert node.settings.model_dump() == expected
+    assert dict(node.artifacts())["ranking"] == graph["rerank: ColBERT"].output
+    assert [each.label for each in graph.of("train_reranker")] == ["K-NRM", "ColBERT"]
 
 
 @pytest.mark.parametrize("general", [{"triples": "augmented"}, {"loss": "listwise_distillation"}])
 def test_scores_of_a_system_on_other_triples_are_not_propagated(general: dict[str, Any]) -> None:
     settings = Settings(train_reranker=TrainReranker.model_validate(general))
     with pytest.raises(UserError, match="QSF sectionPropagateAVG needs colbert on labelled triples"):
-        reranking_calls(settings, ["colbert", "qsf"])
-    calls = reranking_calls(settings, ["colbert"])  # no step takes the other's name
-    assert not any(call.asked for name, call in calls.items() if name.startswith(("propagate_", "evaluate_")))
+        rerank(settings, ["colbert", "qsf"])
+    graph = rerank(settings, ["colbert"])  # no step takes the other's name
+    assert not graph.of("propagate_sections") and not graph.of("evaluate_passages")
 
 
 def test_tasks_share_the_generation_and_not_the_scores_of_a_teacher() -> None:
     settings = load_settings("quickstart", ["generate_queries.shards=3", "score_candidates.shards=2"])
     with pytest.raises(UserError, match=r"score_candidates\.shards = 2: .* add --set score_candidates\.shards=1"):
-        reranking_calls(settings, ["colbert_distilled"])
-    asked, idle = (reranking_calls(settings, [name]) for name in ("ss_bert_h", "colbert"))
-    tasks = [call for call in asked.values() if call.step == "generate_queries"]
-    assert [(call.label, call.settings.model_dump()["shard"]) for call in tasks] == [
+        rerank(settings, ["colbert_distilled"])
+    tasks: list[Node] = rerank(settings, ["ss_bert_h"]).of("generate_queries")
+    assert [(node.label, node.settings.model_dump()["shard"]) for node in tasks] == [
         ("1 of 3", 0), ("2 of 3", 1), ("3 of 3", 2)
     ]  # fmt: skip
-    assert [(name, call.label, call.asked) for name, call in idle.items() if "generate_queries" in name] == [
-        ("generate_queries.0", "", False), ("merge_generate_queries", "generate_queries", False)
-    ]  # fmt: skip
+    assert not rerank(settings, ["colbert"]).of("generate_queries"), "it reads no generated query"

@@ -2,10 +2,12 @@
 
 import pytest
 
+from gnn_encoder.engines.pipelines import check_nodes
 from gnn_encoder.errors import UserError
+from gnn_encoder.pipelines.ablation import ablation
 from gnn_encoder.query_graph.narrowing import _refuse_more
 from gnn_encoder.settings.graph import largest_graph
-from gnn_encoder.settings.pipeline import Settings
+from gnn_encoder.settings.pipeline import Settings, choice
 from gnn_encoder.settings.presets import load_settings, parse_settings, preset_names
 from gnn_encoder.settings.studies import BEFORE, FULL, STUDIES, variants, with_seeds
 
@@ -40,6 +42,14 @@ def test_variants_of_ones_own() -> None:
     last = mine.model_copy(update={"seed": 2**31 - 1})
     assert [each.seed for each in with_seeds(last, 2)] == [2**31 - 1, 0]  # the next one would be refused in its step
     assert len(with_seeds(variants(settings, [], [])[1], 3)) == 1
+
+
+def test_a_trial_and_a_variant_are_one_pod() -> None:
+    changes = {"wide": {"train_gnn.layers": 1}}
+    settings = parse_settings({"train_gnn": {"nodes": 2, "processes": 2}, "choose_graph": {"variants": changes}})
+    assert {(variant.nodes, variant.processes) for variant in variants(settings, ["parts"], [])} == {(1, 2)}
+    assert [(trial.nodes, trial.processes) for trial in choice(settings).tried] == [(1, 1)]
+    check_nodes(ablation(settings, variants(settings, [], []), 1))
 
 
 def test_uses_of_labels_are_tried_as_the_preset_says() -> None:

@@ -33,7 +33,7 @@ def given(tiny_dataset: Dataset, tiny_backbone: Path, tmp_path_factory: pytest.T
 
 
 def of(variants: dict[str, dict[str, object]], **settings: object) -> ChooseGraph:
-    return ChooseGraph.model_validate({"variants": variants, "precision": "fp32", **settings}).of(BUILD, TRAIN, "RR@10")
+    return ChooseGraph.model_validate({"variants": variants, **settings}).of(BUILD, TRAIN, "RR@10")
 
 
 def choose(given: dict[str, Path], folder: Path, settings: ChooseGraph) -> dict[str, Path]:
@@ -107,6 +107,7 @@ def test_a_variant_that_falls_on_cold_queries_is_not_chosen(given: dict[str, Pat
     assert module._chosen(Trial(), figures)[0] == "both edges"  # all fall  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_trials_are_deterministic_and_leave_no_checkpoint(
     given: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,6 +32,7 @@ def models(request: pytest.FixtureRequest, tiny_backbone: Path, tmp_path_factory
     return models | {"gnn_encoder": folder / "trained"}
 
 
+@pytest.mark.slow
 def test_tasks_encode_the_bits_of_one_task(models: dict, tiny_dataset: Dataset, tmp_path: Path) -> None:
     one = encode(tiny_dataset.path, models, tmp_path / "one")
     several = encode(tiny_dataset.path, models, tmp_path / "several", shards=SHARDS)

@@ -88,7 +88,9 @@ def test_vectors_have_the_type_of_the_dual_encoders(
 ) -> None:
     with drafting(tmp_path / "vectors", "vectors") as draft:
         create_vectors(draft, 40, 32, np.float16)[:] = read_vectors(inputs["passage_vectors"])
-        create_rows(draft, "queries", (45, 32))[:] = read_rows(inputs["passage_vectors"], "queries")
+        for queries in ("queries", "evaluated"):
+            rows = read_rows(inputs["passage_vectors"], queries)
+            create_rows(draft, queries, rows.shape)[:] = rows
     path = made({**inputs, "passage_vectors": tmp_path / "vectors"}, tmp_path, name)
     rounded, exact = Bundle.read(path), Bundle.read(bundles[name])
     assert rounded.vectors.dtype == np.float16 and exact.vectors.dtype == np.float32

@@ -10,11 +10,11 @@ from slow_store import slow_store
 
 from gnn_encoder.artifacts import Bundle, Dataset, DatasetWriter, Run, drafting, read_manifest
 from gnn_encoder.artifacts.tables import System
+from gnn_encoder.engines.provenance import source_digests
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.encoding import encode_texts
 from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.retrieval.bm25 import Bm25
-from gnn_encoder.runs.provenance import source_digests
 from gnn_encoder.settings.bm25 import IndexBm25
 from gnn_encoder.settings.first_stage import FirstStage
 from gnn_encoder.steps.first_stage import first_stage
@@ -165,6 +165,7 @@ def test_a_bundle_is_searched_for_the_queries_of_all_splits(
         stage(Dataset(tmp_path / "data"), lexical, tmp_path, str(tmp_path / "latest"))
 
 
+@pytest.mark.slow
 def test_run_files_and_bundles_in_an_object_store(
     tmp_path: Path, tiny_dataset: Dataset, tiny_backbone: Path, lexical: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,20 +4,18 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from gate import CALM, Gate
 from manifests import write_manifest
 from mlflow_store import write_store
 
-import components
 from gnn_encoder.artifacts import Dataset, read_manifest
 from gnn_encoder.artifacts.report import Decision
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.measures import NAMES
+from gnn_encoder.flow.arguments import StepArguments
 from gnn_encoder.promotion.registry import CHAMPION, PREVIOUS
-from gnn_encoder.settings.pipeline import StepArguments
 from gnn_encoder.steps.promote import promote
 
 
@@ -29,6 +27,7 @@ def gate(tmp_path: Path, tiny_dataset: Dataset, tiny_backbone: Path, monkeypatch
     yield made
 
 
+@pytest.mark.slow
 def test_without_tracking_it_decides_and_registers_nothing(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     facts = gate.decided("one", 10)
@@ -78,6 +77,7 @@ def test_a_floor_holds_a_better_bundle_back(gate: Gate) -> None:
     assert kept["decision"] == "keep" and "a passage takes 1.00 times the index" in kept["reason"]
 
 
+@pytest.mark.slow
 def test_a_floor_of_cold_queries_holds_a_better_bundle_back(gate: Gate) -> None:
     first = gate.decided("first", 8, cold=0.09)
     assert first["decision"] == "promote", "twelve queries do not hold the first bundle back"
@@ -90,6 +90,7 @@ def test_a_floor_of_cold_queries_holds_a_better_bundle_back(gate: Gate) -> None:
     assert gate.decided("one", 18, cold=0.096)["decision"] == "promote", "the control"
 
 
+@pytest.mark.slow
 def test_a_champion_that_cannot_be_read_keeps_its_place(gate: Gate) -> None:
     gate.decided("first", 5)
     bundle, copy = gate.folder / "first" / "bundle", gate.folder / "copy"
@@ -113,10 +114,9 @@ def test_a_champion_that_cannot_be_read_keeps_its_place(gate: Gate) -> None:
 def test_a_bundle_is_registered_where_its_artifact_lies(gate: Gate, root: str) -> None:
     """On a cluster, the path is of one pod's disk. The next pod keeps the champion that it cannot read."""
     paths = gate.inputs("one", 5)
-    artifacts = {name: SimpleNamespace(path=str(path), uri=f"{root}/{name}") for name, path in paths.items()}
-    artifacts["decision"] = SimpleNamespace(path=str(gate.folder / "one" / "decision"))
-    arguments = StepArguments(settings=CALM.model_dump()).model_dump_json()
-    components.promote.python_func(arguments, **artifacts)
+    call = StepArguments(settings=CALM.model_dump()).model_dump_json()
+    addresses = {name: f"{root}/{name}" for name in paths}
+    promote(call, addresses=addresses, **paths, decision=gate.folder / "one" / "decision")
     assert gate.models.find(CHAMPION).tags["bundle"] == f"{root}/bundle"
     if not root.startswith("s3://"):
         better = gate.decided("two", 18)
@@ -125,6 +125,7 @@ def test_a_bundle_is_registered_where_its_artifact_lies(gate: Gate, root: str) -
         assert gate.aliases() == {CHAMPION: "1"}
 
 
+@pytest.mark.slow
 def test_a_store_that_cannot_be_reached_does_not_cost_the_champion_its_place(
     gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:

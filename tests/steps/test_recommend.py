@@ -207,7 +207,7 @@ def test_the_chosen_bundle_is_the_systems_and_takes_no_space_of_its_own(
     plain: Path, tiny_dataset: Dataset, tmp_path: Path
 ) -> None:
     with drafting(tmp_path / "empty", "bundle"):
-        pass  # of a system that is not asked for
+        pass  # of DPR, if it is not recommended
     bundle = chosen(tmp_path, tiny_dataset, [tmp_path / "empty", plain], MEANS | {GRAPH: 0.1, FUSED: 0.6})
     assert bundle.serving == Serving(FUSED, 0.4, "dev") and bundle.system == PLAIN
     assert bundle.manifest.inputs == Bundle.read(plain).manifest.inputs
@@ -266,6 +266,7 @@ def test_a_system_without_a_bundle_and_a_bundle_that_was_not_ranked_are_refused(
         choose_bundle(ChooseBundle(), dataset=tiny_dataset.path, bundles=[plain], **paths)
 
 
+@pytest.mark.slow
 def test_dprs_bundle_is_made_after_the_recommendation_if_it_is_recommended(
     plain: Path, tiny_dataset: Dataset, tmp_path: Path
 ) -> None:

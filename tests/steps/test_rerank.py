@@ -61,6 +61,7 @@ def test_first_hits_are_ordered_by_the_cross_encoder_and_the_rest_kept(
     assert changed >= 4  # the control: it is another order
 
 
+@pytest.mark.slow
 def test_token_vectors_are_stored_as_the_settings_say(
     run: Run, tiny_dataset: Dataset, tiny_backbone: Path, tmp_path: Path
 ) -> None:
@@ -80,6 +81,7 @@ def test_token_vectors_are_stored_as_the_settings_say(
     assert 1e-5 < difference < 0.1
 
 
+@pytest.mark.slow
 def test_tasks_rerank_the_bits_of_one_task(model: CrossEncoder, tiny_dataset: Dataset, tmp_path: Path) -> None:
     with drafting(tmp_path / "scorer", "model") as draft:
         save_scorer("cross_encoder", model, draft.path)

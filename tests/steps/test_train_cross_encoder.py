@@ -87,6 +87,7 @@ def test_each_loss_begins_as_for_equal_scores_and_falls(
     assert np.mean(curve[-5:]) < share * first
 
 
+@pytest.mark.slow
 def test_the_best_epoch_is_kept_and_after_an_interruption_too(
     inputs: dict[str, Path], tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,6 +121,7 @@ def test_the_best_epoch_is_kept_and_after_an_interruption_too(
     assert len(weights) == 5 and same(weights[1], weights[4]) and not same(weights[1], weights[2])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [25, 40, 55])
 def test_a_resumed_training_keeps_the_same_epoch(
     stop: int, inputs: dict[str, Path], tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

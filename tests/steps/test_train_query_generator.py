@@ -96,6 +96,7 @@ def share_a_batch(rank: int, folder: Path, generator: Path) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_the_shares_of_two_processes_have_the_loss_and_gradient_of_the_whole_batch(
     tmp_path: Path, tiny_seq2seq: Path
 ) -> None:
@@ -141,6 +142,7 @@ def weights(path: Path) -> dict[str, np.ndarray]:
     return load_file(path / "model.safetensors")
 
 
+@pytest.mark.slow
 def test_resumed_equals_undisturbed(
     tmp_path: Path, tiny_dataset: Dataset, tiny_seq2seq: Path, checkpoints: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

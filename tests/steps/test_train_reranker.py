@@ -123,6 +123,7 @@ def equal(one: list[np.ndarray], other: list[np.ndarray]) -> bool:
     return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("name", LITE)
 def test_kept_outputs_train_the_weights_that_outputs_of_each_batch_train(
@@ -137,6 +138,7 @@ def test_kept_outputs_train_the_weights_that_outputs_of_each_batch_train(
     assert equal(kept, half) == ((name, precision) == ("cross_encoder_lite", "bf16"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LITE)
 def test_control_an_encoder_in_train_mode_would_be_noticed(
     name: str, inputs: dict[str, Path], tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -191,6 +193,7 @@ def test_a_lite_scorer_ranks_as_its_training_did(
     assert found == pytest.approx(read_manifest(tmp_path / "out").metrics["dev/reranked_AP"])
 
 
+@pytest.mark.slow
 def test_all_kinds_are_trained_on_the_same_pairs(
     inputs: dict[str, Path], tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,6 +216,7 @@ def test_all_kinds_are_trained_on_the_same_pairs(
     assert first == second
 
 
+@pytest.mark.slow
 def test_the_margin_is_between_probabilities_where_scores_are_logits(
     inputs: dict[str, Path], tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -330,6 +334,7 @@ def test_the_table_of_colbert_has_the_scores_of_all_pairs(tiny_dataset: Dataset,
     assert not np.allclose(table.detach().numpy(), pairs.detach().numpy()[:, ::-1], atol=1e-2)
 
 
+@pytest.mark.slow
 def test_in_batch_negatives_train_and_are_refused_without_a_softmax(
     inputs: dict[str, Path], tiny_backbone: Path, tmp_path: Path
 ) -> None:
@@ -351,6 +356,7 @@ def test_triples_without_a_training_set_are_one_line(
         train(inputs, tmp_path / "out", tiny_backbone, "colbert", triples="selected")
 
 
+@pytest.mark.slow
 def test_a_student_learns_its_teachers_order(
     inputs: dict[str, Path], tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

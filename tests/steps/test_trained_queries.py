@@ -137,7 +137,7 @@ def test_the_graph_has_the_labels_of_all_queries(inputs: dict[str, Path], tmp_pa
     assert edges_of(part) == {query: expected[query] for query in trained}
     of_all = read_rows(tmp_path / "all/passage_vectors", "queries")
     assert np.array_equal(read_rows(using["passage_vectors"], "queries"), of_all) and len(of_all) == 45
-    assert Contents.read(tmp_path / "all/passage_vectors").digests.keys() == {"texts"}, "as without a draw"
+    assert Contents.read(tmp_path / "all/passage_vectors").digests.keys() == {"texts", "evaluated"}, "as without a draw"
 
 
 @pytest.mark.parametrize(("before", "now"), [("drawn", "drawn"), ("drawn", "all"), ("all", "drawn")])

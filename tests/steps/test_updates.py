@@ -71,7 +71,13 @@ def test_equal_to_a_run_from_nothing(
     yesterday = encode(tiny_dataset.path, models, tmp_path / "yesterday", **both)
     full = encode(today, models, tmp_path / "full", **both)
     update = encode(today, models, tmp_path / "update", yesterday, **both)
-    for name in ("encoding/passages", "encoding/queries", "passage_vectors/vectors", "passage_vectors/queries"):
+    for name in (
+        "encoding/passages",
+        "encoding/queries",
+        "passage_vectors/vectors",
+        "passage_vectors/queries",
+        "passage_vectors/evaluated",
+    ):
         assert np.array_equal(*(np.load(folder / f"{name}.npy") for folder in (full, update))), name
     expected, found = Graph.read(full / "graph"), Graph.read(update / "graph")
     for name in ("edges", "labelled", "indptr", "reverse"):
@@ -136,6 +142,7 @@ def test_edges_and_features_that_the_earlier_graph_had_not(
     assert read_manifest(tmp_path / "now" / "graph").metrics["encoded"] == 0
 
 
+@pytest.mark.slow
 def test_vectors_of_another_type_carry_nothing_over(
     yesterday: Path, tiny_dataset: Dataset, models: dict[str, Path], tmp_path: Path
 ) -> None:

@@ -94,6 +94,7 @@ def train(after: Callable[[int], object] = lambda step: None) -> int:
     return steps
 
 
+@pytest.mark.slow
 def test_steps_go_on_while_a_slow_store_is_sent_to(
     store: SlowStore, machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,6 +117,7 @@ def test_steps_go_on_while_a_slow_store_is_sent_to(
     assert train() == 0, "and it is complete"
 
 
+@pytest.mark.slow
 def test_control_without_a_thread_the_steps_wait(
     store: SlowStore, machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,6 +209,7 @@ def test_a_damaged_state_is_replaced_by_the_stores(
     assert "train-key/state is damaged" in line
 
 
+@pytest.mark.slow
 def test_a_list_of_files_from_elsewhere_is_refused(
     store: SlowStore, machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

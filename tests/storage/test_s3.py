@@ -64,6 +64,7 @@ def test_an_error_is_one_line_that_says_what_to_do_and_no_secret(error: Exceptio
     assert SECRET not in line
 
 
+@pytest.mark.slow
 def test_a_certificate_that_a_private_authority_signed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     authority, certificate = write_certificates(tmp_path)
     monkeypatch.delenv("REQUESTS_CA_BUNDLE", raising=False)

@@ -94,6 +94,7 @@ def stop_before(training: Training, step: int) -> None:
     training.before = before  # type: ignore[method-assign]
 
 
+@pytest.mark.slow
 def test_a_kill_at_any_rename_or_removal_leaves_a_state_that_is_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -172,6 +172,7 @@ def train(out: Path, inputs: dict[str, Path], **settings: object) -> dict[str, t
     return {f"{file.parent.name}.{name}": value for file in files for name, value in load_file(file).items()}
 
 
+@pytest.mark.slow
 def test_the_dual_encoder_learns_the_teachers_order_of_unlabelled_passages(
     inputs: dict[str, Path], tiny_dataset: Dataset, tmp_path: Path
 ) -> None:
@@ -190,6 +191,7 @@ def test_the_dual_encoder_learns_the_teachers_order_of_unlabelled_passages(
     assert agreement(tmp_path / "taught") > 0.4 > 0.2 > agreement(tmp_path / "plain")
 
 
+@pytest.mark.slow
 def test_without_distillation_the_scores_change_nothing(inputs: dict[str, Path], tmp_path: Path) -> None:
     def same(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> bool:
         return all(torch.equal(one[name], two[name]) for name in one)

@@ -59,6 +59,7 @@ def train(inputs: dict[str, Path], out: Path, backbone: Path, kind: str, **setti
     return {name: array for file in sorted(out.glob("*.safetensors")) for name, array in load_file(file).items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", DOCUMENT_KINDS)
 def test_every_kind_trains(kind: str, inputs: dict[str, Path], tiny_backbone: Path, tmp_path: Path) -> None:
     with OrderedSums():
@@ -96,6 +97,7 @@ def equal(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool:
     return one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
 
 
+@pytest.mark.slow
 def test_resumed_equals_undisturbed(
     inputs: dict[str, Path], tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,6 +118,7 @@ def test_resumed_equals_undisturbed(
     assert not equal(whole, train(*given, **often))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", DOCUMENT_KINDS)
 def test_a_trained_reranker_scores_as_it_did_when_it_is_loaded(
     kind: str, inputs: dict[str, Path], tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -140,6 +143,7 @@ def test_a_trained_reranker_scores_as_it_did_when_it_is_loaded(
     assert not np.array_equal(before, scores())  # control
 
 
+@pytest.mark.slow
 def test_a_learned_question_is_trained_and_hears_nothing_of_its_passage(
     inputs: dict[str, Path], tiny_backbone: Path, tmp_path: Path
 ) -> None:
@@ -201,6 +205,7 @@ def test_live_neighbours_have_gradient_and_score_as_stored_ones_before_training(
     assert words["cached"] < words["live"]
 
 
+@pytest.mark.slow
 def test_a_fixed_share_of_the_context_stays(inputs: dict[str, Path], tiny_backbone: Path, tmp_path: Path) -> None:
     for share in (0.0, 0.3, 1.0, None):
         out = tmp_path / str(share)
@@ -215,6 +220,7 @@ def test_a_fixed_share_of_the_context_stays(inputs: dict[str, Path], tiny_backbo
             assert loaded.context.relevance(content, context).item() == pytest.approx(3 + 2 * share)
 
 
+@pytest.mark.slow
 def test_frozen_layers_are_in_eval_mode_in_every_step(
     inputs: dict[str, Path], tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -238,6 +244,7 @@ def test_frozen_layers_are_in_eval_mode_in_every_step(
         assert modes == {expected}
 
 
+@pytest.mark.slow
 def test_all_kinds_train_on_the_same_triples_of_documents(
     inputs: dict[str, Path], tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -271,6 +278,7 @@ def test_all_kinds_train_on_the_same_triples_of_documents(
     assert again[0] != again[1] and beside(again[0] | again[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["colbert", "lim"])
 def test_a_trained_encoder_goes_on_at_its_own_rate(
     kind: str, inputs: dict[str, Path], tiny_backbone: Path, tmp_path: Path
@@ -285,6 +293,7 @@ def test_a_trained_encoder_goes_on_at_its_own_rate(
         assert (np.abs(weight - known).max() > 1e-3) == moved
 
 
+@pytest.mark.slow
 def test_two_processes_train_with_one_cache(inputs: dict[str, Path], tiny_backbone: Path, tmp_path: Path) -> None:
     """The step in whole; `test_shared_pairs` has the weights."""
     weights = train(inputs, tmp_path / "out", tiny_backbone, "lim", processes=2)

@@ -83,6 +83,7 @@ def test_resumed_equals_undisturbed(tmp_path, monkeypatch, stop_at):
     assert all(torch.equal(expected[name], resumed[name]) for name in expected)
 
 
+@pytest.mark.slow
 def test_workers_change_no_weight_and_resume_too(tmp_path, monkeypatch):
     expected = train(tmp_path / "thread", monkeypatch)
     with pytest.raises(Interrupted):

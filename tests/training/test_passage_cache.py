@@ -131,6 +131,7 @@ def test_a_resumed_training_has_the_vectors_that_it_had(
     assert "damaged" not in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_version_stays_as_long_as_a_checkpoint_may_need_it(
     job: MaskedGraphTraining, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,6 +77,7 @@ def process(rank: int, world: int, folder: Path, dataset: Path, backbone: Path) 
     dist.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_two_processes_train_what_one_trains(
     tiny_dataset: Dataset, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -74,6 +74,7 @@ def process(rank: int, world: int, folder: Path, *given: Path) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_two_processes_train_what_one_trains(
     tiny_documents: Dataset, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

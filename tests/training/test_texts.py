@@ -33,6 +33,7 @@ def test_starts_as_the_stored_vectors_and_maps_queries_alone() -> None:
     assert model.queries.live(rows).requires_grad and not model.passages.live(rows).requires_grad
 
 
+@pytest.mark.slow
 def test_the_loss_falls(tiny_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(CHECKPOINTS, str(tmp_path))
     generator = np.random.default_rng(0)

@@ -41,6 +41,7 @@ def test_the_backbones_tokens_have_its_input_embeddings(tiny_dataset: Dataset, t
     assert own("the stone")["input_ids"] != tokenizer("the stone")["input_ids"]  # control: it has [CLS]
 
 
+@pytest.mark.slow
 def test_vectors_trained_on_the_corpus(tiny_dataset: Dataset) -> None:
     pytest.importorskip("gensim")
     settings = {"word_vectors": "trained", "word_width": 16, "word_epochs": 2}

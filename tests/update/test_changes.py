@@ -74,6 +74,7 @@ def test_search_carried_over(seed: int, monkeypatch: pytest.MonkeyPatch) -> None
     former = FormerGraph(
         graph_of(retrieved[:, :NEEDED], len(old), retrieved), vectors[old], asked[:30],
         np.where(np.arange(40) < 30, np.arange(40), -1), find(before, after), find(after, before), True, np.arange(40),
+        asked[:0], np.arange(0),
     )  # fmt: skip
     expected_scores, expected = exact.search(vectors[new], asked, DEPTH)
     found = former.search(vectors[new], asked, DEPTH, NEEDED)

@@ -2,7 +2,7 @@
 
 labels.jsonl   the added labels in force, one a line, oldest first; the setting `ingest.labels` reads this file
 rows.npy       int64 [c]: the passage of each vector below, ascending
-vectors.npy    fp32 [c, d]: all vectors of the passages whose vectors differ from the bundle's vectors.npy
+vectors.npy    fp32 [c, d]: all vectors of the passages for which the bundle's vectors.npy is outdated
 nodes.parquet  queries whose edges differ from those of the run's graph [a], see `AddedNodes`; its arrays lie beside it
 labels/        instead of nodes, in a bundle of labelled queries: the pairs that differ from the bundle's `labels/`
 
@@ -87,7 +87,7 @@ class AddedNodes:
     """Queries whose edges differ from those of the run's graph, with all their edges.
 
     ids, texts          query ids and texts, a each
-    replaced   int64 [a]        node of the run's graph whose place the query takes; -1: a new query
+    replaced   int64 [a]        node of the run's graph that the query replaces; -1: a new query
     vectors    fp32 [a, d]      h_q
     edges, labelled, features, scales: as in `Graph`, [a, k, …]. A query without an edge has left the graph.
     loops      fp16 [a, d_e]    features of the pairs (q, q), or None (learned)
@@ -125,7 +125,7 @@ class AddedNodes:
 
 @dataclass(frozen=True)
 class ChangedPairs:
-    """The labelled queries of the passages whose labelled queries are not those in `labels/`: `added/labels/`.
+    """All labelled queries of the passages for which `labels/` is outdated: `added/labels/`.
 
     ids, texts            queries that `labels/` lacks, a each
     vectors  fp32 [a, d]  their vectors

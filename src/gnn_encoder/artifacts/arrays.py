@@ -26,6 +26,8 @@ GRAPH_FILES = {
     "scales": "edge_feature_scales.npy",
 }
 """Field of `Graph` → file."""
+QUERIES, EVALUATED = "queries", "evaluated"
+"""Arrays beside the passages' vectors: M_de's of all training queries, and of `evaluated_queries`, fp32."""
 DIGESTS, MODELS = "_digests.npy", "models.json"
 STORED: dict[str, np.dtype] = {"fp16": np.dtype(np.float16), "fp32": np.dtype(np.float32)}
 CHUNK = 65_536
@@ -100,11 +102,11 @@ class JoinedRows:
         if len(rows) and not 0 <= rows.min() <= rows.max() < len(self):
             raise IndexError(f"rows {rows.min()} to {rows.max()} of an array of {len(self)} rows")
         part = np.searchsorted(self._starts, rows, side="right") - 1  # never an empty part
-        found = np.empty((len(rows), *self.shape[1:]), self.dtype)
+        values = np.empty((len(rows), *self.shape[1:]), self.dtype)
         for number in np.unique(part):
             here = part == number
-            found[here] = self._parts[number][rows[here] - self._starts[number]]
-        return found
+            values[here] = self._parts[number][rows[here] - self._starts[number]]
+        return values
 
     def between(self, start: int, stop: int, out: np.ndarray | None = None) -> np.ndarray:
         """Returns a copy of the rows from `start` to before `stop`, one at least, in `out` if that is given.
@@ -154,7 +156,7 @@ class Contents:
         names = sorted(file.name for file in folders[0].glob(f"*{DIGESTS}"))
         arrays = {name: [np.load(folder / name, mmap_mode="r") for folder in folders] for name in names}
         models = json.loads((folders[0] / MODELS).read_text(encoding="utf-8"))
-        return cls({name.removesuffix(DIGESTS): np.asarray(joined(each)) for name, each in arrays.items()}, models)
+        return cls({name.removesuffix(DIGESTS): np.asarray(joined(parts)) for name, parts in arrays.items()}, models)
 
     @staticmethod
     def write(draft: Draft, models: dict[str, str], **digests: np.ndarray) -> None:

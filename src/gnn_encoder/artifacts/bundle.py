@@ -73,11 +73,15 @@ class Bundle(Artifact):
         return bundle
 
     @staticmethod
-    def add_bm25(draft: Draft, index: Path) -> None:
-        """Add the files of a BM25 index to a draft; they take no space of their own."""
-        made = Bm25Index.read(index)
-        for name in made.manifest.files:
-            draft.share(made, name, f"{BM25}/{name}")
+    def add_bm25(draft: Draft, index: Path | None) -> None:
+        """Add the files of a BM25 index to a draft; they take no space of their own. Raises UserError without index."""
+        if index is None:
+            raise UserError(
+                "a bundle with bm25 needs the input bm25_index, the output of index_bm25; or set bm25 to false"
+            )
+        artifact = Bm25Index.read(index)
+        for name in artifact.manifest.files:
+            draft.share(artifact, name, f"{BM25}/{name}")
 
     @staticmethod
     def complete(draft: Draft, dataset: Dataset, system: str = GNN_ENCODER) -> None:

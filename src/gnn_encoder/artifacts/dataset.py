@@ -328,7 +328,7 @@ class Dataset:
         return Qrels(*(np.concatenate(pair) for pair in pairs))
 
     def judged_ids(self) -> pa.ChunkedArray:
-        """Every passage's text id, and behind them those of the missing passages that labels name."""
+        """The text ids of all passages, then the text ids of the missing passages that labels name."""
         return pa.chunked_array([*self.passages.ids().chunks, self._missing[1]], TEXT)
 
 

@@ -27,15 +27,15 @@ def run_folder(bundle: Path) -> Path:
 
 def graph_bundle(run: Path) -> Path:
     """Returns the GNN-encoder's bundle of a finished run; of runs before `bundles/`, it is the only bundle."""
-    own = run / place_of(GNN_ENCODER)
-    return own if own.exists() else run / BUNDLE
+    bundle = run / place_of(GNN_ENCODER)
+    return bundle if bundle.exists() else run / BUNDLE
 
 
 def labelled_bundle(run: Path) -> Path:
     """Returns the bundle of a finished run that takes labels: the recommended one, unless it is a plain dual encoder's.
 
-    Then it is the GNN-encoder's, and also if the added labels of that bundle alone are not those that the run has read:
-    the next run reads them.
+    Then it is the GNN-encoder's. It is also the GNN-encoder's if labels were added to or removed from that bundle alone
+    since the run read the data: the next run reads them.
     """
     chosen, graph = run / BUNDLE, graph_bundle(run)
     if not chosen.exists():

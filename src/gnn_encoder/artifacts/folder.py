@@ -149,14 +149,14 @@ class Draft:
         deleted. The artifact was checked, so the file is not hashed now; the artifact's next reader hashes it once.
         `as_name`: another name in the draft.
         """
-        own = as_name or name
-        target = self.path / own
+        new_name = as_name or name
+        target = self.path / new_name
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
             target.hardlink_to((artifact.path / name).resolve())
         except OSError:
             shutil.copyfile(artifact.path / name, target)
-        self._linked[own] = artifact.manifest.files[name]
+        self._linked[new_name] = artifact.manifest.files[name]
 
     def link_apart(self, artifact: Complete) -> None:
         """Add the history and the README of a complete artifact, if it has them, as symbolic links."""
@@ -291,8 +291,8 @@ class _Checked:
     _in_memory: ClassVar[dict[Path, dict[str, list[Any]]]] = {}
 
     def __init__(self, folder: Path, files: Mapping[str, FileFacts]) -> None:
-        self._folder, self._files, place = folder, files, folder.resolve()
-        self._file = place.with_name(f".{place.name}.checked.json")
+        self._folder, self._files, resolved = folder, files, folder.resolve()
+        self._file = resolved.with_name(f".{resolved.name}.checked.json")
 
     def check(self) -> None:
         """Check the digest of each file that has changed since the last check."""

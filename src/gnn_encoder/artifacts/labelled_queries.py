@@ -168,8 +168,8 @@ class BundleLabels:
         """Ids and texts of the queries at `rows` of `queries`, in the order of `rows`."""
         numbers, table = self._numbered[0], pq.read_table(self.folder / TEXTS)
         if self.changed is not None and numbers is not None:
-            own = pa.table({"query_id": self.changed.ids, "text": self.changed.texts}, table.schema)
-            table, rows = pa.concat_tables([table, own]), numbers[rows]
+            changed = pa.table({"query_id": self.changed.ids, "text": self.changed.texts}, table.schema)
+            table, rows = pa.concat_tables([table, changed]), numbers[rows]
         table = table.take(pa.array(rows))
         return table.column("query_id").to_pylist(), table.column("text").to_pylist()
 
@@ -186,8 +186,8 @@ class BundleLabels:
             vectors, of: the bundle's vectors [v, d] and their passages [v] as the run wrote them. The first vector of a
                 passage without labelled queries is the plain one.
         """
-        found = np.array(vectors[passages if of is None else np.searchsorted(of, passages)], np.float32)
+        plain_vectors = np.array(vectors[passages if of is None else np.searchsorted(of, passages)], np.float32)
         labelled = self.of_run.passages
         known = np.isin(passages, labelled)
-        found[known] = np.load(self.folder / PLAIN, mmap_mode="r")[np.searchsorted(labelled, passages[known])]
-        return found
+        plain_vectors[known] = np.load(self.folder / PLAIN, mmap_mode="r")[np.searchsorted(labelled, passages[known])]
+        return plain_vectors

@@ -1,7 +1,7 @@
 """Artifacts in parts: several tasks made the rows, and the merged artifact refers to their files.
 
-The file `parts.json` lists the places of the parts, in the order of the rows. A place is a folder of the artifact whose
-files are hard links, so that nothing is copied. Only `part_folders` knows what a place is.
+The file `parts.json` lists the folders of the parts, in the order of the rows. They are folders of the artifact with
+hard links to the parts' files, so that nothing is copied. Only `part_folders` reads this list.
 
 The parts of a single file, such as a search index, lie beside each other; `in_parts` names them.
 """
@@ -20,7 +20,7 @@ def part_folders(path: str | Path) -> list[Path]:
     file = Path(path) / PARTS
     if not file.is_file():
         return [Path(path)]
-    return [Path(path) / place for place in json.loads(file.read_text("utf-8"))]
+    return [Path(path) / folder for folder in json.loads(file.read_text("utf-8"))]
 
 
 def in_parts(path: Path, count: int) -> list[Path]:
@@ -38,16 +38,16 @@ def stored_parts(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     digits = "[0-9]" * 5
-    found = sorted(path.parent.glob(f"{path.stem}-{digits}-of-{digits}{path.suffix}"))
-    return in_parts(path, int(found[0].stem[-5:])) if found else []
+    files = sorted(path.parent.glob(f"{path.stem}-{digits}-of-{digits}{path.suffix}"))
+    return in_parts(path, int(files[0].stem[-5:])) if files else []
 
 
 def share_parts(draft: Draft, parts: Sequence[Artifact]) -> None:
     """Fill a draft with the files of complete parts, in order. With one part, the draft has its files."""
-    places = [""] if len(parts) == 1 else [f"parts/{number}/" for number in range(len(parts))]
-    for part, place in zip(parts, places, strict=True):
+    prefixes = [""] if len(parts) == 1 else [f"parts/{number}/" for number in range(len(parts))]
+    for part, prefix in zip(parts, prefixes, strict=True):
         for name in part.manifest.files:
-            draft.share(part, name, place + name)
+            draft.share(part, name, prefix + name)
         draft.rows(**{kind: draft.manifest.rows.get(kind, 0) + count for kind, count in part.manifest.rows.items()})
     if len(parts) > 1:
-        (draft / PARTS).write_text(json.dumps([place.rstrip("/") for place in places]), encoding="utf-8")
+        (draft / PARTS).write_text(json.dumps([prefix.rstrip("/") for prefix in prefixes]), encoding="utf-8")

@@ -118,12 +118,12 @@ class Run:
         Later hits get scores below the query's lowest `score`, one less per rank, so that their order is kept.
         """
         first, scores = self.rank <= depth, np.empty(len(self.query), dtype=np.float32)
-        asked, query = np.unique(self.query[first], return_inverse=True)
+        queries, query = np.unique(self.query[first], return_inverse=True)
         scores[first] = score
-        least = np.full(len(asked), np.inf, dtype=np.float32)
+        least = np.full(len(queries), np.inf, dtype=np.float32)
         np.minimum.at(least, query, scores[first])
-        # Each query has a hit at rank 1, so every query of a later hit is in `asked`.
-        scores[~first] = least[np.searchsorted(asked, self.query[~first])] - (self.rank[~first] - depth)
+        # Each query has a hit at rank 1, so every query of a later hit is in `queries`.
+        scores[~first] = least[np.searchsorted(queries, self.query[~first])] - (self.rank[~first] - depth)
         order = np.lexsort((self.rank, -scores, self.query))
         return Run(self.query, self.passage[order], self.rank, scores[order])
 
@@ -315,16 +315,16 @@ class GeneratedQueries:
         texts = [text for table in tables for text in table.column(0).to_pylist()]
         triples = _columns(folders, TRIPLES, "query", "negative", "similarity")
         if len(folders) > 1:
-            order, (place,) = np.argsort(passage), _columns(folders, TRIPLES, "place")
+            order, (position,) = np.argsort(passage), _columns(folders, TRIPLES, "place")
             passage, texts = passage[order], [texts[row] for row in order]
-            triples = [column[np.argsort(place)] for column in triples]
+            triples = [column[np.argsort(position)] for column in triples]
         return cls(passage, texts, *triples)
 
-    def write(self, draft: Draft, place: np.ndarray | None = None) -> None:
-        """Write a generated_queries artifact. `place` int64 [t]: a part's triples among the triples of all parts."""
+    def write(self, draft: Draft, position: np.ndarray | None = None) -> None:
+        """Write a generated_queries artifact. `position` int64 [t]: a part's triples among the triples of all parts."""
         pq.write_table(pa.table({"passage": self.passage, "text": self.text}), draft / GENERATED)
         columns = {"query": self.query, "negative": self.negative, "similarity": self.similarity}
-        columns |= {} if place is None else {"place": place}
+        columns |= {} if position is None else {"place": position}
         pq.write_table(pa.table(columns), draft / TRIPLES)
         draft.rows(generated=len(self.text), triples=len(self.query))
 

@@ -72,12 +72,12 @@ def _patterns() -> tuple[Callable[[str], list[str]], Callable[[str], list[str]],
     """
     import regex  # takes a tenth of a second, which the search for an ASCII question does not need
 
-    own, shared = ("".join(rf"\p{{{name}={script}}}" for script in UNSPACED) for name in ("sc", "scx"))
+    starting, shared = ("".join(rf"\p{{{name}={script}}}" for script in UNSPACED) for name in ("sc", "scx"))
     letters, signs = r"\p{L}\p{N}_", "".join(sorted(_signs()))
     with_signs, without = (
         regex.compile(rf"[{letters}{more}][{letters}{more}\p{{M}}]*").findall for more in (signs, "")
     )
-    return with_signs, without, regex.compile(rf"([{own}][{shared}\p{{M}}]*)|[^{own}]+").finditer
+    return with_signs, without, regex.compile(rf"([{starting}][{shared}\p{{M}}]*)|[^{starting}]+").finditer
 
 
 def _words_of_run(

@@ -14,10 +14,13 @@ import typer
 
 from gnn_encoder import __version__
 from gnn_encoder.cli import bundles, clusters, datasets, labels, models
+from gnn_encoder.cli.graphs import show_graph
 from gnn_encoder.cli.options import (
     DEFAULT_ROOT,
     Data,
+    DryRun,
     FirstStage,
+    Mermaid,
     Overrides,
     Preset,
     Root,
@@ -52,23 +55,30 @@ def run(
     root: Root = DEFAULT_ROOT,
     runner: Annotated[str, typer.Option(help="subprocess, or docker for containers (make images).")] = "subprocess",
     memory: Annotated[str, typer.Option(help="Memory limit of a container, such as 6g; by default none.")] = "",
+    dry_run: DryRun = False,
+    mermaid: Mermaid = False,
 ) -> None:
     """Run the training pipeline. Finished steps are reused; an interrupted step resumes at its last checkpoint.
 
-    Without a preset, the run is sized to the data, this machine and the budget.
+    Without a preset, the run is sized to the data, this machine and the budget. --dry-run keeps this plan, for the run.
     """
     from gnn_encoder.cli.console import follow, show_results
+    from gnn_encoder.engines import pipelines
+    from gnn_encoder.pipelines.train import train
     from gnn_encoder.planning import AUTO
-    from gnn_encoder.runs import pipelines
-    from gnn_encoder.settings.calls import titles
 
     if preset == AUTO:
         training = pipelines.automatic(
-            dataset, overrides or [], budget, root, lambda name, why: typer.echo(f"{name:<10} {why}")
+            dataset, overrides or [], budget, root, lambda name, why: typer.echo(f"{name:<10} {why}", err=mermaid)
         )
     else:
-        training = pipelines.training(preset, dataset, overrides or [], root)
-    show_results(root, follow(titles(training.settings), partial(training.run, runner=runner, memory=memory)))
+        training = pipelines.training(preset, dataset, overrides or [], root, writes=not (dry_run or mermaid))
+    graph = train(training.settings)
+    if dry_run or mermaid:
+        show_graph(graph, training.root, mermaid, training.planned)
+        return
+    job = partial(training.run, runner=runner, memory=memory)
+    show_results(root, follow([node.title for node in graph.nodes], job))
 
 
 app.command()(clusters.submit)
@@ -81,13 +91,19 @@ def update(
     since: Annotated[Path | None, typer.Option("--from", help="Folder of the earlier run [ROOT/latest].")] = None,
     overrides: Overrides = None,
     root: Root = DEFAULT_ROOT,
+    dry_run: DryRun = False,
+    mermaid: Mermaid = False,
 ) -> None:
     """Encode new and changed passages and queries with the models of an earlier run, and write a new bundle."""
     from gnn_encoder.cli.console import follow, show_update
-    from gnn_encoder.runs import pipelines
+    from gnn_encoder.engines import pipelines
     from gnn_encoder.settings.pipeline import PIPELINES
 
     since = since or root / "latest"
+    if dry_run or mermaid:
+        _, graph = pipelines.updating(since, dataset, overrides or [], root, writes=False)
+        show_graph(graph, root, mermaid)
+        return
     former = (since / "bundle").resolve()  # the update may move the link
     job = partial(pipelines.update, since, dataset, overrides or [], root)
     show_update(follow(PIPELINES["update"], job), former)
@@ -119,12 +135,14 @@ def ablate(
     dataset: Data = None,
     overrides: Overrides = None,
     root: Root = DEFAULT_ROOT,
+    dry_run: DryRun = False,
+    mermaid: Mermaid = False,
 ) -> None:
     """Compare variants of the model, or a paper's re-rankers: the gain of each part, and its significance."""
     from gnn_encoder.cli.console import follow, show_table
+    from gnn_encoder.engines import pipelines, reranking
     from gnn_encoder.report.ablation import ablation_tables
     from gnn_encoder.report.study import study_table
-    from gnn_encoder.runs import pipelines, reranking
     from gnn_encoder.settings.pipeline import FOUNDATION, PIPELINES
     from gnn_encoder.settings.reranking_systems import RERANKING_STUDIES
     from gnn_encoder.settings.studies import STUDIES
@@ -134,11 +152,19 @@ def ablate(
             raise UserError(
                 f"--study {of_rerankers[0]} runs alone, without another study, --variant, --mode or --seeds"
             )
+        if dry_run or mermaid:
+            _, graph = reranking.reranking(preset, dataset, overrides or [], (), None, of_rerankers[0])
+            show_graph(graph, root, mermaid)
+            return
         job = partial(reranking.rerank, preset, dataset, overrides or [], (), None, root, study=of_rerankers[0])
         show_table(study_table, follow(PIPELINES["rerank"][:3], job), "study")
         return
     studies = study or ([] if variant else list(STUDIES))
     changes = [f"try_variant.mode={mode or 'frozen'}", *(overrides or [])]
+    if dry_run or mermaid:
+        _, graph = pipelines.ablating(preset, dataset, changes, studies, variant or [], seeds or 3)
+        show_graph(graph, root, mermaid)
+        return
     job = partial(pipelines.ablate, preset, dataset, changes, studies, variant or [], seeds or 3, root)
     show_table(ablation_tables, follow((*FOUNDATION, "encode_queries"), job))
 
@@ -151,6 +177,8 @@ def rerank(
     dataset: Data = None,
     overrides: Overrides = None,
     root: Root = DEFAULT_ROOT,
+    dry_run: DryRun = False,
+    mermaid: Mermaid = False,
 ) -> None:
     """Train re-rankers of a first stage's hits, side by side, and compare them.
 
@@ -158,11 +186,15 @@ def rerank(
     other first stages have no bundle.
     """
     from gnn_encoder.cli.console import follow, show_table
+    from gnn_encoder.engines import reranking
     from gnn_encoder.report.table import run_tables
-    from gnn_encoder.runs import reranking
     from gnn_encoder.settings.reranking_systems import SYSTEMS
 
     names = named_systems(systems, preset, overrides or [])
+    if dry_run or mermaid:
+        _, graph = reranking.reranking(preset, dataset, overrides or [], names, first_stage)
+        show_graph(graph, root, mermaid)
+        return
     chosen = {name: SYSTEMS[name] for name in names}
     titles = [f"{step}: {system.title}" for system in chosen.values() for step in system.steps]
     job = partial(reranking.rerank, preset, dataset, overrides or [], names, first_stage, root)
@@ -179,25 +211,7 @@ def presets() -> None:
         typer.echo(f"{name:<20} {load_settings(name).ingest.dataset or '(--dataset)'}")
 
 
-@app.command(name="compile")
-def compile_(
-    check: Annotated[bool, typer.Option("--check", help="Write nothing; fail if a file is out of date.")] = False,
-) -> None:
-    """Compile the pipelines to the YAML files in the same folder; runs use these files."""
-    from gnn_encoder.runs import launch
-    from gnn_encoder.settings.pipeline import PIPELINES
-
-    for name in PIPELINES:
-        target = f"pipelines/{name}.yaml"
-        if not check:
-            launch.compile_pipeline(name, launch.pipeline_file(name))
-            typer.echo(f"wrote {launch.pipeline_file(name)}")
-        elif launch.is_compiled(name):
-            typer.echo(f"{target} is up to date")
-        else:
-            raise UserError(f"{target} is not what pipelines/{name}.py compiles to: run gnn-encoder compile")
-
-
+app.command(name="compile")(clusters.compile_)
 for command in (retrain, prune, serve, bundles.search, bundles.copy, bundles.export, bundles.explain, bundles.evaluate):
     app.command()(command)
 
@@ -249,7 +263,7 @@ def doctor(
     if preset is not None:
         from rich.console import Console
 
-        from gnn_encoder.runs.pipelines import dataset_override
+        from gnn_encoder.engines.pipelines import dataset_override
         from gnn_encoder.settings.presets import load_settings
 
         settings = load_settings(preset, [*(overrides or []), *dataset_override(dataset)])
@@ -259,7 +273,7 @@ def doctor(
     wrong = 0
     for finding in findings:
         wrong += bool(finding.advice)
-        typer.echo(f"{'✗' if finding.advice else '✓'} {finding.what:<10} {finding.found}")
+        typer.echo(f"{'✗' if finding.advice else '✓'} {finding.what:<10} {finding.result}")
         if finding.advice:
             typer.echo(f"  {'':<10} {finding.advice}")
     if wrong:

@@ -77,12 +77,12 @@ def search(
     from gnn_encoder.retrieval.search import Searcher, fused_run, served_weight
 
     screen, searcher = Console(), Searcher(Bundle.read(_folder(bundle, root)))
-    found = max(k, depth) if rerank else k
+    count = max(k, depth) if rerank else k
     wanted, words = served_weight(searcher.bundle, fuse, weight)
     if wanted is None:
-        run = searcher.run(question, found)
+        run = searcher.run(question, count)
     else:
-        run, _ = fused_run(searcher, question, found, wanted)
+        run, _ = fused_run(searcher, question, count, wanted)
         screen.print(f"{words}\n", style="dim")
     if not len(run.passage):
         screen.print("no hit: no passage has a word of the question", highlight=False)
@@ -143,9 +143,9 @@ def export(
 
     opened = Bundle.read(_folder(bundle, root))
     said = write(opened, form, target, table=table, index=index, update=update, progress=partial(Progress, "export"))
-    place = without_password(target)
-    reader = FORMATS[form].reader.format(target=place, table=table)
-    typer.echo(f"{place} is {opened.system}'s: {said}; {reader}")
+    address = without_password(target)
+    reader = FORMATS[form].reader.format(target=address, table=table)
+    typer.echo(f"{address} is {opened.system}'s: {said}; {reader}")
     if opened.label_use and opened.label_use.method == "softmax" and form != "sentence-transformers":
         typer.echo("warning: a query memory lifts passages at search, which vectors alone do not show", err=True)
 
@@ -196,8 +196,8 @@ def explain(
             if rerank
             else explain_by_labels(Searcher(opened), question, k, neighbors)
         )
-        for found, parts in explained:
-            show_parts(screen, found, parts)
+        for ranked, parts in explained:
+            show_parts(screen, ranked, parts)
         return
     hits = explain_search(Searcher(opened), question, k, neighbors)
     for hit in hits:
@@ -289,8 +289,8 @@ def _compare_bundles(
 ) -> dict[str, Any]:
     """Compares bundles on the labelled queries of a split, with one bundle in memory at a time.
 
-    Also in the strata of warm and cold queries, and of old and new queries: those whose relevant passages the first
-    bundle has, or lacks.
+    The strata of warm and cold queries, and of old and new queries, are compared, too. The first bundle has all
+    relevant passages of an old query, and lacks some of a new query.
     """
     import numpy as np
     import pyarrow as pa
@@ -320,8 +320,8 @@ def _compare_bundles(
         if not values:
             rows, _ = present_rows(searcher.bundle.passages.ids(), data.passages.ids())
             strata.append(old_strata(labels, earlier_rows(rows, data)))
-        found = bundle_figures(searcher, data, split, measures, Evaluate(), documents=documents, strata=strata)
-        for stratum, of_queries in found.items():
+        figures = bundle_figures(searcher, data, split, measures, Evaluate(), documents=documents, strata=strata)
+        for stratum, of_queries in figures.items():
             values.setdefault(stratum, {})[name] = of_queries
     of_all = values.pop(ALL)
     unlabelled, count = len(data.query_rows(split)) - len(labelled), len(documents.ids) if documents else None

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from gnn_encoder.cli.graphs import show_rows
 from gnn_encoder.cli.options import (
+    PRESET,
     ClusterFile,
     Data,
     FirstStage,
@@ -15,15 +17,16 @@ from gnn_encoder.cli.options import (
     Overrides,
     Preset,
     Systems,
-    given,
+    checked_host,
     named_systems,
 )
 from gnn_encoder.errors import UserError
 
 if TYPE_CHECKING:
+    from gnn_encoder.flow.graph import Graph
+    from gnn_encoder.kubeflow.cluster import Cluster
     from gnn_encoder.kubeflow.server import Server
     from gnn_encoder.kubeflow.submission import ClusterReranking, ClusterTraining
-    from gnn_encoder.settings.cluster import Cluster
 
 schedule = typer.Typer(help="Run a pipeline on a Kubeflow cluster again and again.", no_args_is_help=True)
 
@@ -61,17 +64,54 @@ def submit(
     needs = load_cluster(cluster)
     job = _job(needs, preset, dataset, overrides or [], pipeline, systems, first_stage)
     if dry_run:
-        package = package or Path(f"gnn-encoder-{pipeline}.yaml")
-        if package.suffix not in (".yaml", ".yml"):
-            raise UserError(f"--package {package}: the name of a package ends with .yaml")
-        write_package(pipeline, needs, package)
-        _show(_table_of(pipeline, needs))
+        package = _file(package, pipeline, "--package")
+        write_package(job.graph, job.arguments(), needs, package)
+        show_rows(_table_of(job.graph, needs))
         typer.echo(f"\nwrote {package}")
         return
-    server = Server(given(host), needs.namespace)
+    server = Server(checked_host(host), needs.namespace)
     run_id = job.start(server, job.arguments())
     if wait:
         raise typer.Exit(submission.wait(server, run_id, needs))
+
+
+def compile_(
+    preset: Annotated[str | None, PRESET] = None,
+    dataset: Data = None,
+    overrides: Overrides = None,
+    pipeline: Pipeline = "train",
+    systems: Annotated[str | None, Systems] = None,
+    first_stage: FirstStage = None,
+    cluster: ClusterFile = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", metavar="FILE", help="File for the package [gnn-encoder-PIPELINE.yaml].")
+    ] = None,
+    components: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write each step as a KFP component file, and no package.")
+    ] = None,
+) -> None:
+    """Write the KFP package of a run, which `submit` and `schedule` send; or all steps as component files."""
+    from gnn_encoder.kubeflow.components import write_components
+    from gnn_encoder.kubeflow.package import load_cluster, write_package
+
+    needs = load_cluster(cluster)
+    if components:
+        for path in write_components(components, needs):
+            typer.echo(f"wrote {path}")
+        return
+    if preset is None:
+        raise UserError("give --preset for the package of a run, or --components DIR for all steps")
+    output = _file(output, pipeline, "-o")
+    job = _job(needs, preset, dataset, overrides or [], pipeline, systems, first_stage)
+    write_package(job.graph, job.arguments(), needs, output)
+    typer.echo(f"wrote {output}")
+
+
+def _file(package: Path | None, pipeline: str, option: str) -> Path:
+    """Returns the file for a package; KFP's pages take no other names."""
+    if package and package.suffix not in (".yaml", ".yml"):
+        raise UserError(f"{option} {package}: the name of a package ends with .yaml")
+    return package or Path(f"gnn-encoder-{pipeline}.yaml")
 
 
 def runs(
@@ -86,7 +126,7 @@ def runs(
         took = str(run.finished - run.created).partition(".")[0] if run.finished and run.created else ""
         rows.append((_minute(run.created), run.state.lower(), took, run.name, server.page(run.run_id)))
     if rows:
-        _show([("created", "state", "took", "name", "run"), *rows])
+        show_rows([("created", "state", "took", "name", "run"), *rows])
     else:
         typer.echo(f"no runs under {needs.experiment} yet: start one with gnn-encoder submit")
 
@@ -127,7 +167,7 @@ def add(
     wanted = new_schedule(stem if name is None else name, cron, every, at_once, catch_up)
     needs = load_cluster(cluster)
     job = _job(needs, preset, dataset, overrides or [], pipeline, systems, first_stage)
-    job.schedule(Server(given(host), needs.namespace), wanted)
+    job.schedule(Server(checked_host(host), needs.namespace), wanted)
 
 
 @schedule.command(name="list")
@@ -135,11 +175,13 @@ def list_(host: Host = "", cluster: ClusterFile = None) -> None:
     """List the recurring runs of the cluster file's experiment, newest first."""
     needs, server = _server_of(host, cluster)
     rows: list[Sequence[str]] = []
-    for each in server.schedules(needs.experiment):
-        page = server.page(each.schedule_id, "recurringrun")
-        rows.append((each.name, each.when, each.at_once, each.state, _minute(each.created), page))
+    for recurring in server.schedules(needs.experiment):
+        page = server.page(recurring.schedule_id, "recurringrun")
+        rows.append(
+            (recurring.name, recurring.when, recurring.at_once, recurring.state, _minute(recurring.created), page)
+        )
     if rows:
-        _show([("name", "when", "at once", "state", "created", "page"), *rows])
+        show_rows([("name", "when", "at once", "state", "created", "page"), *rows])
     else:
         typer.echo(f"no recurring runs under {needs.experiment} yet: create one with gnn-encoder schedule add")
 
@@ -152,11 +194,11 @@ def remove(
 ) -> None:
     """Remove a recurring run. Its runs stay; one that is running goes on."""
     needs, server = _server_of(host, cluster)
-    if not (found := server.schedules(needs.experiment, name)):
+    if not (recurring_runs := server.schedules(needs.experiment, name)):
         raise UserError(f"no recurring run {name!r} under {needs.experiment}: see gnn-encoder schedule list")
-    if len(found) > 1:
-        raise UserError(f"{needs.experiment} has {len(found)} recurring runs {name!r}: delete one on its page")
-    server.unschedule(found[0].schedule_id)
+    if len(recurring_runs) > 1:
+        raise UserError(f"{needs.experiment} has {len(recurring_runs)} recurring runs {name!r}: delete one on its page")
+    server.unschedule(recurring_runs[0].schedule_id)
     typer.echo(f"removed {name}")
 
 
@@ -166,7 +208,7 @@ def _server_of(host: str, cluster: Path | None) -> "tuple[Cluster, Server]":
     from gnn_encoder.kubeflow.server import Server
 
     needs = load_cluster(cluster)
-    return needs, Server(given(host), needs.namespace)
+    return needs, Server(checked_host(host), needs.namespace)
 
 
 def _job(
@@ -193,12 +235,10 @@ def _minute(moment: datetime | None) -> str:
     return moment.astimezone().strftime("%Y-%m-%d %H:%M") if moment else ""
 
 
-def _table_of(pipeline: str, cluster: "Cluster") -> list[Sequence[str]]:
-    """Returns the needs of each step of a pipeline, one row each, below a header."""
-    from gnn_encoder.settings.calls import ON_CLUSTERS
-
+def _table_of(graph: "Graph", cluster: "Cluster") -> list[Sequence[str]]:
+    """Returns the needs of each step of a graph, one row each, below a header."""
     rows: list[Sequence[str]] = [("step", "cpu", "memory", "gpu", "timeout", "retries", "image")]
-    for step in ON_CLUSTERS[pipeline]:
+    for step in dict.fromkeys(node.step for node in graph.nodes):
         needs = cluster.needs(step)
         cpu, memory = (
             "-".join(dict.fromkeys(filter(None, (amount.request, amount.limit)))) if amount else ""
@@ -209,9 +249,3 @@ def _table_of(pipeline: str, cluster: "Cluster") -> list[Sequence[str]]:
         retries = str(needs.retries.count) if needs.retries else ""
         rows.append((step, cpu, memory, gpu, timeout, retries, cluster.image(step)))
     return rows
-
-
-def _show(rows: Sequence[Sequence[str]]) -> None:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

@@ -16,10 +16,10 @@ from rich.table import Table
 from rich.text import Text
 
 from gnn_encoder.artifacts import Bundle, Dataset, Report, read_manifest
+from gnn_encoder.engines.local_run import Outcome
+from gnn_encoder.engines.supervision import Event, Show
 from gnn_encoder.errors import CONTROL, printable
 from gnn_encoder.report.table import run_tables
-from gnn_encoder.runs.local_run import Outcome
-from gnn_encoder.runs.supervision import Event, Show
 
 LINE_SECONDS = 15.0
 """Seconds between two progress lines of the running step, without a terminal."""

@@ -43,9 +43,9 @@ def check(
     from gnn_encoder.forecast.text import check_lines
     from gnn_encoder.settings.presets import parse_settings
 
-    given = {"dataset": dataset, "format": format, "document_depth": document_depth}
-    given |= {"recurrence_similarity": similarity, "on_bad_rows": "drop"}
-    settings = parse_settings({"ingest": given}, source="data check").ingest
+    values = {"dataset": dataset, "format": format, "document_depth": document_depth}
+    values |= {"recurrence_similarity": similarity, "on_bad_rows": "drop"}
+    settings = parse_settings({"ingest": values}, source="data check").ingest
     report, gains = _checked(settings, backbone if forecast else None, sample)
     spread = gains["deviation"] if gains else ASSUMED
     power = {split: detectable(spread, count) for split, count in report.labelled.items() if split != "train"}

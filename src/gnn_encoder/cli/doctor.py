@@ -30,7 +30,7 @@ class Finding:
     """The result of one check; `advice` says how to fix a problem, empty if there is none."""
 
     what: str
-    found: str
+    result: str
     advice: str = ""
 
 
@@ -51,7 +51,11 @@ def _packages() -> Finding:
 
     missing = []
     required = [Requirement(line) for line in importlib.metadata.requires(DISTRIBUTION) or []]
-    required = [each for each in required if each.marker is None or each.marker.evaluate({"extra": ""})]
+    required = [
+        requirement
+        for requirement in required
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+    ]
     for requirement in required:
         version = _version(requirement.name)
         # FAISS for GPUs is another distribution with the same modules.
@@ -70,8 +74,8 @@ def _faiss() -> Finding:
     builds = [name for name in FAISS if _version(name)]
     index = faiss.IndexFlatIP(4)
     index.add(np.eye(4, dtype=np.float32))
-    _, found = index.search(np.eye(4, dtype=np.float32), 1)
-    wrong = found[:, 0].tolist() != [0, 1, 2, 3]
+    _, rows = index.search(np.eye(4, dtype=np.float32), 1)
+    wrong = rows[:, 0].tolist() != [0, 1, 2, 3]
     advice = f"have one of {' and '.join(FAISS)}" if len(builds) != 1 else "install it again" if wrong else ""
     return Finding("faiss", f"{', '.join(builds) or 'no build'} {faiss.__version__}", advice)
 
@@ -116,11 +120,10 @@ def run_space(settings: "Settings", passages: int | None, queries: int | None) -
 def check_backbones(settings: "Settings") -> Finding:
     """Checks that the pretrained models of a run are read as their publishers meant, as `run_space` without a hub."""
     from gnn_encoder.models.check import check_models
-    from gnn_encoder.settings.calls import calls
-    from gnn_encoder.settings.pipeline import PIPELINES
+    from gnn_encoder.pipelines.train import train
 
     try:
-        return Finding("backbones", ", ".join(check_models(calls(settings, PIPELINES["train"]).values())))
+        return Finding("backbones", ", ".join(check_models(train(settings).nodes)))
     except UserError as error:
         return Finding("backbones", "one is refused", one_line(error))
 
@@ -160,7 +163,7 @@ def check_space(spaces: "Sequence[Space]", root: Path) -> Iterator[Finding]:
 
 def _free(folder: Path) -> int:
     """Returns the free bytes for a folder, which need not exist."""
-    existing = next(each for each in (folder.resolve(), *folder.resolve().parents) if each.is_dir())
+    existing = next(path for path in (folder.resolve(), *folder.resolve().parents) if path.is_dir())
     return shutil.disk_usage(existing).free
 
 

@@ -108,7 +108,7 @@ def suggest(
 
     log, screen = read_log(queries) if queries else None, Console()
     opened = Bundle.read(_bundle(bundle, root))
-    given = opened.added.labels if opened.added else []
+    added_labels = opened.added.labels if opened.added else []
     if opened.labelled and not bundle:
         opened = Bundle.read(graph_bundle(root / "latest"))
     run = FinishedRun.of(opened)
@@ -117,20 +117,20 @@ def suggest(
     beyond = extrapolated(points)
     screen.print(label_value.curve_table(points, beyond, len(dev.rows)))
     screen.print()
-    suggestions = Suggestions(run, dev, given)
-    found: list[QuerySuggestion] | list[PassageSuggestion]
+    suggestions = Suggestions(run, dev, added_labels)
+    suggested: list[QuerySuggestion] | list[PassageSuggestion]
     if log:
-        found, value = suggestions.queries(log, most)
-        table = label_value.queries_table(found, sum(log.values()), value)
+        suggested, value = suggestions.queries(log, most)
+        table = label_value.queries_table(suggested, sum(log.values()), value)
     else:
         gain = points[-1].warm_gain
-        found = suggestions.passages(gain, most)
-        table = label_value.passages_table(found, gain)
-    screen.print(table if found else "no label is expected to gain anything: see the gain of warm queries above")
+        suggested = suggestions.passages(gain, most)
+        table = label_value.passages_table(suggested, gain)
+    screen.print(table if suggested else "no label is expected to gain anything: see the gain of warm queries above")
     if csv:
-        label_value.write_csv(csv, found)
+        label_value.write_csv(csv, suggested)
     if json:
-        label_value.write_json(json, label_value.facts(points, beyond, found))
+        label_value.write_json(json, label_value.facts(points, beyond, suggested))
     if plot:
         plot.write_bytes(label_value.labels_plot(points, beyond))
 

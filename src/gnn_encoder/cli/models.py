@@ -49,11 +49,15 @@ def list_(root: Root = DEFAULT_ROOT, name: Name = "gnn-encoder") -> None:
 @models.command()
 def show(version: Which, root: Root = DEFAULT_ROOT, name: Name = "gnn-encoder") -> None:
     """Show a version's tags (bundle, digests, measures, decision) and its model card."""
-    found = _registry(root, name).find(version)
-    tags = {"version": found.number, "alias": " ".join(found.aliases), **dict(sorted(found.tags.items()))}
+    registered = _registry(root, name).find(version)
+    tags = {
+        "version": registered.number,
+        "alias": " ".join(registered.aliases),
+        **dict(sorted(registered.tags.items())),
+    }
     for tag, value in tags.items():
         typer.echo(f"{tag:<24} {value}")
-    typer.echo(f"\n{found.card}")
+    typer.echo(f"\n{registered.card}")
 
 
 @models.command()

@@ -25,7 +25,8 @@ def given_root(text: str | Path) -> Path:
     return folder
 
 
-Preset = Annotated[str, typer.Option(help="Name of a preset (`gnn-encoder presets`), or your own YAML file.")]
+PRESET = typer.Option(help="Name of a preset (`gnn-encoder presets`), or your own YAML file.")
+Preset = Annotated[str, PRESET]
 Data = Annotated[str | None, typer.Option("--dataset", help="Path or URI of the data; by default that of the preset.")]
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="STEP.KEY=VALUE", help="Change a setting; repeatable.")
@@ -45,6 +46,10 @@ ClusterFile = Annotated[
     Path | None,
     typer.Option("--cluster", metavar="FILE", help="Cluster file: artifact store, images, needs of the steps."),
 ]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Only show the steps: what is cached, and the time of the others if known.")
+]
+Mermaid = Annotated[bool, typer.Option("--mermaid", help="Only print the graph of the steps as a Mermaid flowchart.")]
 
 
 Systems = typer.Option(
@@ -73,7 +78,7 @@ def named_systems(text: str | None, preset: str, overrides: list[str]) -> list[s
     return system_names([name.strip() for name in text.split(",") if name.strip()])
 
 
-def given(host: str) -> str:
+def checked_host(host: str) -> str:
     """Returns the address; raises UserError if it is empty."""
     if not host:
         raise UserError(f"no server: give --host, or set {HOST}")

@@ -25,29 +25,29 @@ def prune(
     from rich.console import Console
     from rich.table import Table
 
+    from gnn_encoder.engines import lifeline
+    from gnn_encoder.engines.prune import KINDS, check_root, remove, unneeded
     from gnn_encoder.machine.disk import freed
-    from gnn_encoder.runs import lifeline
-    from gnn_encoder.runs.prune import KINDS, check_root, remove, unneeded
 
     check_root(root)
     with lifeline.take(root):
-        found = unneeded(root, keep)
-        sizes = freed([each.path for each in found])
+        removable = unneeded(root, keep)
+        sizes = freed([item.path for item in removable])
         table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
         table.add_column("not needed")
         table.add_column("number", justify="right")
         table.add_column("GB", justify="right")
         for kind in KINDS:
-            if some := [size for each, size in zip(found, sizes, strict=True) if each.kind == kind]:
+            if some := [size for item, size in zip(removable, sizes, strict=True) if item.kind == kind]:
                 table.add_row(kind, f"{len(some):,}", f"{sum(some) / 1e9:,.3f}")
-        if not found:
+        if not removable:
             typer.echo("nothing to delete: everything is needed")
             return
         table.add_section()
-        table.add_row("in all", f"{len(found):,}", f"{sum(sizes) / 1e9:,.3f}")
+        table.add_row("in all", f"{len(removable):,}", f"{sum(sizes) / 1e9:,.3f}")
         Console().print(table)
         if delete:
-            remove(found)
+            remove(removable)
             typer.echo("deleted")
             return
     chosen = "" if root == DEFAULT_ROOT else f" --root {shlex.quote(str(root))}"

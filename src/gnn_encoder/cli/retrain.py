@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gnn_encoder.cli.options import DEFAULT_ROOT, HOST, ClusterFile, Data, Host, Overrides, Preset, Root, given
+from gnn_encoder.cli.options import DEFAULT_ROOT, HOST, ClusterFile, Data, Host, Overrides, Preset, Root, checked_host
 
 if TYPE_CHECKING:
+    from gnn_encoder.engines.pipelines import Training
     from gnn_encoder.kubeflow.submission import ClusterTraining
     from gnn_encoder.promotion.retraining import Plan
-    from gnn_encoder.runs.pipelines import Training
 
 SUMMARY = "GITHUB_STEP_SUMMARY"
 """Environment variable on GitHub's runners: the file whose Markdown appears on the job's page."""
@@ -35,15 +35,15 @@ def retrain(
 
     The training runs on the cluster that --host or its environment variable names, otherwise on this machine.
     """
+    from gnn_encoder.engines import pipelines
     from gnn_encoder.kubeflow import submission
     from gnn_encoder.kubeflow.package import load_cluster
     from gnn_encoder.promotion import retraining
     from gnn_encoder.promotion.gate import KEEP
-    from gnn_encoder.runs import pipelines
 
     job: Training | ClusterTraining
     if not local and (host or cluster):
-        given(host)
+        checked_host(host)
         job = submission.training(load_cluster(cluster), preset, dataset, overrides or [])
     else:
         job = pipelines.training(preset, dataset, overrides or [], root)
@@ -65,9 +65,9 @@ def _run_here(job: "Training", plan: "Plan") -> tuple[dict[str, Any], dict[str, 
     """Runs the pipeline here; returns the facts of the decision, and links to the run's report and log."""
     from gnn_encoder.artifacts.report import Decision, Report
     from gnn_encoder.cli.console import follow
-    from gnn_encoder.settings.calls import titles
+    from gnn_encoder.pipelines.train import train
 
-    outcome = follow(titles(job.settings), lambda show: job.run(show, plan.arguments))
+    outcome = follow([node.title for node in train(job.settings).nodes], lambda show: job.run(show, plan.arguments))
     facts = Decision.read(outcome.outputs["decision"]).facts
     return facts, {"report": Report.read(outcome.outputs["report"]).page, "log": outcome.log}
 

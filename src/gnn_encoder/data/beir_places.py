@@ -100,7 +100,7 @@ class OtherFields:
                             self.first.setdefault(name, (line, wrong))
                         else:
                             right.add(name)
-            self.first = {name: place for name, place in self.first.items() if name not in right}
+            self.first = {name: problem for name, problem in self.first.items() if name not in right}
         return self.first
 
     def remarks(self, file: str) -> list[str]:
@@ -131,8 +131,12 @@ def _converted(name: str, value: Any) -> tuple[Any, str]:
 def texts_of(record: dict[str, Any], has_text: bool) -> list[str]:
     """All texts of a row after `normalize`, without id and title where the row `has_text`: `Corpus` checks those."""
     lists = [record[name] or () for name in ("section", "section_titles", "citations")]
-    own = () if has_text else (record["_id"], record["title"])
-    return [text for text in (*own, record["doc_id"], record["parent"], *(t for texts in lists for t in texts)) if text]
+    id_and_title = () if has_text else (record["_id"], record["title"])
+    return [
+        text
+        for text in (*id_and_title, record["doc_id"], record["parent"], *(t for texts in lists for t in texts))
+        if text
+    ]
 
 
 def table_of(records: list[dict[str, Any]]) -> pa.Table:

@@ -53,7 +53,7 @@ def canonicalize(
             problems.add(Kind.EMPTY_CORPUS, corpus.file or source.name)
         questions = Questions(source, corpus.ids, settings, problems)
         pool = Pool(source, questions, corpus.ids, problems)
-        documents = Documents(source, corpus, settings.document_depth, problems) if corpus.places.given else None
+        documents = Documents(source, corpus, settings.document_depth, problems) if corpus.places.present else None
         remarks = [*source.remarks, *corpus.remarks, *questions.remarks]
         if documents:
             remarks += documents.remarks

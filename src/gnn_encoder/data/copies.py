@@ -63,8 +63,8 @@ class Sums:
             return sums
         rows = np.unique(np.append(np.searchsorted(begin, np.arange(begin[0], begin[-1], CHUNK)), len(texts)))
         for first, last in zip([0, *rows[:-1].tolist()], rows.tolist(), strict=True):
-            own = begin[first : last + 1]
-            sums[first:last] = np.diff(self._before(content[own[0] : own[-1]], own - own[0]))
+            offsets = begin[first : last + 1]
+            sums[first:last] = np.diff(self._before(content[offsets[0] : offsets[-1]], offsets - offsets[0]))
         return sums
 
     def _before(self, content: np.ndarray, ends: np.ndarray) -> np.ndarray:
@@ -146,14 +146,14 @@ def passage_groups(sums: np.ndarray, read: Callable[[SecondReading], None], simi
     rows = np.flatnonzero(np.isin(sums, ordered[1:][ordered[1:] == ordered[:-1]]))
     groups = np.arange(len(sums), dtype=np.int32)
     if len(rows):
-        read(found := SecondReading(rows))
-        groups[rows] = _firsts(found.digests, rows)
+        read(reading := SecondReading(rows))
+        groups[rows] = _firsts(reading.digests, rows)
     if similarity:
         rows = np.flatnonzero(groups == np.arange(len(groups)))
-        read(found := SecondReading(rows, texts=True))
-        assert found.texts is not None
+        read(reading := SecondReading(rows, texts=True))
+        assert reading.texts is not None
         near = np.arange(len(groups), dtype=np.int32)
-        _, first, part = np.unique(components(found.texts, similarity), return_index=True, return_inverse=True)
+        _, first, part = np.unique(components(reading.texts, similarity), return_index=True, return_inverse=True)
         near[rows] = rows[first[part]]
         groups = near[groups]
     return groups if (groups != np.arange(len(groups))).any() else None

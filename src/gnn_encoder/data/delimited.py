@@ -207,7 +207,7 @@ def _is_right(row: _Row, record: str, line: int, columns: range, problems: Probl
         line += record.count("\n", 0, error.start)
         before = record[record.rfind("\n", 0, error.start) + 1 : error.start].encode("utf-8", "surrogateescape")
         kind, wrong = Kind.ENCODING, f"byte 0x{ord(record[error.start]) & 0xFF:02x} at {len(before) + 1}"
-    if not wrong and last > line and (row.followed or all(each.count("\t") + 1 in columns for each in lines)):
+    if not wrong and last > line and (row.followed or all(text_line.count("\t") + 1 in columns for text_line in lines)):
         wrong = f"a field begins with a quote that is closed in line {last}: double it if it is text"
     if not wrong and row.returned:
         wrong = "a carriage return within the line"

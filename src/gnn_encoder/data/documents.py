@@ -35,7 +35,7 @@ class Documents:
         sections = _Sections(source, corpus, problems)
         self._sections = sections
         groups = [corpus.places.columns(), sections.places.columns()]
-        passages, self._given = len(corpus.ids), len(corpus.ids) + len(sections.ids)
+        passages, self._row_count = len(corpus.ids), len(corpus.ids) + len(sections.ids)
 
         self.document_ids, rows = _united([group.documents for group in groups])
         document = np.concatenate([row[group.document] for row, group in zip(rows, groups, strict=True)])
@@ -52,13 +52,13 @@ class Documents:
 
         named = pa.concat_arrays([group.parent for group in groups])
         parent = self._joined_parents(named)
-        parent = np.where(path >= 0, self._given + path, parent)
-        self.parent = np.concatenate([parent, np.where(tree.parent >= 0, self._given + tree.parent, -1)])
+        parent = np.where(path >= 0, self._row_count + path, parent)
+        self.parent = np.concatenate([parent, np.where(tree.parent >= 0, self._row_count + tree.parent, -1)])
         self._check_tree(named)
         depth_of, _ = depths(self.parent)
 
         order, known = self._order(pa.concat_arrays([group.order for group in groups]), passages)
-        self.place = places(self.document, self.parent, depth_of, order, known)
+        self.position = places(self.document, self.parent, depth_of, order, known)
         citing = np.concatenate([groups[0].citing, groups[1].citing + passages])
         self._join_citations(source, citing, pa.concat_arrays([group.cited for group in groups]))
         before = len(self.document_ids)
@@ -79,7 +79,7 @@ class Documents:
     def write(self, writer: DatasetWriter) -> None:
         """Write the three tables."""
         text = pa.string()
-        nodes = [self.ids.cast(text), self.titles.cast(text), self.document, self.parent, self.place]
+        nodes = [self.ids.cast(text), self.titles.cast(text), self.document, self.parent, self.position]
         document_ids = pa.chunked_array([self.document_ids], TEXT).cast(text)
         writer.structure(nodes, document_ids, [self.source, self.target])
 
@@ -92,7 +92,7 @@ class Documents:
 
     def _joined_parents(self, named: pa.Array) -> np.ndarray:
         """Rows of the parents that are named, int64; -1: none. An unknown one is a problem."""
-        ids = self.ids.slice(0, self._given).combine_chunks()
+        ids = self.ids.slice(0, self._row_count).combine_chunks()
         row = _rows(named, ids)
         dangling = np.flatnonzero((row < 0) & named.is_valid().to_numpy(zero_copy_only=False))
         self._problems.add_rows(
@@ -123,13 +123,13 @@ class Documents:
         Where a passage of a document has no order, the order of the rows counts for the whole document.
         """
         n = len(self.parent)
-        given = order.is_valid().to_numpy(zero_copy_only=False)
+        has_order = order.is_valid().to_numpy(zero_copy_only=False)
         by_row = np.zeros(len(self.document_ids), dtype=bool)
-        by_row[self.document[:passages][~given[:passages]]] = True
+        by_row[self.document[:passages][~has_order[:passages]]] = True
         known = np.zeros(n, dtype=bool)
-        known[: self._given] = given & ~by_row[self.document[: self._given]]
+        known[: self._row_count] = has_order & ~by_row[self.document[: self._row_count]]
         values = np.arange(n, dtype=np.int64)
-        values[: self._given][known[: self._given]] = order.fill_null(0).to_numpy()[known[: self._given]]
+        values[: self._row_count][known[: self._row_count]] = order.fill_null(0).to_numpy()[known[: self._row_count]]
         known[:passages] = True
         return values, known
 
@@ -157,11 +157,12 @@ class Documents:
     def _cut(self, owner: np.ndarray, ids_name_documents: bool) -> None:
         """Makes the nodes of each owner a document, and those without an owner the rest of the old document.
 
-        Its id is the owner's id, after that of the old document where the owner's does not begin with it.
+        The id of a new document is its owner's id. If that id does not begin with the old document's id, the old
+        document's id comes before it.
         """
         n, old = len(owner), self.document_ids
         label = np.where(owner >= 0, len(old) + owner, self.document)
-        rows = np.lexsort((self.place, self.document))
+        rows = np.lexsort((self.position, self.document))
         labels, first, code = np.unique(label[rows], return_index=True, return_inverse=True)
         rank = np.empty(len(labels), dtype=np.int32)
         appearance = np.argsort(first)
@@ -170,15 +171,15 @@ class Documents:
         whole = _take(old, self.document[head])
         part = _take(self.ids.combine_chunks(), np.maximum(owner[head], 0))
         names = pc.binary_join_element_wise(whole, part, pa.scalar(" > ", TEXT))
-        named = ids_name_documents | (owner[head] >= self._given)
+        named = ids_name_documents | (owner[head] >= self._row_count)
         names = pc.if_else(pa.array(named), part, names)
         names = pc.if_else(pa.array(owner[head] >= 0), names, whole)
         self.document_ids = _with_own_ids(pa.chunked_array([], TEXT), names).combine_chunks()
         self.document = np.empty(n, dtype=np.int32)
         self.document[rows] = rank[code]
         self.parent = np.where(owner == np.arange(n), -1, self.parent)
-        self.place = places(
-            self.document, self.parent, np.zeros(n, np.int64), self.place.astype(np.int64), np.full(n, True)
+        self.position = places(
+            self.document, self.parent, np.zeros(n, np.int64), self.position.astype(np.int64), np.full(n, True)
         )
 
     def _edges(self, passages: int) -> dict[str, int]:
@@ -228,11 +229,11 @@ class _Sections:
             start += len(block.ids)
 
 
-def _with_own_ids(given: pa.ChunkedArray, made: pa.Array) -> pa.ChunkedArray:
+def _with_own_ids(ids: pa.ChunkedArray, new_ids: pa.Array) -> pa.ChunkedArray:
     """Both columns of ids; one that is made of a path ends with `~` for each time that the id before was taken."""
-    while (taken := (_rows(made, given) >= 0) | duplicates(made)).any():
-        made = pc.if_else(pa.array(taken), pc.binary_join_element_wise(made, *pa.array(["~", ""], TEXT)), made)
-    return pa.chunked_array([*given.chunks, made], TEXT)
+    while (taken := (_rows(new_ids, ids) >= 0) | duplicates(new_ids)).any():
+        new_ids = pc.if_else(pa.array(taken), pc.binary_join_element_wise(new_ids, *pa.array(["~", ""], TEXT)), new_ids)
+    return pa.chunked_array([*ids.chunks, new_ids], TEXT)
 
 
 def _rows(values: pa.Array, value_set: pa.Array) -> np.ndarray:

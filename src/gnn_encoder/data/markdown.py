@@ -42,10 +42,10 @@ def markdown_blocks(text: str) -> Iterator[Block]:
         part = tokens[start : i + 1]
         start = i + 1
         line = (part[0].map or [0])[0] + 1
-        found = list(html_blocks(token.content, line)) if token.type == "html_block" else [_block(part, line)]
-        if token.type == "html_block" and not any(block.text for block in found):
+        blocks = list(html_blocks(token.content, line)) if token.type == "html_block" else [_block(part, line)]
+        if token.type == "html_block" and not any(block.text for block in blocks):
             names += ANCHOR.findall(token.content)
-        for block in found:
+        for block in blocks:
             block.anchors[:0] = names
             blank = is_blank(block.text)
             names = block.anchors if blank else []

@@ -57,10 +57,10 @@ anchor that an HTML page gives is not part of ids either."""
 
 def markup_files(folder: Path) -> Iterator[Path]:
     """The Markdown and HTML files in a folder and the folders below, in the order of their paths."""
-    for place, folders, files in os.walk(folder):
+    for directory, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if name[0] != "." and name not in SKIPPED)
         for name in sorted(files):
-            path = Path(place, name)
+            path = Path(directory, name)
             if name[0] != "." and path.suffix.lower() in PARSERS and path.is_file():
                 yield path
 
@@ -164,9 +164,9 @@ class _Page:
             self._around.pop()
         if is_blank(block.text):
             return  # a heading without text ends the sections before it, and begins none
-        given = block.anchors[-1] if block.anchors and self._own_anchors else ""
-        own = given if 0 < len(given) <= LONGEST_HEADING else anchor(block.text)
-        name = self._anchors.unique(own or "section")
+        explicit = block.anchors[-1] if block.anchors and self._own_anchors else ""
+        preferred = explicit if 0 < len(explicit) <= LONGEST_HEADING else anchor(block.text)
+        name = self._anchors.unique(preferred or "section")
         self._add(self._batch.sections, f"{self._name}#{name}", block.text, block.line, block.links)
         self._around.append((block.level, name, block.text))
         for other in block.anchors:
@@ -177,8 +177,8 @@ class _Page:
         section = self._around[-1][1] if self._around else ""
         for text in cut(block.text):
             self._counts[section] += 1
-            own = f"{section}:{self._counts[section]}"
-            passage = f"{self._name}#{self._anchors.unique(own)}" if section else f"{self._name}{own}"
+            fragment = f"{section}:{self._counts[section]}"
+            passage = f"{self._name}#{self._anchors.unique(fragment)}" if section else f"{self._name}{fragment}"
             self._add(self._batch.passages, passage, title, block.line, links)
             self._batch.texts.append(text)
             for other in block.anchors:
@@ -203,11 +203,11 @@ class _Page:
             return link
         if parts.scheme or parts.netloc:
             return None
-        path, place = unquote(parts.path), unquote(parts.fragment)
-        if place == "top":
-            place = ""
+        path, fragment = unquote(parts.path), unquote(parts.fragment)
+        if fragment == "top":
+            fragment = ""
         if not path:
-            return f"{self._name}#{place}" if place else self._name
+            return f"{self._name}#{fragment}" if fragment else self._name
         base = "" if path.startswith("/") else posixpath.dirname(self._name)
         path = posixpath.normpath(posixpath.join(base, path.lstrip("/")))
         if path.startswith("../") or path == "..":
@@ -225,7 +225,7 @@ class _Page:
             path = ""
         if not path:
             return None
-        return f"{path}#{place}" if place else path
+        return f"{path}#{fragment}" if fragment else path
 
 
 def _listed(folder: Path) -> list[Path]:

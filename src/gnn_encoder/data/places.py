@@ -64,12 +64,12 @@ class Places:
         self._blocks: list[tuple[pa.Array, _Block | None]] = []
         self._waiting: list[tuple[pa.Array, pa.Table | None]] = []
         self._rows = 0
-        self.given = False
+        self.present = False
         """Whether any block has had places."""
 
     def add(self, ids: pa.Array, places: pa.Table | None) -> None:
         """Take the next rows: ids [n], and a table of `PLACES` or None."""
-        self.given = self.given or places is not None
+        self.present = self.present or places is not None
         self._waiting.append((ids, places))
         self._rows += len(ids)
         if self._rows >= BLOCK:

@@ -25,20 +25,20 @@ class Pool:
         for rows in source.candidates(problems):
             query = pc.index_in(rows.query_ids, value_set=questions.known_ids)
             passage = pc.index_in(rows.passage_ids.cast(pa.large_string()), value_set=corpus)
-            for found, kind, ids in (
+            for indices, kind, ids in (
                 (query, Kind.POOL_QUERY, rows.query_ids),
                 (passage, Kind.POOL_PASSAGE, rows.passage_ids),
             ):
-                for place in np.flatnonzero(found.is_null().to_numpy(zero_copy_only=False)).tolist():
-                    problems.add(kind, rows.file, rows.lines[place], repr(ids[place].as_py()))
+                for position in np.flatnonzero(indices.is_null().to_numpy(zero_copy_only=False)).tolist():
+                    problems.add(kind, rows.file, rows.lines[position], repr(ids[position].as_py()))
             both = pc.and_(query.is_valid(), passage.is_valid())
             row, column = row_of[query.filter(both).to_numpy()], passage.filter(both).to_numpy()
             keys.append(pair_keys(row, column)[row >= 0])
         pairs = np.unique(np.concatenate(keys))
         self.query, self.passage = (pairs >> 32).astype(np.int32), (pairs & 0xFFFFFFFF).astype(np.int32)
         counts = np.bincount(questions.split[self.query], minlength=len(SPLITS))
-        asked = np.bincount(questions.split[np.unique(self.query)], minlength=len(SPLITS))
-        shown = [f"{split} {n:,} for {q:,}" for n, q, split in zip(counts, asked, SPLITS, strict=True) if q]
+        query_counts = np.bincount(questions.split[np.unique(self.query)], minlength=len(SPLITS))
+        shown = [f"{split} {n:,} for {q:,}" for n, q, split in zip(counts, query_counts, SPLITS, strict=True) if q]
         self.facts = {"pool": f"candidates for queries: {', '.join(shown)}"} if shown else {}
 
     def write(self, writer: DatasetWriter) -> None:

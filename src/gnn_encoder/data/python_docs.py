@@ -92,10 +92,10 @@ class PythonDocs(Source):
         """Packages, modules, classes and functions with a passage, and those around them; ids are dotted names."""
         del problems
         names = list(
-            dict.fromkeys(each for name in self._titles.values() for each in accumulate(name.split("."), _dotted))
+            dict.fromkeys(prefix for name in self._titles.values() for prefix in accumulate(name.split("."), _dotted))
         )
         around = [name.rpartition(".") for name in names]
-        parents, titles = [each[0] for each in around], pa.array([each[2] for each in around], pa.string())
+        parents, titles = [parts[0] for parts in around], pa.array([parts[2] for parts in around], pa.string())
         ids, lines = pa.array(names, pa.string()), [0] * len(names)
         yield SectionRows(ids, titles, _places(names, parents), "docstrings", lines)
 
@@ -140,7 +140,11 @@ class PythonDocs(Source):
             except (SyntaxError, UnicodeDecodeError) as error:
                 self.remarks.append(f"{path} was not read: {type(error).__name__}")
                 continue
-            documented += [(each, cut(each.body)) for each in docstrings if len(each.body.split()) >= SHORTEST_BODY]
+            documented += [
+                (docstring, cut(docstring.body))
+                for docstring in docstrings
+                if len(docstring.body.split()) >= SHORTEST_BODY
+            ]
         self.facts["docstrings"] = f"{len(documented)}"
         if self._max == 0:
             return documented
@@ -165,8 +169,8 @@ def _places(names: list[str], parents: list[str]) -> pa.Table:
 
 
 def _split(text: str) -> str:
-    place = share(text)
-    return "test" if place < TEST_SHARE else "dev" if place < TEST_SHARE + DEV_SHARE else "train"
+    fraction = share(text)
+    return "test" if fraction < TEST_SHARE else "dev" if fraction < TEST_SHARE + DEV_SHARE else "train"
 
 
 def _modules(folder: Path, prefix: str) -> Iterator[tuple[str, Path]]:

@@ -110,9 +110,9 @@ class Questions:
         if not (self._answered(findable=True) & (self.split != TRAIN)).any():
             yield Kind.NO_EVALUATION
 
-    def _different(self, asked: np.ndarray) -> int:
-        """Number of queries, of those in `asked` (bool [queries]), that have a relevant passage; twins are one."""
-        return len(np.unique(self.groups[self.query[self._positive() & asked[self.query]]]))
+    def _different(self, chosen: np.ndarray) -> int:
+        """Number of queries, of those in `chosen` (bool [queries]), that have a relevant passage; twins are one."""
+        return len(np.unique(self.groups[self.query[self._positive() & chosen[self.query]]]))
 
     def has_negatives(self, passage_groups: np.ndarray) -> bool:
         """Whether a passage is irrelevant to a query that is trained on; copies by `Dataset.passage_groups` are one."""
@@ -186,8 +186,8 @@ class Questions:
             writer.recurring(again)
         if self.trained.sum() < (self.split == TRAIN).sum():
             writer.trained(np.flatnonzero(self.trained))
-        own = self.labels.filter(pa.array(_added(self.labels))).select(["query_id", "passage_id"]).to_pylist()
-        used = {(row["query_id"], row["passage_id"]) for row in own}
+        added_rows = self.labels.filter(pa.array(_added(self.labels))).select(["query_id", "passage_id"]).to_pylist()
+        used = {(row["query_id"], row["passage_id"]) for row in added_rows}
         if labels := [label for label in self._added if (label.query_id, label.passage_id) in used]:
             writer.added(labels)
 
@@ -196,13 +196,13 @@ class Questions:
         if not self._added:
             return
         wanted = pa.array([label.passage_id for label in self._added], TEXT)
-        found = set(passage_ids.filter(pc.is_in(passage_ids, value_set=wanted)).to_pylist())
-        rows = [(line, each) for line, each in enumerate(self._added, start=1) if each.passage_id in found]
+        existing = set(passage_ids.filter(pc.is_in(passage_ids, value_set=wanted)).to_pylist())
+        rows = [(line, label) for line, label in enumerate(self._added, start=1) if label.passage_id in existing]
         if missing := len(self._added) - len(rows):
             self.remarks.append(f"{missing:,} added labels name a passage that the corpus does not have: left out")
-        labels = [(each.query_id, each.passage_id, 1, SPLITS.index("train"), ADDED, line) for line, each in rows]
+        labels = [(label.query_id, label.passage_id, 1, SPLITS.index("train"), ADDED, line) for line, label in rows]
         first: dict[str, tuple[Any, ...]] = {
-            each.query_id: (each.query_id, each.query, [], NONE, ADDED, line) for line, each in reversed(rows)
+            label.query_id: (label.query_id, label.query, [], NONE, ADDED, line) for line, label in reversed(rows)
         }
         ids = pa.array(list(first), TEXT)
         known = set(self.queries["id"].filter(pc.is_in(self.queries["id"], value_set=ids)).to_pylist())
@@ -255,9 +255,9 @@ class Questions:
         """Finds the passage with the id of each query (`Ingest.ignore_identical_ids`), and settles labels of both."""
         self.identical = np.full(len(self.queries), -1, np.int64)
         ids = self.queries["id"].combine_chunks().cast(pa.large_string())
-        found = pc.index_in(passage_ids, value_set=ids)
-        passage = np.flatnonzero(found.is_valid().to_numpy())
-        query, first = np.unique(found.drop_null().to_numpy(), return_index=True)
+        query_of_passage = pc.index_in(passage_ids, value_set=ids)
+        passage = np.flatnonzero(query_of_passage.is_valid().to_numpy())
+        query, first = np.unique(query_of_passage.drop_null().to_numpy(), return_index=True)
         if not len(query):
             return
         if not left_out:
@@ -294,10 +294,10 @@ class Questions:
         names = pa.array(list(wanted), TEXT)
         for rows in source.passages(Problems()):
             ids = pa.array(rows.ids, TEXT) if isinstance(rows.ids, list) else rows.ids
-            for place in np.flatnonzero(pc.is_in(ids, value_set=names.cast(ids.type)).to_numpy(zero_copy_only=False)):
-                if (query := wanted.pop(ids[place].as_py(), None)) is not None:
-                    columns = (rows.titles[place], rows.texts[place])
-                    title, text = (each.as_py() if isinstance(each, pa.Scalar) else each for each in columns)
+            for row in np.flatnonzero(pc.is_in(ids, value_set=names.cast(ids.type)).to_numpy(zero_copy_only=False)):
+                if (query := wanted.pop(ids[row].as_py(), None)) is not None:
+                    columns = (rows.titles[row], rows.texts[row])
+                    title, text = (value.as_py() if isinstance(value, pa.Scalar) else value for value in columns)
                     words = {folded(text), folded(passage_text(title, text))}
                     same[query] = folded(texts[query].as_py()) in words
         return same
@@ -315,11 +315,11 @@ class Questions:
 
         def describe(row: int) -> tuple[str, int, str]:
             this, other = self.labels.take(pa.array([row, earlier[row]])).to_pylist()
-            place = (
+            location = (
                 f"line {other['line']}" if other["file"] == this["file"] else f"{other['file']} line {other['line']}"
             )
             ids = f"{this['query_id']!r}, {this['passage_id']!r}"
-            return this["file"], this["line"], f"{this['relevance']}, but {other['relevance']} in {place}: {ids}"
+            return this["file"], this["line"], f"{this['relevance']}, but {other['relevance']} in {location}: {ids}"
 
         problems.add_rows(Kind.CONTRADICTION, np.flatnonzero(differs), describe)
         return counts & np.isin(pair, pair[differs])

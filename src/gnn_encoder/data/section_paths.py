@@ -40,15 +40,17 @@ def section_tree(paths: pa.Array, titles: pa.Array) -> SectionTree:
         known = pa.concat_arrays([known, levels[-1][0]])
     lists = pa.concat_arrays([some for _, some in levels])
     length = pc.count_substring(known, SEPARATOR)
-    own = pc.replace_substring_regex(known, f"(?s)^.*{SEPARATOR}", "")
+    section_titles = pc.replace_substring_regex(known, f"(?s)^.*{SEPARATOR}", "")
     for level in range(1, int(pc.max(length).as_py() or 0) + 1):
         here = pc.and_(pc.equal(length, level), pc.greater_equal(pc.fill_null(pc.list_value_length(lists), 0), level))
-        given = pc.coalesce(pc.list_element(lists.filter(here), level - 1), own.filter(here).cast(pa.string()))
-        own = pc.replace_with_mask(own, here, given.cast(TEXT))
+        listed_titles = pc.coalesce(
+            pc.list_element(lists.filter(here), level - 1), section_titles.filter(here).cast(pa.string())
+        )
+        section_titles = pc.replace_with_mask(section_titles, here, listed_titles.cast(TEXT))
     parent = pc.index_in(_without_last(known), value_set=known).fill_null(-1)
     return SectionTree(
         pc.replace_substring(known, SEPARATOR, " > "),
-        own,
+        section_titles,
         pc.replace_substring_regex(known, f"(?s){SEPARATOR}.*$", ""),
         parent.to_numpy(zero_copy_only=False).astype(np.int64),
     )

@@ -29,12 +29,12 @@ def share(text: str, salt: str = "") -> float:
     return float(int.from_bytes(digest, "big") / 2**64)
 
 
-def highest(own: np.ndarray, query: np.ndarray, split: np.ndarray) -> np.ndarray:
-    """Each query's split int8 [n]: `own` [n] or the split of a label; of several splits, test before dev before train.
+def highest(file_split: np.ndarray, query: np.ndarray, split: np.ndarray) -> np.ndarray:
+    """Each query's split int8 [n]: of its file and its labels, test before dev before train.
 
-    `query` [r] and `split` int8 [r] belong to the labels; `own` is NONE if the query's file gives no split.
+    `file_split` [n] is the split of the query's file, or NONE. `query` [r] and `split` int8 [r] belong to the labels.
     """
-    best = own.copy()
+    best = file_split.copy()
     np.maximum.at(best, query, split)
     return best
 
@@ -70,13 +70,13 @@ def complete(
         spare = max(0, len(useful) - FEWEST_TRAINING)
         for i, part in enumerate(missing):
             inside = (places >= i * fraction) & (places < (i + 1) * fraction)
-            given = useful[(useful >= i * fraction) & (useful < (i + 1) * fraction)]
-            inside &= ~np.isin(places, given[spare:])
-            if fraction and spare and not len(given):
-                given = useful[useful >= i * fraction][:1]
-                inside |= np.isin(places, given)
-            spare -= min(spare, len(given))
-            useful = np.setdiff1d(useful, given)
+            useful_here = useful[(useful >= i * fraction) & (useful < (i + 1) * fraction)]
+            inside &= ~np.isin(places, useful_here[spare:])
+            if fraction and spare and not len(useful_here):
+                useful_here = useful[useful >= i * fraction][:1]
+                inside |= np.isin(places, useful_here)
+            spare -= min(spare, len(useful_here))
+            useful = np.setdiff1d(useful, useful_here)
             chosen = rows[inside & (split[rows] == TRAIN)]
             split[chosen] = part
             remarks.append(f"no {SPLITS[part]} split: {len(chosen):,} training queries were set apart for it")

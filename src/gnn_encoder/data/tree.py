@@ -41,10 +41,10 @@ def places(
     for level in np.split(parts, np.flatnonzero(np.diff(depth[parts])) + 1):  # from the deepest to the top
         np.minimum.at(order, parent[level], order[level])
     rows = np.lexsort((np.arange(len(order)), depth, order, document))
-    place = np.empty(len(order), dtype=np.int32)
+    position = np.empty(len(order), dtype=np.int32)
     counts = np.bincount(document)
-    place[rows] = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
-    return place
+    position[rows] = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return position
 
 
 def owners(parent: np.ndarray, depth: np.ndarray, levels: int) -> np.ndarray:

@@ -126,9 +126,9 @@ def recurring(texts: list[str], kind: np.ndarray, kinds: int, similarity: float)
     """
     first: dict[str, int] = {}
     forms = folded_column(pa.array(texts, pa.string())).to_pylist()
-    place = np.fromiter((first.setdefault(form, len(first)) for form in forms), np.int64, len(texts))
+    form_row = np.fromiter((first.setdefault(form, len(first)) for form in forms), np.int64, len(texts))
     count = np.zeros((len(first), kinds), np.int64)
-    np.add.at(count, (place, kind), 1)
+    np.add.at(count, (form_row, kind), 1)
     there, near = count > 0, np.zeros(count.shape, bool)
 
     def wanted(left: np.ndarray, right: np.ndarray) -> np.ndarray:
@@ -138,7 +138,7 @@ def recurring(texts: list[str], kind: np.ndarray, kinds: int, similarity: float)
     for left, right in similar_pairs(list(first), similarity, wanted) if similarity else ():
         for one, other in ((left, right), (right, left)):
             np.logical_or.at(near, one, there[other])
-    others = count[place]
+    others = count[form_row]
     others[np.arange(len(texts)), kind] -= 1
-    found: np.ndarray = near[place] | (others > 0)
-    return found
+    recurs: np.ndarray = near[form_row] | (others > 0)
+    return recurs

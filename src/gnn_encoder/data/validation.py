@@ -90,10 +90,10 @@ class Problems:
         problem = self._by_kind.setdefault(kind, Problem(kind))
         problem.count += 1
         if len(problem.places) < SHOWN:
-            place = file if line is None else f"{file} line {line}"
+            location = file if line is None else f"{file} line {line}"
             # A user's line may hold anything; the message must stay one printable line of readable length.
             short = printable(detail)[:80]
-            problem.places.append(f"{place}: {short}" if short else place)
+            problem.places.append(f"{location}: {short}" if short else location)
 
     def add_rows(self, kind: Kind, rows: np.ndarray, describe: Callable[[int], tuple[str, int, str]]) -> None:
         """Count a problem at each of the rows; `describe` gives the file, line and detail of the few that are kept."""
@@ -167,8 +167,8 @@ class DataReport:
     findable: dict[str, int]
     """Queries per split with a label of at least 1 of a passage in the corpus."""
     shared_labels: dict[str, float]
-    """Per split, the share of labels of at least 1 whose passage has such a label of another query, one of train that
-    is no twin."""
+    """Per split, the share of the labels of at least 1 on passages with such a label of another training query that is
+    no twin."""
     warm_queries: dict[str, float]
     """Per split, the share of the queries with such a label among those with a label of at least 1."""
     twins: int

@@ -9,7 +9,7 @@ def document_graph(
     passages: int,
     document: np.ndarray,
     parent: np.ndarray,
-    place: np.ndarray,
+    reading_order: np.ndarray,
     citing: np.ndarray,
     cited: np.ndarray,
 ) -> DocumentGraph:
@@ -19,11 +19,11 @@ def document_graph(
 
     Args:
         document: int32 [n], number of each node's document. parent: int32 [n], node row; -1: none.
-        place: int32 [n], reading order within the document.
+        reading_order: int32 [n], each node's place within the document.
         citing, cited: int32 [c], node rows of the citations.
     """
     nodes = len(document)
-    reading = np.lexsort((place[:passages], document[:passages])).astype(np.int32)
+    reading = np.lexsort((reading_order[:passages], document[:passages])).astype(np.int32)
     before, after = reading[:-1], reading[1:]
     follows = document[before] == document[after]
     part = np.flatnonzero(parent >= 0).astype(np.int32)

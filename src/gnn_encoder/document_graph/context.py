@@ -70,7 +70,7 @@ def context_vectors(
     small, total = token_vectors == "int8", int(offsets[-1])
     dtype = {"fp32": np.float32, "fp16": np.float16, "int8": np.int8}[token_vectors]
     values = scratch(total, network.config.width, dtype=dtype)
-    found = TokenVectors(values, offsets, scratch(total) if small else None)
+    result = TokenVectors(values, offsets, scratch(total) if small else None)
     full = FullGraph(network, graph, tokens, chunk)
     computed = _own_graphs if network.config.context_only else _last_layer
 
@@ -80,7 +80,7 @@ def context_vectors(
             matrices = computed(full, passages[part])
             vectors = context.context_vectors(matrices.values).cpu().numpy()
         at = slice(offsets[bounds[0]], offsets[bounds[1]])
-        if found.scales is None:
+        if result.scales is None:
             if token_vectors == "fp16" and np.abs(vectors).max(initial=0) > np.finfo(np.float16).max:
                 raise UserError(
                     "a context vector exceeds fp16, a sum over many neighbours: set train_reranker.token_vectors to "
@@ -88,7 +88,7 @@ def context_vectors(
                 )
             values[at] = vectors
         else:
-            values[at], found.scales[at] = eight_bits(vectors)
+            values[at], result.scales[at] = eight_bits(vectors)
         return bounds[1] - bounds[0]
 
     was_training = network.training
@@ -99,7 +99,7 @@ def context_vectors(
         chunk_by_core(compute, list(full.chunks(passages, radius)), where, progress)
     finally:
         network.train(was_training)
-    return found
+    return result
 
 
 def _full_layers(network: DocumentGat) -> int:
@@ -192,10 +192,10 @@ class FullGraph:
                 rows = around(self.graph, rows, kinds)
             edges = edges_into(self.graph, rows % n, kinds)
             amounts = self.lengths[rows % n] + np.bincount(edges.target, self.lengths[edges.source], len(rows)) / 100
-            for place, amount in enumerate(np.bincount(rows // n, amounts, len(some)), block):
+            for index, amount in enumerate(np.bincount(rows // n, amounts, len(some)), block):
                 if sum_before and sum_before + amount > self.chunk:
-                    yield start, place
-                    start, sum_before = place, 0.0
+                    yield start, index
+                    start, sum_before = index, 0.0
                 sum_before += amount
         if len(nodes) > start:
             yield start, len(nodes)
@@ -220,39 +220,41 @@ def _own_graphs(full: FullGraph, passages: np.ndarray) -> TokenMatrices:
     for number, layer in enumerate(network.stack):
         radius = min(number + 1, config.layers - number - 1)
         rows = np.concatenate([first, np.setdiff1d(near[radius], first)])
-        at, found = _places(known, rows)
-        unchanged = full.matrices(number, rows[~found] % n)
-        asking = TokenMatrices.join([matrices, unchanged]).take(np.where(found, at, len(known) + np.cumsum(~found) - 1))
+        at, present = _places(known, rows)
+        unchanged = full.matrices(number, rows[~present] % n)
+        asking = TokenMatrices.join([matrices, unchanged]).take(
+            np.where(present, at, len(known) + np.cumsum(~present) - 1)
+        )
         edges = edges_into(graph, rows % n, config.edge_types)
-        own = edges.source == passages[rows[edges.target] // n]  # edges out of the passage
+        from_passage = edges.source == passages[rows[edges.target] // n]  # edges out of the passage
         if number == 0:
             edges, kept = (
-                _of_first_layer(edges, own, count, reduction),
+                _of_first_layer(edges, from_passage, count, reduction),
                 network.kept(asking.first(count), asking.after(count)),
             )
         else:
-            edges, kept = edges.take(~own), None
+            edges, kept = edges.take(~from_passage), None
             edges = edges._replace(weight=edges.weights(reduction))
-        at, found = _places(known, rows[edges.target] // n * n + edges.source)
+        at, present = _places(known, rows[edges.target] // n * n + edges.source)
         if number == 0:
-            found[:] = False  # `known` has what asks, and in layer 1 the encoder's vectors answer
-        heard = full.heard(number, asking, edges.take(~found))
-        if found.any():
-            heard += layer.heard(asking, matrices, edges._replace(source=at).take(found))
+            present[:] = False  # `known` has what asks, and in layer 1 the encoder's vectors answer
+        heard = full.heard(number, asking, edges.take(~present))
+        if present.any():
+            heard += layer.heard(asking, matrices, edges._replace(source=at).take(present))
         if number == 0 and len(rows) > count:
             heard[len(asking.first(count).values) :] += full.first_heard(rows[count:] % n)
         known, matrices = rows, TokenMatrices(layer.finished(heard, asking, kept), asking.lengths)
     return matrices
 
 
-def _of_first_layer(edges: Edges, own: np.ndarray, passages: int, reduction: str) -> Edges:
+def _of_first_layer(edges: Edges, from_passage: np.ndarray, passages: int, reduction: str) -> Edges:
     """The weighted edges of the first layer: all that remain into passages, and corrections of what other nodes heard.
 
     Args:
-        own: bool [e], edges out of the own graph's passage. passages: the first so many targets are the passages.
+        from_passage: bool [e], edges out of the own graph's passage. passages: the first so many targets are passages.
     """
     into = edges.target < passages
-    remaining, others, out = edges.take(into & ~own), edges.take(~into), own[~into]
+    remaining, others, out = edges.take(into & ~from_passage), edges.take(~into), from_passage[~into]
     if reduction == "sum":
         correcting = others.take(out)
         weight = np.full(len(correcting.target), -1, np.float32)

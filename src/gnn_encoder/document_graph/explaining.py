@@ -60,7 +60,7 @@ def explained(
     hood = neighbourhood(
         graph, np.array([passage]), config.layers, context_only=config.context_only, kinds=config.edge_types
     )
-    asked, (*below, hop) = torch.from_numpy(query).to(where), hood.hops
+    query_vectors, (*below, hop) = torch.from_numpy(query).to(where), hood.hops
     edges = hop.edges._replace(weight=hop.edges.weights(config.neighbour_reduction))
     network.eval()
     try:
@@ -80,16 +80,16 @@ def explained(
             if context.unit_length:
                 parts = parts / vectors.norm(dim=-1, keepdim=True).clamp(min=1e-12)
                 vectors = parts.sum(dim=0)
-            best = (asked @ vectors.T).argmax(dim=1)
-            amounts = (parts[:, best] * asked).sum(dim=(1, 2)).tolist()
+            best = (query_vectors @ vectors.T).argmax(dim=1)
+            amounts = (parts[:, best] * query_vectors).sum(dim=(1, 2)).tolist()
             content = 0.0
             if context.uses_content:
-                content = float((asked @ tokens.of(passage, where).T).amax(dim=1).sum())
+                content = float((query_vectors @ tokens.of(passage, where).T).amax(dim=1).sum())
             share = float(context.share)
     finally:
         network.train(was_training)
     shares = [Share(*kind, amount) for kind, amount in zip(kinds, amounts, strict=True)]
-    return Explained(share, content, sum(amounts), sorted(shares, key=lambda each: -each.amount))
+    return Explained(share, content, sum(amounts), sorted(shares, key=lambda addend: -addend.amount))
 
 
 def _norm_of_parts(norm: nn.Module, parts: Tensor) -> Tensor:

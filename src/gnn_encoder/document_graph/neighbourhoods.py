@@ -47,7 +47,7 @@ def edges_into(graph: DocumentGraph, nodes: np.ndarray, kinds: Sequence[str] = K
             target.append(np.repeat(places, stops - starts))
             source.append(graph.sources[ranges(starts, stops)])
         kind.append(np.full(len(target[-1]), number))
-    return Edges(*(np.concatenate([np.zeros(0, np.int64), *each]) for each in (target, source, kind)))
+    return Edges(*(np.concatenate([np.zeros(0, np.int64), *parts]) for parts in (target, source, kind)))
 
 
 def drawn(edges: Edges, limit: int, generator: np.random.Generator) -> Edges:
@@ -74,8 +74,8 @@ def neighbourhood(
     """
     n = len(graph)
     # A row of a layer is a node of a passage's own graph; without own graphs, all rows are of graph 0.
-    own = np.arange(len(passages)) if context_only else np.zeros(len(passages), np.int64)
-    rows, hops = own * n + passages, []
+    graph_number = np.arange(len(passages)) if context_only else np.zeros(len(passages), np.int64)
+    rows, hops = graph_number * n + passages, []
     for _ in range(layers):
         edges = edges_into(graph, rows % n, kinds)
         if context_only:
@@ -111,7 +111,9 @@ def within(graph: DocumentGraph, nodes: np.ndarray, hops: int, kinds: Sequence[s
     front = np.unique(nodes)
     for _ in range(hops):
         parts = (front[start : start + CHUNK] for start in range(0, len(front), CHUNK))
-        found = np.unique(np.concatenate([front[:0], *(np.unique(edges_into(graph, p, kinds).source) for p in parts)]))
-        front = found[~reached[found]]
+        sources = np.unique(
+            np.concatenate([front[:0], *(np.unique(edges_into(graph, p, kinds).source) for p in parts)])
+        )
+        front = sources[~reached[sources]]
         reached[front] = True
     return reached

@@ -25,7 +25,7 @@ def section_tokens(model: LateInteraction, titles: pa.ChunkedArray, rows: np.nda
     """Tokens of the titles at `rows`, with space for the marker."""
     shards = (rows[start : start + SHARD] for start in range(0, len(rows), SHARD))
     texts = (titles.take(pa.array(shard)).to_pylist() for shard in shards)
-    return Tokens.join([Tokens.of(model.tokenizer, each, model.layout.passage_length - 1) for each in texts])
+    return Tokens.join([Tokens.of(model.tokenizer, part, model.layout.passage_length - 1) for part in texts])
 
 
 def encode_nodes(
@@ -49,7 +49,7 @@ def encode_texts(
     """As `encode_nodes`, of m passages and the titles of the n - m sections."""
     rows, count = np.flatnonzero(wanted), len(passages)
     sections = section_tokens(model, titles, rows[rows >= count] - count)
-    found = encode_passages(model, passages, rows[rows < count], further=sections, **options)
+    vectors = encode_passages(model, passages, rows[rows < count], further=sections, **options)
     lengths = np.zeros(len(wanted), np.int64)
-    lengths[rows] = np.diff(found.offsets)
-    return found._replace(offsets=np.concatenate([[0], np.cumsum(lengths)]))
+    lengths[rows] = np.diff(vectors.offsets)
+    return vectors._replace(offsets=np.concatenate([[0], np.cumsum(lengths)]))

@@ -92,6 +92,6 @@ def answer_recall(
                 answered[pair] = answers[query[pair]].are_in(read)
     right = {system: np.isin(keys[system], pairs[answered]) & (rows >= 0) for system, rows in hits.items()}
     return {
-        system: np.stack([found[:, :k].any(axis=1) for k in CUTOFFS], axis=1).astype(np.float64)
-        for system, found in right.items()
+        system: np.stack([is_right[:, :k].any(axis=1) for k in CUTOFFS], axis=1).astype(np.float64)
+        for system, is_right in right.items()
     }

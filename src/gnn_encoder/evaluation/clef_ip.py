@@ -24,13 +24,13 @@ def pres(run: Run, qrels: Qrels, queries: np.ndarray, k: int, level: int = 1) ->
         qrels: the labels; `level` is the lowest relevant one.
         queries: [n] row numbers, each once.
     """
-    place = Places(queries)
-    relevant = _relevant(qrels, place, level)
+    counter = QueryCounter(queries)
+    relevant = _relevant(qrels, counter, level)
     hit = (run.rank <= k) & (find_pairs(relevant, run.query, run.passage) >= 0)
-    n = place.count(relevant >> 32)
-    found, ranks = place.count(run.query[hit]), place.count(run.query[hit], run.rank[hit])
-    missing = n - found
-    ranks += missing * (k + n) - missing * (missing - 1) / 2  # the ranks k + found + 1 … k + n
+    n = counter.count(relevant >> 32)
+    retrieved, ranks = counter.count(run.query[hit]), counter.count(run.query[hit], run.rank[hit])
+    missing = n - retrieved
+    ranks += missing * (k + n) - missing * (missing - 1) / 2  # the ranks k + retrieved + 1 … k + n
     some = np.maximum(n, 1)
     return np.where(n > 0, 1 - (ranks / some - (n + 1) / 2) / k, 0.0)
 
@@ -57,8 +57,8 @@ def within_documents(
         document: int [m], the document of every passage row.
         k: number of each query's first passages that are looked at; 0: all.
     """
-    place = Places(queries)
-    relevant = _relevant(qrels, place, level)
+    counter = QueryCounter(queries)
+    relevant = _relevant(qrels, counter, level)
     pairs, sizes = np.unique(
         pair_keys(relevant >> 32, document[relevant & 0xFFFFFFFF]), return_counts=True
     )  # the relevant documents of each query, and the number of relevant passages of each
@@ -75,8 +75,8 @@ def within_documents(
     ap = np.bincount(of, np.where(right, hits / position, 0.0), minlength=len(pairs)) / sizes
     precision = np.bincount(of, right, minlength=len(pairs)) / np.maximum(retrieved, 1)
     query = pairs >> 32
-    documents = np.maximum(place.count(query), 1)
-    return place.count(query, ap) / documents, place.count(query, precision) / documents
+    documents = np.maximum(counter.count(query), 1)
+    return counter.count(query, ap) / documents, counter.count(query, precision) / documents
 
 
 def in_trec_order(run: Run, ids: pa.ChunkedArray) -> Run:
@@ -100,8 +100,8 @@ def in_trec_order(run: Run, ids: pa.ChunkedArray) -> Run:
     return Run(run.query, passage, run.rank, run.score)
 
 
-class Places:
-    """The places of query rows in `queries` [n], which need not be ascending."""
+class QueryCounter:
+    """Counts per query, in the order of `queries` [n] (row numbers, in any order)."""
 
     def __init__(self, queries: np.ndarray) -> None:
         self._order = np.argsort(queries, kind="stable")
@@ -109,14 +109,14 @@ class Places:
 
     def count(self, query: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
         """Returns how often each query is in `query` [r], or the sums of `weights` [r], float64 [n]."""
-        found = np.searchsorted(self.sorted, query)
+        index = np.searchsorted(self.sorted, query)
         totals = np.zeros(len(self.sorted))
-        totals[self._order] = np.bincount(found, weights, minlength=len(self.sorted))
+        totals[self._order] = np.bincount(index, weights, minlength=len(self.sorted))
         return totals
 
 
-def _relevant(qrels: Qrels, place: Places, level: int) -> np.ndarray:
+def _relevant(qrels: Qrels, counter: QueryCounter, level: int) -> np.ndarray:
     """Returns the `pair_keys` of the relevant pairs of the queries, ascending."""
-    keep = (qrels.relevance >= level) & np.isin(qrels.query, place.sorted)
+    keep = (qrels.relevance >= level) & np.isin(qrels.query, counter.sorted)
     keys: np.ndarray = np.unique(pair_keys(qrels.query[keep], qrels.passage[keep]))
     return keys

@@ -29,7 +29,7 @@ class Collected:
 
     queries     {split: rows of queries with a positive label}, ascending; a split without such queries is absent
     answered    {split: rows of queries with an answer}, likewise
-    asked       all rows of `queries` and `answered`, ascending: the queries that a ranking must contain
+    evaluated   all rows of `queries` and `answered`, ascending: the queries that a ranking must contain
     shown       the split of the report's headline
     measured    all measures: the measures of the table, and `JUDGED`
     documents   the documents of the passages; None: the data have none
@@ -43,7 +43,7 @@ class Collected:
         self.qrels = {split: data.judged(split) for split in SPLITS}
         self.queries = {s: rows for s in SPLITS if len(rows := labelled_queries(self.qrels[s]))}
         self.answered = {s: rows for s in SPLITS if len(rows := _with_answers(data, data.query_rows(s)))}
-        self.asked, self.shown = evaluated_queries(data), shown_split(data)
+        self.evaluated, self.shown = evaluated_queries(data), shown_split(data)
         self.measured = tuple(dict.fromkeys((*measures, JUDGED)))
         self.documents = documents_of(data, measures)
         self.query_ids, self.passage_ids = data.queries.column("query_id"), data.judged_ids()
@@ -60,7 +60,7 @@ class Collected:
             write_qrels(path, self.qrels[split], self.query_ids, self.passage_ids)
 
     def add(self, system: str, run: Run) -> float:
-        """Measures a ranking of `asked`; returns the mean of the first measure on the shown split."""
+        """Measures a ranking of `evaluated`; returns the mean of the first measure on the shown split."""
         for split, rows in self.queries.items():
             how = (self._written_ids, self.measured, self.documents)
             self._figures[split][system] = values = per_query(run, self.qrels[split], rows, *how)
@@ -72,7 +72,7 @@ class Collected:
         self.hits[system] = run.hits(self.queries[self.shown], SHOWN)
         if self._run_depth:
             path = Evaluation.trec_file(self._draft, system, "trec")
-            write_run(path, run.of(self.asked, self._run_depth), self.query_ids, self.passage_ids, system)
+            write_run(path, run.of(self.evaluated, self._run_depth), self.query_ids, self.passage_ids, system)
         return float(self._figures[self.shown][system][:, 0].mean())
 
     def figures(self, names: Sequence[str]) -> dict[str, PerQuery]:
@@ -101,13 +101,13 @@ class Collected:
 
         Splits without a recurring query are left out.
         """
-        found: dict[str, dict[str, PerQuery]] = {"recurring": {}, "unseen": {}}
+        by_kind: dict[str, dict[str, PerQuery]] = {"recurring": {}, "unseen": {}}
         for split, systems in self.figures(names).items():
             again = np.isin(self.queries[split], self.data.recurring)
             for name, inside in (("recurring", again), ("unseen", ~again)):
                 if again.any() and inside.any():
-                    found[name][split] = {system: figures[inside] for system, figures in systems.items()}
-        return found
+                    by_kind[name][split] = {system: figures[inside] for system, figures in systems.items()}
+        return by_kind
 
     def remarks(self, split: str) -> list[str]:
         """Returns what a reader of the split's figures has to know about its labels, ids and hits."""
@@ -138,10 +138,10 @@ def shown_split(data: Dataset) -> str:
 
 
 def _answers(data: Dataset, rows: np.ndarray) -> list[list[str]]:
-    return [given or [] for given in data.queries.column("answers").take(pa.array(rows)).to_pylist()]
+    return [texts or [] for texts in data.queries.column("answers").take(pa.array(rows)).to_pylist()]
 
 
 def _with_answers(data: Dataset, rows: np.ndarray) -> np.ndarray:
     """Returns those `rows` whose query has an answer with a token."""
-    has_answer: np.ndarray = rows[[bool(Answers(given)) for given in _answers(data, rows)]] if len(rows) else rows
+    has_answer: np.ndarray = rows[[bool(Answers(texts)) for texts in _answers(data, rows)]] if len(rows) else rows
     return has_answer

@@ -87,8 +87,8 @@ def comparison_of(
     """
 
     def facts(values: PerQuery) -> dict[str, Any]:
-        found = block({"": values}, measures, **STATISTICS, baseline=next(iter(values)), test=test)
-        return {name: fact if name == "measures" else fact[""] for name, fact in found.items()}
+        block_facts = block({"": values}, measures, **STATISTICS, baseline=next(iter(values)), test=test)
+        return {name: fact if name == "measures" else fact[""] for name, fact in block_facts.items()}
 
     others = {"unlabelled": unlabelled, "without_hits": without_hits, "documents": documents, "test": test}
     others["remarks"] = list(remarks)
@@ -108,17 +108,17 @@ def system_names(runs: Sequence[Path]) -> list[str]:
     return names
 
 
-def comparison_table(found: dict[str, Any]) -> Table:
+def comparison_table(comparison: dict[str, Any]) -> Table:
     """Returns the table: a block per measure, a row per system, best means bold, `*` for significant differences.
 
     Blocks of the first measure in strata of the queries follow; a stratum of all queries is left out.
     """
-    first, *others = found["results"]
-    measures = found["measures"]
-    blocks = [(mean_name(measure), measure, found) for measure in measures] + [
+    first, *others = comparison["results"]
+    measures = comparison["measures"]
+    blocks = [(mean_name(measure), measure, comparison) for measure in measures] + [
         (f"{mean_name(measures[0])}, {of['queries']:,} {name.replace('_', ' ')} queries", measures[0], of)
-        for name, of in found["strata"].items()
-        if of["queries"] < found["queries"]
+        for name, of in comparison["strata"].items()
+        if of["queries"] < comparison["queries"]
     ]
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("", overflow="fold")
@@ -142,23 +142,25 @@ def comparison_table(found: dict[str, Any]) -> Table:
     return table
 
 
-def notes(found: dict[str, Any]) -> list[str]:
+def notes(comparison: dict[str, Any]) -> list[str]:
     """Returns the notes below the table, one per line."""
-    first, *others = found["results"]
-    left_out = f"; {found['unlabelled']:,} without one left out" if found["unlabelled"] else ""
-    lines = [f"{found['queries']:,} queries with a positive label{left_out}; intervals: bootstrap over queries"]
-    if found["documents"] is not None:
-        lines.append(f"{found['documents']:,} documents")
+    first, *others = comparison["results"]
+    left_out = f"; {comparison['unlabelled']:,} without one left out" if comparison["unlabelled"] else ""
+    lines = [f"{comparison['queries']:,} queries with a positive label{left_out}; intervals: bootstrap over queries"]
+    if comparison["documents"] is not None:
+        lines.append(f"{comparison['documents']:,} documents")
     if others:
         many = "comparisons" if len(others) > 1 else "comparison"
         lines.append(
-            f"* differs from {first}: p < {SIGNIFICANT}, {TESTS[found['test']]}, "
+            f"* differs from {first}: p < {SIGNIFICANT}, {TESTS[comparison['test']]}, "
             f"Holm-corrected for {len(others)} {many}"
         )
     lines += [
-        f"{n.replace('_', ' ')}: {MEANING[n]}" for n, of in found["strata"].items() if of["queries"] < found["queries"]
+        f"{n.replace('_', ' ')}: {MEANING[n]}"
+        for n, of in comparison["strata"].items()
+        if of["queries"] < comparison["queries"]
     ]
-    for system, count in found["without_hits"].items():
+    for system, count in comparison["without_hits"].items():
         if count:
             lines.append(f"{system}: no hit for {count:,} queries, which count 0")
-    return [*lines, *found["remarks"]]
+    return [*lines, *comparison["remarks"]]

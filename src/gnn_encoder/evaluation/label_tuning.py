@@ -1,8 +1,9 @@
 """Chooses how labelled queries are used: on dev queries, or by cross-validation over training queries.
 
 A trial ranks its queries with every use in question. Passages without a label are searched once for all uses, because a
-use changes only the vectors of labelled passages. The labels of the warm must not be paid by the cold: a use by which
-either lose (`recommendation.falls`) is not chosen. Nor is one whose gain over the dual encoder may be chance.
+use changes only the vectors of labelled passages. Warm queries must not gain at the cost of cold
+ones: a use by which either lose (`recommendation.falls`) is not chosen. Nor is a use that may gain over the dual
+encoder by chance alone.
 """
 
 from collections.abc import Callable
@@ -40,7 +41,7 @@ def candidate_uses(settings: EncodeWithLabels) -> list[LabelUse]:
         uses = [LabelUse("sum", weight) for weight in settings.sum_weights]
     elif settings.kind == "clusters":
         uses = [LabelUse("clusters", w, clusters=c) for w in settings.cluster_weights for c in settings.clusters]
-    else:
+    elif settings.kind == "memory":
         for weight in settings.memory_weights:
             if "max" in settings.memory_forms:
                 uses.append(LabelUse("max", weight))
@@ -64,12 +65,12 @@ class Trial:
     """
 
     queries: np.ndarray
-    asked: np.ndarray
+    query_vectors: np.ndarray
     labels: LabelledQueries
     vectors: np.ndarray
     depth: int
     left_out: np.ndarray | None = None
-    _found: dict[bool, Hits] = field(default_factory=dict)
+    _plain_hits: dict[bool, Hits] = field(default_factory=dict)
     _nearest: dict[int, Hits] = field(default_factory=dict)
 
     def ranked(self, use: LabelUse) -> Run:
@@ -83,10 +84,14 @@ class Trial:
             return self._plain(k, labelled=True)
         if use.method == "softmax":
             if use.neighbours not in self._nearest:
-                self._nearest[use.neighbours] = nearest_queries(self.labels, self.asked, use.neighbours)
+                self._nearest[use.neighbours] = nearest_queries(self.labels, self.query_vectors, use.neighbours)
             near = self._nearest[use.neighbours]
-            return Memory(self.labels, use).search(self.vectors, self.asked, self._plain(k, labelled=True), near)
-        lifted = best_of_blocks(label_blocks(use, self.vectors, self.labels, self.labels.passages), self.asked, k)
+            return Memory(self.labels, use).search(
+                self.vectors, self.query_vectors, self._plain(k, labelled=True), near
+            )
+        lifted = best_of_blocks(
+            label_blocks(use, self.vectors, self.labels, self.labels.passages), self.query_vectors, k
+        )
         return merge(*self._plain(k, labelled=False), *lifted)
 
     def warm(self, qrels: Qrels) -> np.ndarray:
@@ -96,12 +101,12 @@ class Trial:
 
     def _plain(self, k: int, labelled: bool) -> Hits:
         """Returns the best passages as they are, of all or of those without a label."""
-        if labelled not in self._found:
+        if labelled not in self._plain_hits:
             every = np.arange(len(self.vectors))
             rows = every if labelled else np.setdiff1d(every, self.labels.passages)
             blocks = ((np.asarray(self.vectors[some]), some) for some in in_blocks(rows))
-            self._found[labelled] = best_of_blocks(blocks, self.asked, k)
-        return self._found[labelled]
+            self._plain_hits[labelled] = best_of_blocks(blocks, self.query_vectors, k)
+        return self._plain_hits[labelled]
 
 
 def chosen_use(
@@ -147,11 +152,11 @@ def chosen_use(
     for use in uses:
         values.append(values_of(use))
         tried()
-    figures = [float(each.mean()) for each in values]
+    figures = [float(of_use.mean()) for of_use in values]
     gains = np.stack(values) - values_of(LabelUse("sum", 0.0))
     warm = np.concatenate([trial.warm(qrels) for trial in trials])
     order = np.argsort(-np.round(figures, 12), kind="stable").tolist()
-    losing = list(takewhile(lambda place: _loses(gains[place], warm, settings), order))
+    losing = list(takewhile(lambda index: _loses(gains[index], warm, settings), order))
     best = order[len(losing)] if len(losing) < len(order) else 0
     gained = _p_value(gains[best])
     by_chance = uses[best].weight > 0 and not uses[0].weight and gained > settings.significance
@@ -161,7 +166,7 @@ def chosen_use(
         "tuned_queries": sum(len(trial.queries) for trial in trials),
         "figures": {str(use): figure for use, figure in zip(uses, figures, strict=True)},
         "figure": figures[0 if by_chance else best],
-        "left_out": [str(uses[place]) for place in losing],
+        "left_out": [str(uses[index]) for index in losing],
         "by_chance": f"{uses[best]}: {figures[best]:.3f}, p {gained:.2f}" if by_chance else "",
     }
     return uses[0 if by_chance else best], facts
@@ -192,8 +197,8 @@ def fold_trials(
         others = fold_of_pair != number
         if len(inside):
             labels = LabelledQueries.of(query[others], passage[others], len(vectors), of_train)
-            queries, asked = train[places[inside]], of_train[places[inside]]
-            trials.append(Trial(queries, asked, labels, vectors, depth, data.identical[queries]))
+            queries, query_vectors = train[places[inside]], of_train[places[inside]]
+            trials.append(Trial(queries, query_vectors, labels, vectors, depth, data.identical[queries]))
     return trials
 
 

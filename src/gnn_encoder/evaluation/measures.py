@@ -1,9 +1,8 @@
 """Computes the measures of a ranking, per query, as trec_eval does.
 
-Measures are `ir_measures` objects. The pytrec_eval provider, trec_eval's own code, computes the values. The provider
-matters for ties: trec_eval orders equal scores by passage id, descending. The provider that `ir_measures` chooses for
-RR@10 orders equal scores ascending. So RR comes from trec_eval, too, and is cut here: a first relevant hit below rank k
-counts 0. trec_eval has no Judged@k. Here Judged@k is P@k with every label set to 1, over the existing hits.
+pytrec_eval, trec_eval's own code, computes the values. It orders equal scores by passage id, descending; other
+implementations of RR@10 order them ascending. trec_eval's RR has no cutoff, so RR is cut here: a first relevant hit
+below rank k counts 0. trec_eval has no Judged@k: it is P@k with every label set to 1, over the existing hits.
 
 A measure of documents, such as R(doc)@100, is trec_eval's of the ranking and the labels of documents, which are derived
 once (`documents`). PRES, MAP(D) and PREC(D) are computed here (`clef_ip`), on hits in trec_eval's order.
@@ -11,11 +10,12 @@ once (`documents`). PRES, MAP(D) and PREC(D) are computed here (`clef_ip`), on h
 
 from collections.abc import Sequence
 
-import ir_measures
 import numpy as np
 import pyarrow as pa
+import pytrec_eval
 
 from gnn_encoder.artifacts import Qrels, Run
+from gnn_encoder.artifacts.tables import find_pairs, pair_keys
 from gnn_encoder.evaluation.clef_ip import in_trec_order, pres, within_documents
 from gnn_encoder.evaluation.documents import Documents
 from gnn_encoder.settings.measures import DEFAULT, DOCUMENTS, Parts, cutoff
@@ -24,6 +24,11 @@ NAMES: tuple[str, ...] = DEFAULT
 """The measures of every table, in order, unless the settings name other measures."""
 OWN = ("PRES", "MAP", "PREC")
 """First words of the measures that trec_eval lacks."""
+TREC_EVAL = {
+    "RR": ("recip_rank", ""), "nDCG": ("ndcg", "ndcg_cut"), "AP": ("map", "map_cut"), "R": ("", "recall"),
+    "P": ("", "P"), "Judged": ("", "P"), "Success": ("", "success"), "Rprec": ("Rprec", ""),
+}  # fmt: skip
+"""Word of a measure → trec_eval's name of the measure of all hits, and of that of the first k; empty: there is none."""
 QUERIES = 100
 """Number of queries evaluated at a time. Their text ids and dictionaries fit into the processor's cache."""
 
@@ -72,10 +77,12 @@ def per_query(
         if by_document:
             assert documents, "a measure of documents without documents"
             ranking, labels, ids = documents.run(run.of(queries)), documents.qrels(qrels), documents.ids
-        own = [i for i in columns if parts[i].word in OWN]
-        if own:
-            figures = _own(in_trec_order(ranking.of(queries), ids), labels, queries, [parts[i] for i in own], documents)
-            values[:, own] = figures
+        computed_here = [i for i in columns if parts[i].word in OWN]
+        if computed_here:
+            figures = _own(
+                in_trec_order(ranking.of(queries), ids), labels, queries, [parts[i] for i in computed_here], documents
+            )
+            values[:, computed_here] = figures
         if others := [i for i in columns if parts[i].word not in OWN]:
             values[:, others] = _trec_eval(ranking, labels, queries, ids, [parts[i].plain for i in others])
     return values
@@ -87,15 +94,15 @@ def _own(
     """Returns the measures that trec_eval lacks, float64 [n, measures]; `run` is in trec_eval's order."""
     columns: list[np.ndarray] = []
     within: dict[tuple[int, int], tuple[np.ndarray, np.ndarray]] = {}  # both measures come from one computation
-    for each in measures:
-        if each.word == "PRES":
-            columns.append(pres(run, qrels, queries, each.k, each.rel))
+    for measure in measures:
+        if measure.word == "PRES":
+            columns.append(pres(run, qrels, queries, measure.k, measure.rel))
         else:
             assert documents, "a measure of documents without documents"
-            key = (each.k, each.rel)
+            key = (measure.k, measure.rel)
             if key not in within:
                 within[key] = within_documents(run, qrels, queries, documents.document, *key)
-            columns.append(within[key][each.word == "PREC"])
+            columns.append(within[key][measure.word == "PREC"])
     return np.stack(columns, axis=1)
 
 
@@ -104,24 +111,24 @@ def _trec_eval(
 ) -> np.ndarray:
     """Returns the measures that trec_eval computes, and Judged, float64 [n, measures]."""
     values = np.zeros((len(queries), len(names)))
-    asked: dict[bool, dict[ir_measures.Measure, list[int]]] = {False: {}, True: {}}
-    for column, name in enumerate(names):
-        judged = name.startswith("Judged")
-        computed = name.partition("@")[0] if name.startswith("RR") else name.replace("Judged", "P")
-        asked[judged].setdefault(ir_measures.parse_measure(computed), []).append(column)
+    hits_there = np.searchsorted(run.query, queries, "right") - np.searchsorted(run.query, queries)
+    run = until_last_label(run.of(queries), qrels)
+    computed: dict[tuple[bool, int], dict[str, list[int]]] = {}
+    for column, part in enumerate(map(Parts.of_name, names)):
+        computed.setdefault((part.word == "Judged", part.rel), {}).setdefault(_in_trec_eval(part), []).append(column)
     for start in range(0, len(queries), QUERIES):
         some = queries[start : start + QUERIES]
         position = {str(query): start + i for i, query in enumerate(some.tolist())}
         known, hits = np.isin(qrels.query, some), run.between(int(some.min()), int(some.max())).of(some)
         labels = _nested(qrels.query[known], qrels.passage[known], qrels.relevance[known], passage_ids)
         scores = _nested(hits.query, hits.passage, hits.score, passage_ids)
-        for judged, columns in asked.items():
-            given = {query: dict.fromkeys(passages, 1) for query, passages in labels.items()} if judged else labels
-            for query, measure, value in (
-                ir_measures.pytrec_eval.iter_calc(list(columns), given, scores) if columns else ()
-            ):
-                values[position[query], columns[measure]] = value
-    hits_there = np.searchsorted(run.query, queries, "right") - np.searchsorted(run.query, queries)
+        for (judged, rel), columns in computed.items():
+            judgements = {query: dict.fromkeys(passages, 1) for query, passages in labels.items()} if judged else labels
+            evaluator = pytrec_eval.RelevanceEvaluator(judgements, set(columns), relevance_level=rel)
+            for query, of_query in evaluator.evaluate(scores).items():
+                row = values[position[query]]
+                for name, places in columns.items():
+                    row[places] = of_query[name.replace(".", "_")]
     for column, (name, k) in enumerate(zip(names, map(cutoff, names), strict=True)):
         figures = values[:, column]
         if k and name.startswith("RR"):
@@ -129,6 +136,24 @@ def _trec_eval(
         elif k and name.startswith("Judged"):
             figures[:] = (k * figures).round() / np.clip(hits_there, 1, k)
     return values
+
+
+def _in_trec_eval(measure: Parts) -> str:
+    """Returns trec_eval's name of a measure."""
+    whole, cut = TREC_EVAL[measure.word]
+    return f"{cut}.{measure.k}" if measure.k and cut else whole
+
+
+def until_last_label(run: Run, qrels: Qrels) -> Run:
+    """Returns each query's hits down to its last one with a label, and those of equal score.
+
+    No measure here depends on later hits: they are not relevant, and P@k divides by k however many there are.
+    """
+    labelled = find_pairs(np.sort(pair_keys(qrels.query, qrels.passage)), run.query, run.passage) >= 0
+    distinct, query_row = np.unique(run.query, return_inverse=True)
+    last = np.full(len(distinct), np.inf, dtype=run.score.dtype)
+    np.minimum.at(last, query_row[labelled], run.score[labelled])
+    return run.where(run.score >= last[query_row])
 
 
 def _nested(

@@ -54,12 +54,12 @@ class Recommendation(NamedTuple):
 
     def standing(self, system: str) -> Standing:
         """Returns the standing of a candidate."""
-        return next(each for each in self.standings if each.system == system)
+        return next(standing for standing in self.standings if standing.system == system)
 
     @property
     def highest(self) -> Standing:
         """The candidate with the highest mean; `best`, unless that one falls in a stratum."""
-        return max(self.standings, key=lambda each: each.mean)
+        return max(self.standings, key=lambda standing: standing.mean)
 
 
 def recommend(
@@ -96,7 +96,7 @@ def recommend(
         elif differences.mean() < 0 and p <= rule.significance:
             objections.append(f"significantly below {best} (p {p:.2g})")
         standings.append(Standing(system, float(values[system].mean()), p, tuple(objections)))
-    allowed = [each.system for each in standings if not each.objections]
+    allowed = [standing.system for standing in standings if not standing.objections]
     return Recommendation(allowed[0], best, tuple(standings))
 
 
@@ -116,17 +116,21 @@ def falls(
                 yield f"{-of_stratum.mean():.3f} below {baseline} on {len(of_stratum):,} {name} queries (p {p:.2g})"
 
 
-def sentence(found: Recommendation, measure: str, queries: int) -> str:
+def sentence(recommendation: Recommendation, measure: str, queries: int) -> str:
     """Returns the recommendation in one sentence with numbers; `measure`: the measure's name as people read it."""
-    chosen, best, highest = found.standing(found.system), found.standing(found.best), found.highest
+    chosen, best, highest = (
+        recommendation.standing(recommendation.system),
+        recommendation.standing(recommendation.best),
+        recommendation.highest,
+    )
     words = f"Recommended: {chosen.system} ({measure} {chosen.mean:.3f} on {queries:,} dev queries"
     if chosen.system != best.system:
         words += f"), the simplest within reach of the best, {best.system} ({best.mean:.3f}, p {chosen.p_value:.2g})"
     elif highest.system == best.system:
-        words += f"), the best of {len(found.standings)} systems"
-        simpler = found.standings[: found.standings.index(chosen)]
+        words += f"), the best of {len(recommendation.standings)} systems"
+        simpler = recommendation.standings[: recommendation.standings.index(chosen)]
         if simpler:
-            next_best = max(simpler, key=lambda each: each.mean)
+            next_best = max(simpler, key=lambda standing: standing.mean)
             words += f"; of the simpler ones {next_best.system} has {next_best.mean:.3f} (p {next_best.p_value:.2g})"
     else:
         words += ")"

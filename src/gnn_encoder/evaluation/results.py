@@ -73,17 +73,17 @@ def corrected(p: OfEach) -> OfEach:
 def detectable_differences(values: PerQuery, names: Sequence[str] = NAMES, *, baseline: str) -> OfEach:
     """Returns {system: {measure: the smallest difference from the baseline that so many queries show}} (`power`)."""
     others = [system for system in values if system != baseline]
-    found = [
+    differences = [
         [detectable(deviation(column), len(column)) for column in (values[system] - values[baseline]).T]
         for system in others
     ]
-    return _named(others, np.array(found), names) if others else {}
+    return _named(others, np.array(differences), names) if others else {}
 
 
 def shares(values: PerQuery, names: Sequence[str] = NAMES, *, baseline: str) -> dict[str, OfEach]:
     """Returns {`better` or `worse`: {system: {measure: share}}} of every system except the baseline.
 
-    A share is that of the queries for which the system's value is above, or below, the baseline's value.
+    A share is the fraction of queries on which the system's value is above, or below, the baseline's value.
     """
     others = [system for system in values if system != baseline]
     if not others:
@@ -188,12 +188,12 @@ def flat(metrics: dict[str, Any]) -> dict[str, float]:
     differences that the queries can show as `test/GNN-encoder/detectable/RR@10`. `metrics.json` has all.
     """
     first = metrics["measures"][:1]
-    figures = [("", found["results"], None) for found in (metrics, metrics["judged"], metrics["answers"]) if found]
+    figures = [("", facts["results"], None) for facts in (metrics, metrics["judged"], metrics["answers"]) if facts]
     figures += [(f"{kind}/", metrics[key], None) for kind, key in KINDS.items()]
-    for name, found in metrics["strata"].items():
-        figures += [(f"{name}/", found["results"], None)]
-        figures += [(f"{name}/{kind}/", found[key], first) for kind, key in KINDS.items()]
-    figures += [(f"{name}/", found["results"], None) for name, found in metrics["recurrence"].items()]
+    for name, facts in metrics["strata"].items():
+        figures += [(f"{name}/", facts["results"], None)]
+        figures += [(f"{name}/{kind}/", facts[key], first) for kind, key in KINDS.items()]
+    figures += [(f"{name}/", facts["results"], None) for name, facts in metrics["recurrence"].items()]
     figures += [("detectable/", metrics["detectable"], None)]
     return {
         f"{split}/{system}/{kind}{measure}": value

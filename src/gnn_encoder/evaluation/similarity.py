@@ -23,5 +23,5 @@ def distribution(similarity: np.ndarray) -> list[float]:
 
 def beside_paper(metrics: Mapping[str, Any]) -> list[tuple[str, float, float]]:
     """Returns (range, percent here, percent in the paper), from the metrics of `generate_queries`."""
-    own = [float(metrics[name]) for name in NAMES]
-    return list(zip(RANGES, own, PAPER, strict=True))
+    percentages = [float(metrics[name]) for name in NAMES]
+    return list(zip(RANGES, percentages, PAPER, strict=True))

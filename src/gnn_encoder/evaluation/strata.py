@@ -93,14 +93,14 @@ class Strata:
             values: [n, measures] of all queries (`per_query`).
             run, passage_ids, names, documents: as of `per_query`.
         """
-        found = {}
+        by_stratum = {}
         for name, rows in self.inside.items():
             of_stratum = values
             if name in self._labels:
                 of_stratum, mixed = values.copy(), np.isin(self.queries, self._mixed)
                 of_stratum[mixed] = self._of_labels(self._labels[name], run, passage_ids, names, documents)
-            found[name] = of_stratum[rows]
-        return found
+            by_stratum[name] = of_stratum[rows]
+        return by_stratum
 
     def _of_labels(
         self,

@@ -112,8 +112,8 @@ def read_run_of(path: Path, data: Dataset) -> Run:
         "queries": (without_space(queries), queries.combine_chunks()),
         "passages": (written_ids(data).slice(0, len(passages)).combine_chunks(), passages.combine_chunks()),
     }
-    for (kind, (written, as_they_are)), found in zip(known.items(), ids, strict=True):
-        names = found.column()
+    for (kind, (written, as_they_are)), ids_of_kind in zip(known.items(), ids, strict=True):
+        names = ids_of_kind.column()
         row = pc.index_in(names, value_set=written)
         if row.null_count:  # other programs may write ids as they are
             row = pc.coalesce(row, pc.index_in(names, value_set=as_they_are))

@@ -26,10 +26,10 @@ def explain_by_labels(
     plain = labelled.plain(rows, opened.stored_vectors, opened.stored_vector_passages)
     explained = []
     for hit, row, passage in zip(searcher.hits(scores, rows), rows.tolist(), plain, strict=True):
-        own, asked, amounts = parts_of(labelled.use, labelled.queries, vector, row, passage)
+        passage_part, query_rows, amounts = parts_of(labelled.use, labelled.queries, vector, row, passage)
         order = np.argsort(-np.abs(amounts), kind="stable")
-        ids, texts = labelled.names(asked[order[:queries]])
-        parts = [Contribution(f"the passage itself (alone {vector @ passage:.4f})", own)]
+        ids, texts = labelled.names(query_rows[order[:queries]])
+        parts = [Contribution(f"the passage itself (alone {vector @ passage:.4f})", passage_part)]
         named = zip(texts, ids, amounts[order].tolist(), strict=False)
         parts += [Contribution(f"{text} [{query}]", amount) for text, query, amount in named]
         if others := len(order) - len(ids):
@@ -47,30 +47,30 @@ def parts_of(
     Args:
         question: vector of the query [d]. row: the passage. passage: its vector without labels [d].
     """
-    owner, asked = labels.into(np.array([row]))
-    own, similar = float(question @ passage), labels.vectors[asked] @ question
-    nothing = own, asked[:0], similar[:0]
-    if not use.weight or not len(asked):
+    owner, query_rows = labels.into(np.array([row]))
+    plain_score, similar = float(question @ passage), labels.vectors[query_rows] @ question
+    nothing = plain_score, query_rows[:0], similar[:0]
+    if not use.weight or not len(query_rows):
         return nothing
     if use.method == "softmax":
-        near, weights = (each[0] for each in Memory(labels, use).neighbours(question[None]))
-        inside = np.isin(near, asked) & (weights > 0)
-        return own, near[inside], weights[inside]
+        near, weights = (array[0] for array in Memory(labels, use).neighbours(question[None]))
+        inside = np.isin(near, query_rows) & (weights > 0)
+        return plain_score, near[inside], weights[inside]
     if use.method == "max":
         best = int(np.argmax(similar))
-        return own, asked[best : best + 1], use.weight * similar[best : best + 1]
-    vectors = labels.vectors[asked]
+        return plain_score, query_rows[best : best + 1], use.weight * similar[best : best + 1]
+    vectors = labels.vectors[query_rows]
     if use.method == "sum":
         scale = _scale(passage, use.weight * vectors.sum(axis=0))
-        return scale * own, asked, scale * use.weight * similar
+        return scale * plain_score, query_rows, scale * use.weight * similar
     _, centroids, group = clusters(owner, vectors, use.clusters)
     scales = np.array([_scale(passage, use.weight * centroid) for centroid in centroids])
-    scores = scales * (own + use.weight * centroids @ question)
+    scores = scales * (plain_score + use.weight * centroids @ question)
     best = int(np.argmax(scores))
-    if own >= scores[best]:
+    if plain_score >= scores[best]:
         return nothing
     members, scale = group == best, float(scales[best])
-    return scale * own, asked[members], scale * use.weight * similar[members] / members.sum()
+    return scale * plain_score, query_rows[members], scale * use.weight * similar[members] / members.sum()
 
 
 def _scale(passage: np.ndarray, added: np.ndarray) -> float:

@@ -80,7 +80,7 @@ class ExplainedPassage:
 class Sources:
     """The opened artifacts that explain a bundle; large arrays are memory-mapped.
 
-    `nodes`: queries whose edges labels changed after the run.
+    `nodes`: queries with edges that labels changed after the run.
     """
 
     dataset: Dataset
@@ -123,9 +123,9 @@ class Sources:
         """Returns ids and texts of some `Graph.queries`; −1 − i is the new query i of `nodes`."""
         known = self.dataset.queries.select(["query_id", "text"]).take(pa.array(np.maximum(queries, 0)))
         ids, texts = (column.to_pylist() for column in known.columns)
-        for place in np.flatnonzero(queries < 0).tolist():
+        for index in np.flatnonzero(queries < 0).tolist():
             assert self.nodes
-            ids[place], texts[place] = (names[-1 - queries[place]] for names in (self.nodes.ids, self.nodes.texts))
+            ids[index], texts[index] = (names[-1 - queries[index]] for names in (self.nodes.ids, self.nodes.texts))
         return ids, texts
 
 
@@ -136,17 +136,21 @@ class _Texts:
         self, sources: Sources, graph: Graph, explanations: list[Explanation], neighbors: int, inflows: int
     ) -> None:
         self._neighbors, self._inflows = neighbors, inflows
-        nodes = [each.queries[:neighbors] for each in explanations]
+        nodes = [explanation.queries[:neighbors] for explanation in explanations]
         self._nodes = np.unique(np.concatenate([np.empty(0, np.int64), *nodes]))
         self._query_ids, self._queries = sources.query_texts(graph.queries[self._nodes])
-        near = [self._nearest(each, i)[0] for each in explanations for i in range(len(each.queries[:neighbors]))]
+        near = [
+            self._nearest(explanation, i)[0]
+            for explanation, shown in zip(explanations, nodes, strict=True)
+            for i in range(len(shown))
+        ]
         self._rows = np.unique(np.concatenate([np.empty(0, np.int32), *near]))
         self._passages = sources.dataset.passages.take(self._rows)
 
-    def _nearest(self, explanation: Explanation, place: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns rows and mean weights of the passages in the query at `place`, largest weight first."""
+    def _nearest(self, explanation: Explanation, index: int) -> tuple[np.ndarray, np.ndarray]:
+        """Returns rows and mean weights of the passages in the query at `index`, largest weight first."""
         side = explanation.query_side
-        rows, weights = side.passages[place], side.weights[place].mean(axis=1)
+        rows, weights = side.passages[index], side.weights[index].mean(axis=1)
         order = np.argsort(-weights, kind="stable")
         order = order[rows[order] >= 0][: self._inflows]
         return rows[order], weights[order]
@@ -166,24 +170,24 @@ class _Texts:
             ],
             others=len(weights) - len(shown),
             others_weight=float(weights[len(shown) :].sum()),
-            own=float(explanation.own.mean()),
-            own_heads=explanation.own.tolist(),
+            own=float(explanation.self_loop.mean()),
+            own_heads=explanation.self_loop.tolist(),
         )
 
-    def _influence(self, explanation: Explanation, place: int, score_change: float) -> Influence:
-        node = int(np.searchsorted(self._nodes, explanation.queries[place]))
-        rows, weights = self._nearest(explanation, place)
+    def _influence(self, explanation: Explanation, index: int, score_change: float) -> Influence:
+        node = int(np.searchsorted(self._nodes, explanation.queries[index]))
+        rows, weights = self._nearest(explanation, index)
         texts = self._passages
         return Influence(
             query_id=self._query_ids[node],
             query=self._queries[node],
-            labelled=bool(explanation.labelled[place]),
-            weight=float(explanation.weights[place].mean()),
-            heads=explanation.weights[place].tolist(),
+            labelled=bool(explanation.labelled[index]),
+            weight=float(explanation.weights[index].mean()),
+            heads=explanation.weights[index].tolist(),
             score_change=score_change,
             inflows=[
                 Inflow(texts.ids[i], texts.titles[i], texts.texts[i], weight)
                 for i, weight in zip(np.searchsorted(self._rows, rows).tolist(), weights.tolist(), strict=True)
             ],
-            own=float(explanation.query_side.own[place].mean()),
+            own=float(explanation.query_side.self_loops[index].mean()),
         )

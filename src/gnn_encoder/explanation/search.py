@@ -62,7 +62,7 @@ def explain_search(
     with_graph = ranks(searcher.bundle.vectors, vector, rows)
     without = ranks(sources.encoding.passages, vector, rows, sources.gnn.scaled)
     hits = zip(searcher.hits(scores, rows), whys, with_graph, without, strict=True)
-    return [ExplainedHit(*each) for each in hits]
+    return [ExplainedHit(*fields) for fields in hits]
 
 
 def explain_reranked(
@@ -73,11 +73,11 @@ def explain_reranked(
     Raises:
         UserError: as `Searcher.find`.
     """
-    asked = Asked([question], searcher.bundle.passages)
+    data = Asked([question], searcher.bundle.passages)
     depth = max(k, depth)  # a later hit has no score of the re-ranker
-    run = reranked(scorer, asked, searcher.run(question, depth), depth)
+    run = reranked(scorer, data, searcher.run(question, depth), depth)
     hits = searcher.hits(run.score[:k], run.passage[:k])
-    return [(hit, scorer.explain(asked, question, int(row))) for hit, row in zip(hits, run.passage[:k], strict=True)]
+    return [(hit, scorer.explain(data, question, int(row))) for hit, row in zip(hits, run.passage[:k], strict=True)]
 
 
 def sources_of(bundle: Bundle, beside: Path | None = None) -> Sources:
@@ -118,13 +118,13 @@ def ranks(
     return [1 + int((scores > scores[row]).sum()) + int((scores[:row] == scores[row]).sum()) for row in rows.tolist()]
 
 
-def show_hit(screen: Console, each: ExplainedHit) -> None:
+def show_hit(screen: Console, explained: ExplainedHit) -> None:
     """Prints the passage, its score and rank with and without the graph, and the table of its influences."""
-    hit, why = each.hit, each.why
+    hit, why = explained.hit, explained.why
     screen.print(hit.heading(), markup=False, style="bold")
     lines = [
-        f"with the graph {why.score:.4f}, rank {each.rank:,}; "
-        f"without it {why.plain_score:.4f}, rank {each.plain_rank:,}",
+        f"with the graph {why.score:.4f}, rank {explained.rank:,}; "
+        f"without it {why.plain_score:.4f}, rank {explained.plain_rank:,}",
         f"gate open by {why.opening:.2f} on average, above 0.5 in {why.open_share:.0%} of its dimensions",
     ]
     if not why.influences:
@@ -159,17 +159,17 @@ def influences_table(why: ExplainedPassage) -> Table:
     table.add_column("     weight", justify="right", no_wrap=True)
     table.add_column("without it", justify="right", no_wrap=True)
     table.add_column("training query")
-    for each in why.influences:
-        mark = " (labelled)" if each.labelled else ""
-        query = Text(printable(f"{each.query} [{each.query_id}]{mark}"))
-        table.add_row(f"{each.weight:.0%}", f"{each.score_change:+.4f}", query)
-        if each.inflows:
-            table.add_row("", "", Text(f"  {each.own:>4.0%} the query itself", style="dim"))
-        for inflow in each.inflows:
+    for influence in why.influences:
+        mark = " (labelled)" if influence.labelled else ""
+        query = Text(printable(f"{influence.query} [{influence.query_id}]{mark}"))
+        table.add_row(f"{influence.weight:.0%}", f"{influence.score_change:+.4f}", query)
+        if influence.inflows:
+            table.add_row("", "", Text(f"  {influence.own:>4.0%} the query itself", style="dim"))
+        for inflow in influence.inflows:
             text = printable(passage_text(inflow.title, inflow.text))
             text = text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
-            place = f"  {inflow.weight:>4.0%} [{printable(inflow.passage_id)}]"
-            table.add_row("", "", Text(f"{place} {text}", style="dim"))
+            source = f"  {inflow.weight:>4.0%} [{printable(inflow.passage_id)}]"
+            table.add_row("", "", Text(f"{source} {text}", style="dim"))
     if why.others:
         noun = "query" if why.others == 1 else "queries"
         table.add_row(f"{why.others_weight:.0%}", "", f"{why.others:,} more {noun}")

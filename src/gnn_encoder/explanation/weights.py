@@ -28,13 +28,13 @@ CHUNK = 512
 class QuerySide:
     """The weights of eq. 6 for u queries with k edges each; k is 0 without the query layer.
 
-    `passages` int32 [u, k]: rows, -1 for an empty slot. `weights` fp32 [u, k, H]: 0 for an empty slot. `own` fp32
-    [u, H]: weights of the self-loops. The weights of a query sum to 1 for each head.
+    `passages` int32 [u, k]: rows, -1 for an empty slot. `weights` fp32 [u, k, H]: 0 for an empty slot.
+    `self_loops` fp32 [u, H]. The weights of a query sum to 1 for each head.
     """
 
     passages: np.ndarray
     weights: np.ndarray
-    own: np.ndarray
+    self_loops: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ class Explanation:
 
     queries    int64 [e]     graph queries (rows of `Graph.queries`) that the edges come from
     labelled   bool  [e]     whether the passage is a labelled positive of the query
-    weights    fp32 [e, H]   attention weights; with `own` they sum to 1 for each head
-    own        fp32 [H]      weight of the self-loop
+    weights    fp32 [e, H]   attention weights; with `self_loop` they sum to 1 for each head
+    self_loop  fp32 [H]      weight of the self-loop
     opening    fp32 [d]      value of the gate; 0 without layers
     vector     fp32 [d]      h'_p
     plain      fp32 [d]      h_p, at unit length if h'_p is
@@ -55,7 +55,7 @@ class Explanation:
     queries: np.ndarray
     labelled: np.ndarray
     weights: np.ndarray
-    own: np.ndarray
+    self_loop: np.ndarray
     opening: np.ndarray
     vector: np.ndarray
     plain: np.ndarray
@@ -80,7 +80,7 @@ class Explainer:
             query_vectors: h_q [n, d]. cached_passages: passage vectors of eq. 6, [m, d]. passage_vectors: h_p [m, d].
                 All may be memory-mapped.
         """
-        self.gnn, self.graph, self._place = gnn, graph, {int(row): place for place, row in enumerate(rows)}
+        self.gnn, self.graph, self._index = gnn, graph, {int(row): index for index, row in enumerate(rows)}
         self._where = next((p.device for p in gnn.parameters()), torch.device("cpu"))
         self._features = EdgeFeatures(graph)
         reached = rows if gnn.config.layers else rows[:0]  # without layers no edge is used
@@ -97,27 +97,27 @@ class Explainer:
         neighbours = np.asarray(self.graph.edges[nodes]) if interactive else np.empty((len(nodes), 0), np.int32)
         weights = np.ones((len(nodes), gnn.config.heads, neighbours.shape[1] + 1), np.float32)
         for start in range(0, len(nodes), CHUNK) if interactive else ():
-            part, place = nodes[start : start + CHUNK], slice(start, start + CHUNK)
+            part, rows = nodes[start : start + CHUNK], slice(start, start + CHUNK)
             vectors, exists = (torch.from_numpy(a).to(where) for a in neighbour_vectors(self.graph, part, cached))
             layer, features = gnn.query_attention, tensor(self._features.of_queries(part), where)
             arriving = layer.source_scalars(vectors) + layer.edge_scalars(features)
             loops = tensor(self._features.query_loops(part), where)
-            attention = layer.dense_weights(queries[place], exists, arriving, gnn.loops("query", loops))
-            weights[place] = attention.cpu().numpy()
-            queries[place] = gnn.interactive_queries(queries[place], vectors, exists, arriving, loops)
+            attention = layer.dense_weights(queries[rows], exists, arriving, gnn.loops("query", loops))
+            weights[rows] = attention.cpu().numpy()
+            queries[rows] = gnn.interactive_queries(queries[rows], vectors, exists, arriving, loops)
         by_edge = weights.transpose(0, 2, 1)
         return queries, QuerySide(neighbours, by_edge[:, :-1], by_edge[:, -1])
 
     def explain(self, passage: int) -> Explanation:
         """Returns the parts of h'_p of the passage with row `passage`."""
-        gnn, place = self.gnn, self._place[passage]
-        edges, vectors = self._edges_into(place), self._passages[place : place + 1]
+        gnn, index = self.gnn, self._index[passage]
+        edges, vectors = self._edges_into(index), self._passages[index : index + 1]
         with torch.inference_mode():
             if gnn.config.layers:
-                aggregated, weights, own = gnn.passage_attention.ragged(vectors, *self._around(passage, edges))
+                aggregated, weights, self_loop = gnn.passage_attention.ragged(vectors, *self._around(passage, edges))
                 opening, interactive = gnn.opening(aggregated, vectors), gnn.gated(aggregated, vectors)
             else:
-                weights, own = vectors.new_empty(0, gnn.config.heads), vectors.new_ones(1, gnn.config.heads)
+                weights, self_loop = vectors.new_empty(0, gnn.config.heads), vectors.new_ones(1, gnn.config.heads)
                 opening, interactive = torch.zeros_like(vectors), gnn.scaled(vectors)
             order = torch.argsort(weights.mean(dim=1), descending=True, stable=True).cpu().numpy()
             edges = edges[order]
@@ -127,11 +127,11 @@ class Explainer:
                 queries=self._hood.nodes[sources],
                 labelled=self.graph.labelled.reshape(-1)[self._hood.positions[edges]],
                 weights=weights.cpu().numpy()[order],
-                own=own[0].cpu().numpy(),
+                self_loop=self_loop[0].cpu().numpy(),
                 opening=opening[0].cpu().numpy(),
                 vector=interactive[0].cpu().numpy(),
                 plain=gnn.scaled(vectors)[0].cpu().numpy(),
-                query_side=QuerySide(side.passages[sources], side.weights[sources], side.own[sources]),
+                query_side=QuerySide(side.passages[sources], side.weights[sources], side.self_loops[sources]),
             )
 
     def without_edge(self, passage: int, query: int, question: np.ndarray) -> tuple[np.ndarray, float]:
@@ -144,20 +144,20 @@ class Explainer:
         Raises:
             ValueError: the edge does not exist.
         """
-        place = self._place[passage]
-        edges = self._edges_into(place)
+        index = self._index[passage]
+        edges = self._edges_into(index)
         kept = edges[self._hood.nodes[self._hood.edges[0, edges]] != query]
         if len(kept) == len(edges):
             raise ValueError(f"no edge between graph query {query} and passage {passage}")
         with torch.inference_mode():
-            vectors = self._passages[place : place + 1]
+            vectors = self._passages[index : index + 1]
             aggregated, _, _ = self.gnn.passage_attention.ragged(vectors, *self._around(passage, kept))
             vector: np.ndarray = self.gnn.gated(aggregated, vectors)[0].cpu().numpy()
         return vector, float(question @ vector)
 
-    def _edges_into(self, place: int) -> np.ndarray:
-        """Returns the neighbourhood's edges into the passage at `place`; edges are ordered by passage."""
-        first, last = np.searchsorted(self._hood.edges[1], [place, place + 1])
+    def _edges_into(self, index: int) -> np.ndarray:
+        """Returns the neighbourhood's edges into the passage at `index`; edges are ordered by passage."""
+        first, last = np.searchsorted(self._hood.edges[1], [index, index + 1])
         return np.arange(first, last)
 
     def _around(self, passage: int, edges: np.ndarray) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:

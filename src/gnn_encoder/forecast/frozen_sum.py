@@ -31,13 +31,13 @@ TIE = 1e-6
 class Labels:
     """What training queries add to the passages of a sample.
 
-    sums   fp32 [c, d], s of each passage
-    own    fp32 [r, d], the part of s of each relevant pair that the pair's query and its twins added
-    warm   bool [a], whether another training query is labelled with a relevant passage of each query
+    sums       fp32 [c, d], s of each passage
+    own_sums   fp32 [r, d], the part of s of each relevant pair that the pair's query and its twins added
+    warm       bool [a], whether another training query is labelled with a relevant passage of each query
     """
 
     sums: np.ndarray
-    own: np.ndarray
+    own_sums: np.ndarray
     warm: np.ndarray
 
 
@@ -50,23 +50,23 @@ def training_pairs(dataset: Dataset, sample: Sample) -> tuple[np.ndarray, np.nda
 
 def labels_of(dataset: Dataset, sample: Sample, queries: np.ndarray, vectors: np.ndarray) -> Labels:
     """Returns the sums, given the `vectors` [n, d] of the training queries at the dataset rows `queries` [n]."""
-    query, place = training_pairs(dataset, sample)
+    query, passage = training_pairs(dataset, sample)
     column, groups = np.searchsorted(queries, query), dataset.groups
     ones = np.ones(len(query), np.float32)
-    sums = csr_array((ones, (place, column)), shape=(len(sample.passages), len(queries))) @ vectors
-    keys, key = np.unique(pair_keys(groups[query], place), return_inverse=True)
+    sums = csr_array((ones, (passage, column)), shape=(len(sample.passages), len(queries))) @ vectors
+    keys, key = np.unique(pair_keys(groups[query], passage), return_inverse=True)
     by_group = csr_array((ones, (key, column)), shape=(len(keys), len(queries))) @ vectors
-    found = find_pairs(keys, groups[sample.queries][sample.row], sample.place)
-    own = np.zeros((len(found), vectors.shape[1]), np.float32)
-    own[found >= 0] = by_group[found[found >= 0]]
+    key_row = find_pairs(keys, groups[sample.queries][sample.row], sample.relevant)
+    own_sums = np.zeros((len(key_row), vectors.shape[1]), np.float32)
+    own_sums[key_row >= 0] = by_group[key_row[key_row >= 0]]
     asking = np.bincount(keys & 0xFFFFFFFF, minlength=len(sample.passages))  # groups with a label on each passage
     warm = np.zeros(len(sample.queries), bool)
-    np.logical_or.at(warm, sample.row, asking[sample.place] > (found >= 0))
-    return Labels(sums, own, warm)
+    np.logical_or.at(warm, sample.row, asking[sample.relevant] > (key_row >= 0))
+    return Labels(sums, own_sums, warm)
 
 
 def reciprocal_ranks(
-    sample: Sample, passages: np.ndarray, asked: np.ndarray, labels: Labels, weights: tuple[float, ...] = WEIGHTS
+    sample: Sample, passages: np.ndarray, queries: np.ndarray, labels: Labels, weights: tuple[float, ...] = WEIGHTS
 ) -> np.ndarray:
     """Returns RR@10 float64 [a, 1 + weights] of each query, first without the sums, then with each weight.
 
@@ -74,19 +74,19 @@ def reciprocal_ranks(
     the corpus the rank is an estimate, and it is exact for the whole corpus. Ties are counted in favour.
 
     Args:
-        passages: fp32 [c, d], v. asked: fp32 [a, d], the queries' vectors.
+        passages: fp32 [c, d], v. queries: fp32 [a, d], the queries' vectors.
     """
-    values = np.empty((len(asked), 1 + len(weights)))
+    values = np.empty((len(queries), 1 + len(weights)))
     for column, weight in enumerate((0.0, *weights)):
         mixed = _unit(passages + weight * labels.sums)
-        own = _unit(passages[sample.place] + weight * (labels.sums[sample.place] - labels.own))
-        best = np.full(len(asked), -np.inf)
-        np.maximum.at(best, sample.row, np.einsum("rd,rd->r", asked[sample.row], own).astype(np.float64))
-        for start in range(0, len(asked), CHUNK):
-            stop = min(start + CHUNK, len(asked))
-            above = asked[start:stop] @ mixed.T > best[start:stop, None] + TIE
+        relevant_vectors = _unit(passages[sample.relevant] + weight * (labels.sums[sample.relevant] - labels.own_sums))
+        best = np.full(len(queries), -np.inf)
+        np.maximum.at(best, sample.row, np.einsum("rd,rd->r", queries[sample.row], relevant_vectors).astype(np.float64))
+        for start in range(0, len(queries), CHUNK):
+            stop = min(start + CHUNK, len(queries))
+            above = queries[start:stop] @ mixed.T > best[start:stop, None] + TIE
             pairs = slice(*np.searchsorted(sample.row, [start, stop]))
-            above[sample.row[pairs] - start, sample.place[pairs]] = False
+            above[sample.row[pairs] - start, sample.relevant[pairs]] = False
             if sample.same is not None:
                 alike = np.flatnonzero(sample.same[start:stop] >= 0)
                 above[alike, sample.same[start:stop][alike]] = False

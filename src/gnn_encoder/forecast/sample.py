@@ -35,8 +35,9 @@ class Sample:
     queries    int32 [a], dataset rows, ascending
     passages   int32 [c], dataset rows, ascending; all relevant passages of the queries are among them
     weight     float64 [c], the number of the corpus's passages that each passage stands for
-    row, place int64 [r], the relevant pairs: indices in `queries` and in `passages`, ascending by query; positives of
-               a query's twins are also positives of the query (`Dataset.groups`)
+    row        int64 [r], index in `queries` of each relevant pair's query, ascending
+    relevant   int64 [r], index in `passages` of the pair's passage; positives of a query's twins are also positives of
+               the query (`Dataset.groups`)
     same       int64 [a], index in `passages` of the passage that is the query itself, -1: none; None: none of any query
     """
 
@@ -45,7 +46,7 @@ class Sample:
     passages: np.ndarray
     weight: np.ndarray
     row: np.ndarray
-    place: np.ndarray
+    relevant: np.ndarray
     same: np.ndarray | None = None
 
 
@@ -53,15 +54,15 @@ def draw(dataset: Dataset, most: int, seed: int, progress: NewProgress) -> Sampl
     """Draws queries and passages, at most `most` of the latter (0: all) if the relevant ones are not more than half."""
     m, generator = len(dataset.passages), np.random.default_rng(seed)
     whole = not most or most >= m
-    asked = {split: labelled_queries(dataset.split_qrels(split)) for split in ("dev", "train")}
-    split = "dev" if len(asked["dev"]) >= min(FEWEST, len(asked["train"])) else "train"
-    queries = np.sort(generator.permutation(asked[split])[: QUERIES if whole else QUERIES_OF_SAMPLE])
+    labelled = {split: labelled_queries(dataset.split_qrels(split)) for split in ("dev", "train")}
+    split = "dev" if len(labelled["dev"]) >= min(FEWEST, len(labelled["train"])) else "train"
+    queries = np.sort(generator.permutation(labelled[split])[: QUERIES if whole else QUERIES_OF_SAMPLE])
     row, passage = _relevant(dataset, split, queries)
     passages, weight = np.arange(m), np.ones(m)
     if not whole:
         certain = np.unique(passage)
         room = max(most // 2 - len(certain), 0)
-        certain = np.concatenate([certain, _found(dataset, queries, certain, room, progress)])
+        certain = np.concatenate([certain, _bm25_hits(dataset, queries, certain, room, progress)])
         others = np.setdiff1d(passages, certain)
         drawn = generator.permutation(others)[: max(most - len(certain), most // 4)]
         weight = np.concatenate([np.ones(len(certain)), np.full(len(drawn), len(others) / max(len(drawn), 1))])
@@ -72,15 +73,17 @@ def draw(dataset: Dataset, most: int, seed: int, progress: NewProgress) -> Sampl
     return Sample(split, queries, passages.astype(np.int32), weight, row, np.searchsorted(passages, passage), same)
 
 
-def _found(dataset: Dataset, queries: np.ndarray, without: np.ndarray, count: int, progress: NewProgress) -> np.ndarray:
+def _bm25_hits(
+    dataset: Dataset, queries: np.ndarray, without: np.ndarray, count: int, progress: NewProgress
+) -> np.ndarray:
     """Returns `count` first hits of BM25, of the lowest ranks in any query, and none of the passages in `without`."""
     index = Bm25.build(dataset.passages, IndexBm25(), progress("BM25", len(dataset.passages), "passages"))
     _, hits = index.search(dataset.query_texts(queries), min(DEPTH, len(dataset.passages)))
     by_rank = hits.T.ravel()
     distinct, first = np.unique(by_rank, return_index=True)
     new = (distinct >= 0) & ~np.isin(distinct, without)
-    found: np.ndarray = by_rank[np.sort(first[new])[:count]]
-    return found
+    chosen: np.ndarray = by_rank[np.sort(first[new])[:count]]
+    return chosen
 
 
 def _relevant(dataset: Dataset, split: str, queries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

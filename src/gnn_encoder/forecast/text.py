@@ -100,10 +100,10 @@ def _advice(facts: dict[str, Any]) -> str:
     return text
 
 
-def _gain(found: Mapping[str, float]) -> str:
+def _gain(estimate: Mapping[str, float]) -> str:
     """Returns a gain with half of the width of its interval."""
-    return f"{found['gain']:+.3f}±{(found['high'] - found['low']) / 2:.3f}"
+    return f"{estimate['gain']:+.3f}±{(estimate['high'] - estimate['low']) / 2:.3f}"
 
 
-def _mark(found: Mapping[str, float]) -> str:
-    return "*" if found["p_holm"] < SIGNIFICANT else ""
+def _mark(estimate: Mapping[str, float]) -> str:
+    return "*" if estimate["p_holm"] < SIGNIFICANT else ""

@@ -44,8 +44,8 @@ def diffusion(
         if outputs.ndim == 3:  # padded, not packed
             outputs = outputs[np.arange(outputs.shape[1]) < lengths[:, None]]
         for stop, length, head in zip(np.cumsum(lengths), lengths, heads, strict=True):
-            found = pair_cosines(outputs[stop - length : stop], int(head), int(head) + len(pairs.middle))
-            for kind, cosines in enumerate(found):
+            of_pair = pair_cosines(outputs[stop - length : stop], int(head), int(head) + len(pairs.middle))
+            for kind, cosines in enumerate(of_pair):
                 counts[kind] += np.histogram(cosines, BINS, (-1.0, 1.0))[0]
                 sums[kind] += cosines.sum(dtype=np.float64)
 
@@ -63,5 +63,5 @@ def pair_cosines(outputs: np.ndarray, head: int, tail: int) -> tuple[np.ndarray,
     passage = unit[tail:-1]
     cosines = unit[1 : head - 1] @ unit[0], passage @ unit[0], (passage @ passage.T)[np.triu_indices(len(passage), 1)]
     # By rounding, the cosine of equal vectors may be larger than 1, and no bin would count it.
-    one, two, three = (np.clip(each, -1.0, 1.0) for each in cosines)
+    one, two, three = (np.clip(values, -1.0, 1.0) for values in cosines)
     return one, two, three

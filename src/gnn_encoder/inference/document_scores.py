@@ -29,18 +29,18 @@ def document_scores(
         contexts: vectors of passages in their context. context: int [r], the row of each pair's passage in `contexts`.
         token_vectors: storage type of the passages' own vectors; `mim` does not read them.
     """
-    asked, first = np.unique(query, return_inverse=True)
-    answering, second = np.unique(passage, return_inverse=True)
+    query_rows, first = np.unique(query, return_inverse=True)
+    passage_rows, second = np.unique(passage, return_inverse=True)
     progress = options.pop("progress", None)
-    queries = encode_queries(model.text, data.query_texts(asked), options.get("precision", "auto"))
+    queries = encode_queries(model.text, data.query_texts(query_rows), options.get("precision", "auto"))
     in_context = max_similarities(queries, contexts, first, context, progress)
     if not model.context.uses_content:
         return in_context
     if progress:
-        options["progress"] = Progress(progress.step, "encoding", len(answering), "passages")
-    passages = encode_passages(model.text, data.passages, answering, token_vectors=token_vectors, **options)
+        options["progress"] = Progress(progress.step, "encoding", len(passage_rows), "passages")
+    passages = encode_passages(model.text, data.passages, passage_rows, token_vectors=token_vectors, **options)
     alone = max_similarities(queries, passages, first, second)
     with torch.inference_mode():
-        similarities = (torch.from_numpy(each) for each in (alone, in_context))
+        similarities = (torch.from_numpy(similarity) for similarity in (alone, in_context))
         scores: np.ndarray = model.context.relevance(*similarities).numpy()
     return scores

@@ -25,7 +25,7 @@ from gnn_encoder.tracking.progress import Progress
 
 Module = TypeVar("Module", bound=nn.Module)
 FEW_TOKENS = 32
-"""A packed batch that is not `filled` has a multiple of so many tokens, so that matrix products have few shapes."""
+"""A packed batch that is not `filled` has a multiple of this number of tokens, so that products have few shapes."""
 _counting, _blocks, _allowed = Lock(), 0, True
 """`attention_of_any_shape`: open blocks in all threads, and whether cuDNN was allowed before the first of them."""
 

@@ -69,20 +69,20 @@ def log_likelihoods(
     which a causal model's cut query lacks.
     Queries and passages are cut to the lengths of the training.
     """
-    queries, asked_at = np.unique(query, return_inverse=True)
-    distinct, read_at = np.unique(passage, return_inverse=True)
-    asked = query_ids(generator, data.query_texts(queries))
-    read, place = tokens_at(generator.tokenizer, data.passages, distinct, generator.passage_length)
-    read_at = place[read_at]
+    queries, query_at = np.unique(query, return_inverse=True)
+    distinct, passage_at = np.unique(passage, return_inverse=True)
+    query_tokens = query_ids(generator, data.query_texts(queries))
+    passage_tokens, position = tokens_at(generator.tokenizer, data.passages, distinct, generator.passage_length)
+    passage_at = position[passage_at]
     out = np.empty(len(query), dtype=np.float32)
 
     def padded(rows: np.ndarray) -> tuple[np.ndarray, ...]:
-        return pair_arrays(generator, read, asked, read_at[rows], asked_at[rows])
+        return pair_arrays(generator, passage_tokens, query_tokens, passage_at[rows], query_at[rows])
 
     def store(rows: np.ndarray, loss: np.ndarray) -> None:
         out[rows] = -loss
 
-    lengths = read.lengths[read_at] + len(generator.prompt) + asked.lengths[asked_at]
+    lengths = passage_tokens.lengths[passage_at] + len(generator.prompt) + query_tokens.lengths[query_at]
     read_rows(generator, lengths, padded, store, **options)
     return out
 
@@ -116,8 +116,8 @@ def generate(
 
     Passages of about equal length are read together; each beam counts as a passage in the token budget. A `top_k` of 1
     or more samples each token from the `top_k` likeliest. The draws depend on the seed and the passage's row
-    alone, in `rows` [n] (by default 0 to n - 1). `batches`: those of `generation_batches` that are generated, by
-    default all; the other texts are empty.
+    alone, in `rows` [n] (by default 0 to n - 1). `batches`: the batches of `generation_batches` to generate, by default
+    all; the other texts are empty.
     """
     rows = np.arange(len(passages)) if rows is None else rows
     texts, where = [""] * len(passages), device()

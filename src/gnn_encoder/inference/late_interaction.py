@@ -99,8 +99,8 @@ def encode_queries(model: LateInteraction, texts: list[str], precision: str) -> 
     with inference_copy(model, precision) as ready:
         for start in range(0, len(texts), QUERIES_PER_BATCH):
             part = slice(start, start + QUERIES_PER_BATCH)
-            given = (torch.from_numpy(array[part]).to(device()) for array in (ids, mask))
-            vectors[part] = ready(*given).cpu().numpy()
+            batch = (torch.from_numpy(array[part]).to(device()) for array in (ids, mask))
+            vectors[part] = ready(*batch).cpu().numpy()
     vectors[~asks] = 0
     return vectors
 
@@ -129,14 +129,14 @@ def encode_passages(
         places = np.arange(len(tokens))
     starts = range(0, len(places), SHARD)
     kept = (_kept(model, tokens.take(places[start : start + SHARD])) for start in starts)
-    counts = [np.diff(np.concatenate([[0], np.cumsum(each)])[ends]) for each, ends in kept]
+    counts = [np.diff(np.concatenate([[0], np.cumsum(compared)])[ends]) for compared, ends in kept]
     offsets = np.concatenate([[0], np.cumsum(np.concatenate([np.zeros(0, np.int64), *counts]))])
     total, small = int(offsets[-1]), token_vectors == "int8"
     values = scratch(total, model.width, dtype=np.int8 if small else np.float16)
-    found = TokenVectors(values, offsets, scratch(total) if small else None)
+    vectors = TokenVectors(values, offsets, scratch(total) if small else None)
     for start in starts:
-        _encode(model, tokens.take(places[start : start + SHARD]), found._replace(offsets=offsets[start:]), options)
-    return found
+        _encode(model, tokens.take(places[start : start + SHARD]), vectors._replace(offsets=offsets[start:]), options)
+    return vectors
 
 
 def _kept(model: LateInteraction, tokens: Tokens) -> tuple[np.ndarray, np.ndarray]:
@@ -192,8 +192,8 @@ def max_similarities(
                 pairs = order[bounds[number] : bounds[number + 1]]
                 for begin in range(0, len(pairs), QUERIES_PER_PRODUCT):
                     some = pairs[begin : begin + QUERIES_PER_PRODUCT]
-                    asked = asking.index_select(0, torch.from_numpy(query[some]).to(where))
-                    best = (tokens @ asked.view(-1, width).T).amax(dim=0)  # products: [tokens, pairs · l]
+                    query_vectors = asking.index_select(0, torch.from_numpy(query[some]).to(where))
+                    best = (tokens @ query_vectors.view(-1, width).T).amax(dim=0)  # products: [tokens, pairs · l]
                     scores[some] = best.view(-1, length).sum(dim=1).cpu().numpy()
         return int(bounds[end] - bounds[start])
 
@@ -211,10 +211,10 @@ def late_scores(
     **options: Unpack[ReadOptions],
 ) -> np.ndarray:
     """Scores fp32 [r] of the pairs of dataset rows `query` [r] and `passage` [r]. Each text is encoded once."""
-    asked, first = np.unique(query, return_inverse=True)
-    answering, second = np.unique(passage, return_inverse=True)
+    query_rows, first = np.unique(query, return_inverse=True)
+    passage_rows, second = np.unique(passage, return_inverse=True)
     if progress := options.pop("progress", None):
-        options["progress"] = Progress(progress.step, "encoding", len(answering), "passages")
-    queries = encode_queries(model, data.query_texts(asked), options.get("precision", "auto"))
-    passages = encode_passages(model, data.passages, answering, token_vectors=token_vectors, **options)
+        options["progress"] = Progress(progress.step, "encoding", len(passage_rows), "passages")
+    queries = encode_queries(model, data.query_texts(query_rows), options.get("precision", "auto"))
+    passages = encode_passages(model, data.passages, passage_rows, token_vectors=token_vectors, **options)
     return max_similarities(queries, passages, first, second, progress)

@@ -23,8 +23,8 @@ def devices() -> list[torch.device]:
     """All visible GPUs, otherwise the CPU. In distributed training each process uses only its own GPU."""
     if not torch.cuda.is_available():
         return [torch.device("cpu")]
-    own = [torch.cuda.current_device()] if dist.is_initialized() else range(torch.cuda.device_count())
-    return [torch.device("cuda", number) for number in own]
+    numbers = [torch.cuda.current_device()] if dist.is_initialized() else range(torch.cuda.device_count())
+    return [torch.device("cuda", number) for number in numbers]
 
 
 def read_batches(
@@ -96,8 +96,8 @@ def streamed(
     """
     transfer = _Transfer(where)
     waiting: tuple[Key, list[Arrived]] | None = None
-    for key, given in batches:
-        there = (value if isinstance(value, int) else transfer.to_device(value) for value in given)
+    for key, values in batches:
+        there = (value if isinstance(value, int) else transfer.to_device(value) for value in values)
         queued = key, [transfer.to_host(tensor) for tensor in work(*there)]
         if waiting:
             yield _arrived(*waiting)

@@ -16,7 +16,7 @@ END = regex.compile(r"[.!?…]+[\"'”’)\]]*\s+|[。！？]+[”’」』）]*
 stays whole, and "e.g. this" does not."""
 
 TEXTS = 2_000
-"""Passages whose places of tokens in the text are in memory at a time: 163 bytes a token, as Python objects."""
+"""Passages that are tokenized at a time. The tokens' positions in the text are Python objects: 163 bytes a token."""
 
 
 def sentence_starts(text: str, split: str = "rules") -> np.ndarray:
@@ -93,7 +93,7 @@ class SentencePairs(PairTokens):
         head = np.minimum(self.first.lengths[first], self.max_length // 2)[:, None]
         segments[(columns > 0) & (columns < head - 1)] = 0
         last = self.lengths(first, second)[:, None] - 1
-        place = self.second.offsets[second][:, None] + 1 + columns - head - len(self.middle)
+        token_index = self.second.offsets[second][:, None] + 1 + columns - head - len(self.middle)
         inside = (types > 0) & (columns < last)
-        segments[inside] = self.number[place[inside]]
+        segments[inside] = self.number[token_index[inside]]
         return ids, mask, types, segments

@@ -29,7 +29,7 @@ GATHERED = 20_000
 """Texts of a stream with ids in memory at a time."""
 IDS, OFFSETS, PARTIAL = "ids.bin", "offsets.npy", ".partial-"
 FEW = 10
-"""If fewer than one passage in so many is needed, only the needed passages are tokenized, without a file of all."""
+"""If at most one passage in `FEW` is needed, only the needed passages are tokenized, without a file of all passages."""
 
 
 class Tokens:
@@ -96,10 +96,10 @@ class Tokens:
         """
         starts, lengths = self.offsets[rows][:, None], self.lengths[rows][:, None]
         width = int(lengths.max(initial=1))
-        place = np.arange(width) - (width - lengths if left else 0)
-        mask = (place >= 0) & (place < lengths)
+        position = np.arange(width) - (width - lengths if left else 0)
+        mask = (position >= 0) & (position < lengths)
         ids = np.full(mask.shape, pad, dtype=np.int64)
-        ids[mask] = self.ids[(starts + place)[mask]]
+        ids[mask] = self.ids[(starts + position)[mask]]
         return ids, mask.astype(np.int64)
 
 
@@ -131,8 +131,8 @@ def passage_tokens(
     except UserError:
         shutil.rmtree(folder, ignore_errors=True)  # missing or damaged
         Path(root).mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=PARTIAL, dir=root) as own:
-            with drafting(Path(own) / folder.name, "tokens") as draft:
+        with tempfile.TemporaryDirectory(prefix=PARTIAL, dir=root) as parent:
+            with drafting(Path(parent) / folder.name, "tokens") as draft:
                 write(draft.path)
             try:
                 draft.target.rename(folder)

@@ -1,4 +1,4 @@
-"""Runs the training or the re-ranking pipeline on a Kubeflow cluster: checks and sends the run, and follows it.
+"""Runs pipelines on a Kubeflow cluster: compiles a graph to a package, sends it, and follows the run.
 
-`follower` is the program of a TrainJob's pods. Imports `runs`, `promotion`, `steps` and the rooms below them.
+Imports `engines`, `promotion` and the rooms below them.
 """

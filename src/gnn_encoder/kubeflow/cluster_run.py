@@ -7,14 +7,10 @@ from datetime import datetime
 from typing import Any
 
 from gnn_encoder.errors import one_line, printable
-from gnn_encoder.runs import launch
-from gnn_encoder.settings.calls import CLUSTER_STEPS
+from gnn_encoder.kubeflow.components import step_of_task
 
-SHOWN_FIRST = ("FAILED", "RUNNING", "PENDING")
-"""A step in a loop has a task per iteration, all with one name. The first of these states that a task has is shown."""
 DRIVER = "-driver"
-"""KFP prepares the pod of a step X in another pod, the task `X-driver`. `root-driver` prepares the whole run. Loops and
-conditions have drivers, too."""
+"""KFP prepares the pod of a task X in another pod, the task `X-driver`. `root-driver` prepares the whole run."""
 
 
 @dataclass(frozen=True)
@@ -27,45 +23,39 @@ class ClusterRun:
     created: datetime | None
     finished: datetime | None
     steps: Mapping[str, str]
-    """Step → state, of the steps that have started."""
+    """Task of a call, such as `rank-dual-encoder` → state, of the calls that have started."""
     failed: Mapping[str, str]
-    """Failed step, driver `X-driver` or `importer` → name of its last pod, empty if unknown."""
+    """Failed task, driver `X-driver` or `importer` → name of its last pod, empty if unknown."""
     terminated: bool
     """Whether somebody terminated the run; the state is FAILED then, too."""
     error: str
     """The server's error message about the run, if any."""
 
 
-def cluster_run(found: Any) -> ClusterRun:
+def cluster_run(answer: Any) -> ClusterRun:
     """Returns what the server's answer says about a run."""
-    tasks = (found.run_details.task_details if found.run_details else None) or []
+    tasks = (answer.run_details.task_details if answer.run_details else None) or []
     # A task has no state if Argo has skipped it or has not reached it.
-    states: dict[str, str] = {}
-    for name, state in ((str(task.display_name), str(task.state)) for task in tasks if task.state):
-        states[name] = next((first for first in SHOWN_FIRST if first in (state, states.get(name))), state)
+    states = {str(task.display_name): str(task.state) for task in tasks if task.state}
     nodes = _children(tasks)
-    templates, loops = _templates(found.pipeline_spec), _loops(found.pipeline_spec)
+    templates = _templates(answer.pipeline_spec)
     failed = [name for name, state in states.items() if state == "FAILED"]
     return ClusterRun(
-        run_id=str(found.run_id),
-        name=printable(str(found.display_name)),
+        run_id=str(answer.run_id),
+        name=printable(str(answer.display_name)),
         # If the server cannot read the run, it sends an error and no state.
-        state=str(found.state or ("FAILED" if found.error else "PENDING")),
-        created=found.created_at,
+        state=str(answer.state or ("FAILED" if answer.error else "PENDING")),
+        created=answer.created_at,
         # For an unfinished run the server sends the epoch as the end.
-        finished=found.finished_at if found.finished_at and found.finished_at.year > 1970 else None,
-        steps={
-            name.replace("-", "_"): state for name, state in states.items() if launch.step_of(name) in CLUSTER_STEPS
-        },
+        finished=answer.finished_at if answer.finished_at and answer.finished_at.year > 1970 else None,
+        steps={n: state for n, state in states.items() if step_of_task(n) and not n.endswith(DRIVER)},
         failed={
-            name: _pod_in_loop(nodes, tasks, name, templates.get(name, ""), loops[name])
-            if name in loops
-            else _pod(nodes, name, templates.get(name, ""))
+            name: _pod(nodes, name, templates.get(name, ""))
             for name in failed
-            if name == "importer" or name.endswith(DRIVER) or launch.step_of(name) in CLUSTER_STEPS
+            if name.startswith("importer") or name.endswith(DRIVER) or step_of_task(name)
         },
-        terminated="CANCELING" in (found.state, *(change.state for change in found.state_history or ())),
-        error=printable(one_line(found.error.message)) if found.error and found.error.message else "",
+        terminated="CANCELING" in (answer.state, *(change.state for change in answer.state_history or ())),
+        error=printable(one_line(answer.error.message)) if answer.error and answer.error.message else "",
     )
 
 
@@ -80,21 +70,9 @@ def _templates(document: Any) -> dict[str, str]:
     for component in (_part(document, "pipeline_spec", "root"), *components.values()):
         for name, task in _part(component, "dag", "tasks").items():
             label = _part(components, _part(task, "componentRef").get("name")).get("executorLabel")
-            if own := _part(executors, label, "podMetadata"):
-                templates[name] = f"metadata-{len(_part(own, 'annotations'))}-{len(_part(own, 'labels'))}-"
+            if metadata := _part(executors, label, "podMetadata"):
+                templates[name] = f"metadata-{len(_part(metadata, 'annotations'))}-{len(_part(metadata, 'labels'))}-"
     return templates
-
-
-def _loops(document: Any) -> dict[str, str]:
-    """Returns {task: the loop of the pipeline's root that it is in}."""
-    spec = _part(document, "pipeline_spec") or document  # without a platform's part, the document is the pipeline's
-    components = _part(spec, "components")
-    return {
-        name: loop
-        for loop, task in _part(spec, "root", "dag", "tasks").items()
-        if _part(task, "parameterIterator")
-        for name in _part(components, _part(task, "componentRef").get("name"), "dag", "tasks")
-    }
 
 
 def _children(tasks: Iterable[Any]) -> set[str]:
@@ -109,17 +87,7 @@ def _part(document: Any, *keys: str | None) -> Mapping[str, Any]:
     return document if isinstance(document, Mapping) else {}
 
 
-def _pod_in_loop(nodes: Set[str], tasks: Iterable[Any], name: str, beginning: str, loop: str) -> str:
-    """Returns the name of the pod of the first iteration whose task failed, as `_pod`."""
-    failed = _children(task for task in tasks if str(task.display_name) == name and str(task.state) == "FAILED")
-    for number in range(len(nodes)):
-        parent = f"root.{loop}.iteration-iterations({number}:{number}).iteration-item"
-        if _node(nodes, f"{parent}.{name}.executor") in failed:
-            return _pod(nodes, name, beginning, parent)
-    return ""
-
-
-def _pod(nodes: Set[str], task: str, beginning: str, parent: str = "root") -> str:
+def _pod(nodes: Set[str], task: str, beginning: str) -> str:
     """Returns the name of the pod of a task's last attempt, empty if `nodes` has no pod of the task.
 
     KFP does not send pod names. It sends the ids of a task's children in Argo's workflow: `WORKFLOW-HASH`, with the
@@ -130,18 +98,18 @@ def _pod(nodes: Set[str], task: str, beginning: str, parent: str = "root") -> st
     if task == f"root{DRIVER}":
         tries = iter([(task, "system-dag-driver")])
     elif task.endswith(DRIVER):
-        of_step = launch.step_of(task.removesuffix(DRIVER)) in CLUSTER_STEPS
-        tries = iter([(f"{parent}.{task}", f"system-{'container' if of_step else 'dag'}-driver")])
+        of_step = step_of_task(task.removesuffix(DRIVER))
+        tries = iter([(f"root.{task}", f"system-{'container' if of_step else 'dag'}-driver")])
     else:  # with retries, `executor` is the parent of the attempts, not a pod
-        executor = f"{parent}.{task}.executor"
+        executor = f"root.{task}.executor"
         retried = f"{beginning}retry-system-container-impl"
         attempts = ((f"{executor}({number})", retried) for number in itertools.count())
         tries = itertools.chain([(executor, f"{beginning}system-container-impl")], attempts)
     pod = ""
     for node, template in tries:
-        if (found := _node(nodes, node)) not in nodes:
+        if (node_id := _node(nodes, node)) not in nodes:
             break
-        workflow, _, digest = found.rpartition("-")
+        workflow, _, digest = node_id.rpartition("-")
         pod = f"{workflow}-{template}-{digest}"
     return pod
 

@@ -1,24 +1,30 @@
-"""Reads the cluster file, and makes the package for a KFP server: a compiled pipeline with cluster settings.
+"""Compiles a graph to a package for a KFP server: tasks with their arguments, images and needs on the cluster.
 
-The pipeline's steps and their inputs are not changed. KFP has two places for the needs of a step. Image, environment,
-CPU, memory, GPUs and retries are in the pipeline's specification. All other needs belong to Kubernetes and are in a
-second document. Both documents are written through KFP's message types, which refuse an unknown field.
+KFP's compiler makes the tasks. Image, environment, CPU, memory, GPUs and retries are in the pipeline's specification;
+all other needs belong to Kubernetes and are in a second document. Both documents are written through KFP's message
+types, which refuse an unknown field.
 """
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pydantic
 import yaml
 
+from gnn_encoder.engines.containers import IMAGE
+from gnn_encoder.engines.trainer_requests import TRAINER, Requests
 from gnn_encoder.errors import UserError
-from gnn_encoder.runs import launch
-from gnn_encoder.runs.trainer_api import TRAINER
-from gnn_encoder.settings.cluster import Cluster, Images
-from gnn_encoder.settings.pipeline import ON_NODES, StepArguments
+from gnn_encoder.flow.arguments import StepArguments, task_name
+from gnn_encoder.flow.declared import declared
+from gnn_encoder.flow.graph import Artifact, Given, Graph, Node, Output
+from gnn_encoder.kubeflow.cluster import Cluster, Images, Trainer
+from gnn_encoder.kubeflow.components import RUN_PARAMETERS, component, run_parameters
+from gnn_encoder.kubeflow.step_needs import Amount, StepNeeds
 from gnn_encoder.settings.presets import read_yaml_file
-from gnn_encoder.settings.step_needs import StepNeeds
+
+WAITING_CPU, WAITING_MEMORY = "500m", "2Gi"
+"""What the pod of a step requests while a TrainJob trains: it imports torch, and checks and sends artifacts."""
 
 
 def load_cluster(path: Path | None) -> Cluster:
@@ -40,32 +46,92 @@ def load_cluster(path: Path | None) -> Cluster:
         raise UserError(f"{path}: {f'{key}: ' if key else ''}{problem}{more}") from None
 
 
-def write_package(pipeline: str, cluster: Cluster, target: Path) -> None:
-    """Writes the package of a pipeline to `target`, a .yaml file for KFP's client or web pages."""
-    target.write_text(yaml.safe_dump_all(package(pipeline, cluster)), encoding="utf-8")
+def write_package(graph: Graph, arguments: Mapping[str, StepArguments], cluster: Cluster, target: Path) -> None:
+    """Writes the package of a graph to `target`, a .yaml file for KFP's client or web pages."""
+    target.write_text(yaml.safe_dump_all(package(graph, arguments, cluster)), encoding="utf-8")
 
 
-def package(pipeline: str, cluster: Cluster) -> list[dict[str, Any]]:
-    """Returns the pipeline's specification and, if a step has needs that belong to Kubernetes, the second document."""
+def package(graph: Graph, arguments: Mapping[str, StepArguments], cluster: Cluster) -> list[dict[str, Any]]:
+    """Returns the pipeline's specification and, if a step has needs that belong to Kubernetes, the second document.
+
+    Args:
+        arguments: of each call, by title.
+    """
+    from google.protobuf import json_format
+    from kfp import dsl
+
+    tasks: dict[Node, Any] = {}
+    imported: dict[Given, Any] = {}
+
+    def output(artifact: Artifact) -> Any:
+        if isinstance(artifact, Output):
+            return tasks[artifact.node].outputs[artifact.name]
+        if artifact not in imported:
+            imported[artifact] = dsl.importer(artifact_uri=artifact.address, artifact_class=dsl.Artifact).output
+        return imported[artifact]
+
+    data = str(arguments["ingest"].settings["dataset"]) if "ingest" in arguments else ""
+    if "promote" in arguments:
+        with_data = arguments["promote"].model_copy(update={"dataset": data})
+        arguments = {**arguments, "promote": with_data}
+
+    def pipeline(dataset: str = data, seed: str = "", label: str = "") -> None:
+        values = dict(zip(RUN_PARAMETERS, (dataset, seed, label), strict=True))
+        for node in graph.nodes:
+            tasks[node] = task = _task(node, arguments[node.title], output, values, cluster)
+            task.after(*(tasks[before] for before in node.after))
+
+    compiled = dsl.pipeline(
+        name=f"gnn-encoder-{graph.name}", description=graph.description, pipeline_config=_of_the_run(cluster)
+    )(pipeline)
+    spec = compiled.pipeline_spec
+    _set_container_needs(spec, {task.name: node for node, task in tasks.items()}, cluster)
+    return [document for message in (spec, compiled.platform_spec) if (document := json_format.MessageToDict(message))]
+
+
+def _task(
+    node: Node,
+    arguments: StepArguments,
+    output: Callable[[Artifact], Any],
+    values: Mapping[str, Any],
+    cluster: Cluster,
+) -> Any:
+    """Adds the task of a call to the pipeline that is being compiled."""
+    step = declared(node.step)
+    lists = {name: len(value) for name, value in node.inputs.items() if isinstance(value, tuple)}
+    inputs = {
+        f"{name}_{number}" if name in lists else name: output(artifact)
+        for name, value in node.inputs.items()
+        for number, artifact in enumerate(value if isinstance(value, tuple) else (value,))
+    }
+    parameters = {parameter: values[name] for name, parameter in run_parameters(step).items()}
+    step_component = component(step, cluster.image(node.step) or IMAGE, task_name(node.title), lists)
+    task = step_component(arguments=arguments.model_dump_json(exclude_defaults=True), **parameters, **inputs)
+    task.set_caching_options(cluster.caching)
+    _set_task_needs(task, cluster.needs(node.step), cluster.images)
+    return task
+
+
+def _set_container_needs(spec: Any, nodes: Mapping[str, Node], cluster: Cluster) -> None:
+    """Writes environment, CPU, memory and GPUs of each task into a pipeline's specification.
+
+    The methods of KFP's tasks refuse quantities that Kubernetes knows, such as 1.5Gi, and take seconds for a pipeline.
+
+    Args:
+        nodes: node of each task.
+    """
     from google.protobuf import json_format
     from kfp.pipeline_spec import pipeline_spec_pb2 as messages
 
-    compiled, *more = yaml.safe_load_all(launch.pipeline_file(pipeline).read_text("utf-8"))
-    spec = json_format.ParseDict(compiled, messages.PipelineSpec())
-    platforms = json_format.ParseDict(more[0] if more else {}, messages.PlatformSpec())
-    deployment = json_format.ParseDict(compiled["deploymentSpec"], messages.PipelineDeploymentConfig())
-    # Loops and conditions are components with tasks of their own.
-    graphs = (spec.root.dag, *(component.dag for component in spec.components.values()))
-    for name, task in (item for graph in graphs for item in graph.tasks.items()):
-        label = spec.components[task.component_ref.name].executor_label
-        if not label or deployment.executors[label].WhichOneof("spec") != "container":
-            continue  # a loop, a condition or KFP's importer
-        step = launch.step_of(name)
-        needs, container = cluster.needs(step), deployment.executors[label].container
-        container.image = cluster.image(step) or container.image
-        trainer = cluster.trainer if step in ON_NODES else None
-        runtime = {TRAINER: f"{trainer.kind}/{trainer.runtime}"} if trainer else {}
-        for variable, value in (needs.environment | runtime).items():
+    written = json_format.MessageToDict(spec.deployment_spec)
+    deployment = json_format.ParseDict(written, messages.PipelineDeploymentConfig())
+    for name, node in nodes.items():
+        needs = cluster.needs(node.step)
+        if cluster.trainer and getattr(node.settings, "nodes", 1) > 1:
+            needs = in_trainjob(needs, cluster.trainer)
+        label = spec.components[spec.root.dag.tasks[name].component_ref.name].executor_label
+        container = deployment.executors[label].container
+        for variable, value in needs.environment.items():
             container.env.add(name=variable, value=value)
         for kind, amount in (("cpu", needs.cpu), ("memory", needs.memory)):
             for bound, quantity in amount.model_dump(exclude_none=True).items() if amount else ():
@@ -73,55 +139,44 @@ def package(pipeline: str, cluster: Cluster) -> list[dict[str, Any]]:
         if needs.gpu:
             container.resources.accelerator.resource_type = needs.gpu.type
             container.resources.accelerator.resource_count = str(needs.gpu.count)
-        if needs.retries:
-            task.retry_policy.max_retry_count = needs.retries.count
-            task.retry_policy.backoff_duration.seconds = needs.retries.backoff_seconds
-            task.retry_policy.backoff_factor = needs.retries.factor
-            task.retry_policy.backoff_max_duration.seconds = needs.retries.within_seconds
-        task.caching_options.enable_cache = cluster.caching
-        if config := _on_kubernetes(needs, cluster.images):
-            platforms.platforms["kubernetes"].deployment_spec.executors[label].update(config)
-    if whole := _of_the_run(cluster):
-        json_format.ParseDict({"pipelineConfig": whole}, platforms.platforms["kubernetes"])
     spec.deployment_spec.Clear()
     spec.deployment_spec.update(json_format.MessageToDict(deployment))
-    return [document for each in (spec, platforms) if (document := json_format.MessageToDict(each))]
 
 
-def package_arguments(arguments: launch.Arguments, cluster: Cluster) -> launch.Arguments:
-    """Returns the pipeline's arguments for the cluster.
+def in_trainjob(needs: StepNeeds, trainer: Trainer) -> StepNeeds:
+    """Returns what the pod of a step that trains in a TrainJob requests, with the step's needs for the TrainJob's pods.
 
-    With Kubeflow Trainer a loop over the nodes of a training has one task, the leader, which starts the other nodes.
+    The step's pod only waits, so it has no GPU.
     """
-    found = dict(arguments)
-    for name, tasks in arguments.items() if cluster.trainer else ():
-        if isinstance(tasks, list):
-            found[name] = [task for task in tasks if not _follows(task)]  # type: ignore[assignment]
-    return found
+    resources: dict[str, dict[str, str]] = {"limits": {}, "requests": {}}
+    for kind, amount in (("cpu", needs.cpu), ("memory", needs.memory)):
+        for bound, quantity in amount.model_dump(exclude_none=True).items() if amount else ():
+            resources[f"{bound}s"][kind] = quantity
+    if needs.gpu:
+        for part in resources.values():
+            part[needs.gpu.type] = str(needs.gpu.count)
+    requests = Requests(kind=trainer.kind, runtime=trainer.runtime, resources={k: v for k, v in resources.items() if v})
+    return needs.model_copy(
+        update={
+            "cpu": Amount(request=WAITING_CPU),
+            "memory": Amount(request=WAITING_MEMORY),
+            "gpu": None,
+            "environment": {**needs.environment, TRAINER: requests.model_dump_json()},
+        }
+    )
 
 
-def _follows(task: str | dict[str, str]) -> bool:
-    """Whether a task of a loop is a node of a training, but not the first."""
-    return isinstance(task, str) and bool(StepArguments.model_validate_json(task).settings.get("node"))
-
-
-def _of_the_run(cluster: Cluster) -> dict[str, int]:
-    """Returns the needs of the run as a whole, named as in KFP's message `PipelineConfig`."""
-    ttl = cluster.ttl_seconds
-    seconds = {
-        "activeDeadlineSeconds": cluster.deadline_seconds,
-        "resourceTtlOnCompletion": ttl.ended,
-        "resourceTtlOnSuccess": ttl.succeeded,
-        "resourceTtlOnFailure": ttl.failed,
-    }
-    return {name: value for name, value in seconds.items() if value}
-
-
-def _on_kubernetes(needs: StepNeeds, images: Images) -> dict[str, Any]:
+def _set_task_needs(task: Any, needs: StepNeeds, images: Images) -> None:
+    """Gives a task the needs that belong to Kubernetes, and its retries."""
     from kfp import kubernetes
 
-    # kfp-kubernetes only writes to a task's platform_config. A compiled pipeline has no tasks, so this object is one.
-    task: Any = SimpleNamespace(platform_config={})
+    if needs.retries:
+        task.set_retry(
+            needs.retries.count,
+            backoff_duration=f"{needs.retries.backoff_seconds}s",
+            backoff_factor=needs.retries.factor,
+            backoff_max_duration=f"{needs.retries.within_seconds}s",
+        )
     if images.pull_secrets:
         kubernetes.set_image_pull_secrets(task, list(images.pull_secrets))
     if images.pull_policy:
@@ -132,12 +187,17 @@ def _on_kubernetes(needs: StepNeeds, images: Images) -> dict[str, Any]:
         kubernetes.use_config_map_as_env(task, config_map, variables)
     for label, value in needs.node_selector.items():
         kubernetes.add_node_selector(task, label, value)
-    for each in needs.tolerations:
+    for toleration in needs.tolerations:
         kubernetes.add_toleration(
-            task, each.key or None, each.operator, each.value or None, each.effect, toleration_seconds=each.seconds
+            task,
+            toleration.key or None,
+            toleration.operator,
+            toleration.value or None,
+            toleration.effect,
+            toleration_seconds=toleration.seconds,
         )
     for term in needs.affinity:
-        kubernetes.add_node_affinity(task, [each.model_dump() for each in term.match], weight=term.weight)
+        kubernetes.add_node_affinity(task, [requirement.model_dump() for requirement in term.match], weight=term.weight)
     for number, volume in enumerate(needs.volumes):
         name = f"volume-{number}"
         if volume.claim:
@@ -162,5 +222,16 @@ def _on_kubernetes(needs: StepNeeds, images: Images) -> dict[str, Any]:
         kubernetes.set_security_context(task, **rights)
     if needs.timeout_seconds:
         kubernetes.set_timeout(task, needs.timeout_seconds)
-    config: dict[str, Any] = task.platform_config.get("kubernetes", {})
-    return config
+
+
+def _of_the_run(cluster: Cluster) -> Any:
+    """Returns KFP's settings of the run as a whole."""
+    from kfp import dsl
+
+    ttl = cluster.ttl_seconds
+    return dsl.PipelineConfig(
+        ttl_seconds_after_finished=ttl.ended,
+        ttl_seconds_after_success=ttl.succeeded,
+        ttl_seconds_after_failure=ttl.failed,
+        active_deadline_seconds=cluster.deadline_seconds,
+    )

@@ -89,27 +89,27 @@ def _values(text: str, part: str, field: str, least: int, largest: int, names: M
             raise UserError(f"--cron {text!r}: {word} is no {field}: give a number from {least} to {largest}")
         return value
 
-    found = re.fullmatch(r"(?:[*?]|(\w+)(?:-(\w+))?)(?:/(\d+))?", part, re.ASCII)
-    if not found or (found[3] and not int(found[3])):
+    match = re.fullmatch(r"(?:[*?]|(\w+)(?:-(\w+))?)(?:/(\d+))?", part, re.ASCII)
+    if not match or (match[3] and not int(match[3])):
         raise UserError(f"--cron {text!r}: cannot read {part!r} as the {field}")
-    first = number(found[1]) if found[1] else least
-    last = number(found[2]) if found[2] else first if found[1] and not found[3] else largest
+    first = number(match[1]) if match[1] else least
+    last = number(match[2]) if match[2] else first if match[1] and not match[3] else largest
     if first > last:
         raise UserError(f"--cron {text!r}: {part} goes backwards: write two ranges with a comma between them")
-    return range(first, last + 1, int(found[3] or 1))
+    return range(first, last + 1, int(match[3] or 1))
 
 
 def _seconds(text: str) -> int:
-    found = re.fullmatch(r"(?:(\d{1,4})d)?(?:(\d{1,4})h)?(?:(\d{1,5})m)?", text.strip(), re.ASCII)
-    days, hours, minutes = (int(part or 0) for part in found.groups()) if found else (0, 0, 0)
+    match = re.fullmatch(r"(?:(\d{1,4})d)?(?:(\d{1,4})h)?(?:(\d{1,5})m)?", text.strip(), re.ASCII)
+    days, hours, minutes = (int(part or 0) for part in match.groups()) if match else (0, 0, 0)
     if not (seconds := ((days * 24 + hours) * 60 + minutes) * 60):
         raise UserError(f"--every {text}: write it as 30m, 24h, 7d or 1d12h, at least a minute")
     return seconds
 
 
-def scheduled(found: Any) -> Scheduled:
+def scheduled(answer: Any) -> Scheduled:
     """Returns what the server's answer says about a recurring run."""
-    trigger = found.trigger
+    trigger = answer.trigger
     when = ""
     if trigger and trigger.cron_schedule:
         fields = str(trigger.cron_schedule.cron).split()
@@ -117,12 +117,12 @@ def scheduled(found: Any) -> Scheduled:
     elif trigger and trigger.periodic_schedule:
         when = f"every {_length(int(trigger.periodic_schedule.interval_second))}"
     return Scheduled(
-        schedule_id=str(found.recurring_run_id),
-        name=printable(str(found.display_name)),
+        schedule_id=str(answer.recurring_run_id),
+        name=printable(str(answer.display_name)),
         when=printable(when),
-        state=str(found.status or "").lower(),
-        created=found.created_at,
-        at_once=str(found.max_concurrency or ""),
+        state=str(answer.status or "").lower(),
+        created=answer.created_at,
+        at_once=str(answer.max_concurrency or ""),
     )
 
 

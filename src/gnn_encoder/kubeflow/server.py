@@ -19,10 +19,9 @@ from urllib.parse import urlsplit
 import certifi
 
 from gnn_encoder.errors import UserError, one_line, without_password
+from gnn_encoder.kubeflow.cluster import Cluster
 from gnn_encoder.kubeflow.cluster_run import ClusterRun, cluster_run
 from gnn_encoder.kubeflow.schedule import Schedule, Scheduled, scheduled
-from gnn_encoder.runs import launch
-from gnn_encoder.settings.cluster import Cluster
 
 # Environment variables. All except the first belong to KFP, OpenSSL and requests.
 TOKEN, TOKEN_FILE = "GNN_ENCODER_KFP_TOKEN", "KF_PIPELINES_SA_TOKEN_PATH"
@@ -77,20 +76,18 @@ class Server:
         if several_users and not namespace:
             raise UserError(f"{self.host} has several users: say `namespace` in the cluster file")
 
-    def submit(self, package: Sequence[Any], arguments: launch.Arguments, cluster: Cluster, name: str) -> str:
+    def submit(self, package: Sequence[Any], cluster: Cluster, name: str) -> str:
         """Starts a run of a package (see `package.package`) with a name; returns the run's id."""
         from kfp_server_api import V2beta1Run
 
-        run = V2beta1Run(display_name=name, **self._sent(package, arguments, cluster))
+        run = V2beta1Run(display_name=name, **self._sent(package, cluster))
         try:
             with self._errors_in_a_line():
                 return str(self._runs.run_service_create_run(run).run_id)
         except Unanswered as error:
             raise UserError(f"{error}; {name} may have started all the same: see gnn-encoder runs") from None
 
-    def schedule(
-        self, package: Sequence[Any], arguments: launch.Arguments, cluster: Cluster, schedule: Schedule
-    ) -> str:
+    def schedule(self, package: Sequence[Any], cluster: Cluster, schedule: Schedule) -> str:
         """Creates a recurring run of a package; returns its id. Raises UserError if the experiment has its name."""
         import kfp_server_api as kfp
 
@@ -108,7 +105,7 @@ class Server:
             max_concurrency=str(schedule.at_once),
             no_catchup=not schedule.catch_up,
             namespace=self._namespace or None,
-            **self._sent(package, arguments, cluster),
+            **self._sent(package, cluster),
         )
         try:
             with self._errors_in_a_line():
@@ -126,7 +123,7 @@ class Server:
             listed = self._schedules.recurring_run_service_list_recurring_runs(
                 experiment_id=number, page_size=200, sort_by="created_at desc", **more
             )
-            return [scheduled(each) for each in listed.recurring_runs or []]
+            return [scheduled(recurring_run) for recurring_run in listed.recurring_runs or []]
 
     def unschedule(self, schedule_id: str) -> None:
         """Deletes a recurring run. Its runs stay, also those that are running, which KFP would delete otherwise."""
@@ -144,13 +141,13 @@ class Server:
             if not (number := self._experiment(experiment)):
                 return []
             listed = self._runs.run_service_list_runs(experiment_id=number, page_size=limit, sort_by="created_at desc")
-            return [cluster_run(each) for each in listed.runs or []]
+            return [cluster_run(run) for run in listed.runs or []]
 
     def page(self, run_id: str, kind: str = "runs") -> str:
         """Returns the address of a run's page, or of a recurring run's if `kind` is `recurringrun`."""
         return f"{(os.environ.get(PAGES) or self.host).rstrip('/')}/#/{kind}/details/{run_id}"
 
-    def _sent(self, package: Sequence[Any], arguments: launch.Arguments, cluster: Cluster) -> dict[str, Any]:
+    def _sent(self, package: Sequence[Any], cluster: Cluster) -> dict[str, Any]:
         """Returns what a run and a recurring run have in common; creates the experiment if it does not exist."""
         from kfp_server_api import V2beta1Experiment, V2beta1RuntimeConfig
 
@@ -163,16 +160,14 @@ class Server:
         return {
             "experiment_id": experiment,
             "pipeline_spec": {"pipeline_spec": spec, "platform_spec": platform[0]} if platform else spec,
-            "runtime_config": V2beta1RuntimeConfig(
-                pipeline_root=cluster.pipeline_root or None, parameters=dict(arguments)
-            ),
+            "runtime_config": V2beta1RuntimeConfig(pipeline_root=cluster.pipeline_root or None, parameters={}),
             "service_account": cluster.service_account or None,
         }
 
     def _experiment(self, name: str) -> str:
         """Returns the id of the experiment with a name, empty if there is none."""
-        found = self._experiments.experiment_service_list_experiments(namespace=self._namespace, filter=_equals(name))
-        return found.experiments[0].experiment_id if found.experiments else ""
+        listed = self._experiments.experiment_service_list_experiments(namespace=self._namespace, filter=_equals(name))
+        return listed.experiments[0].experiment_id if listed.experiments else ""
 
     @contextmanager
     def _errors_in_a_line(self) -> Iterator[None]:
@@ -227,7 +222,7 @@ def follow(server: Server, run_id: str, show: Callable[[str], None]) -> ClusterR
             failing_since = None
             for step, state in run.steps.items():
                 if seen.get(step) != state:
-                    show(f"{time.strftime('%H:%M:%S')}  {step:<22} {state.lower()}")
+                    show(f"{time.strftime('%H:%M:%S')}  {step:<42} {state.lower()}")
             seen |= run.steps
             terminated = terminated or run.terminated
             if run.state in FINAL:

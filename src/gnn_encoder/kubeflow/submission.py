@@ -8,23 +8,27 @@ from pathlib import Path
 import typer
 
 from gnn_encoder.data import FOLDERS, open_source
+from gnn_encoder.engines.pipelines import check_heads, dataset_override, dated
+from gnn_encoder.engines.provenance import BACKBONES, graph_arguments
+from gnn_encoder.engines.reranking import reranking_settings
 from gnn_encoder.errors import UserError
+from gnn_encoder.flow.arguments import ORIGIN, StepArguments
+from gnn_encoder.flow.graph import Given, Graph
+from gnn_encoder.kubeflow.cluster import Cluster
 from gnn_encoder.kubeflow.cluster_run import DRIVER, ClusterRun
-from gnn_encoder.kubeflow.package import package, package_arguments
+from gnn_encoder.kubeflow.components import step_of_task
+from gnn_encoder.kubeflow.package import package
 from gnn_encoder.kubeflow.schedule import Schedule
 from gnn_encoder.kubeflow.server import Server, follow
+from gnn_encoder.models.check import check_models
+from gnn_encoder.pipelines.rerank import rerank
+from gnn_encoder.pipelines.train import train
 from gnn_encoder.promotion.registry import Registry, open_registry
-from gnn_encoder.runs import launch
-from gnn_encoder.runs.pipelines import check_heads, dataset_override, dated
-from gnn_encoder.runs.provenance import BACKBONES, step_arguments
-from gnn_encoder.runs.reranking import every_reranking_call, reranking_arguments, reranking_settings
-from gnn_encoder.settings.calls import CLUSTER_STEPS, ON_CLUSTERS, calls
-from gnn_encoder.settings.cluster import Cluster
 from gnn_encoder.settings.first_stage import BM25, POOL
-from gnn_encoder.settings.pipeline import BY_TRAINER, ORIGIN, PIPELINES, Call, Settings, StepArguments
+from gnn_encoder.settings.pipeline import Settings
 from gnn_encoder.settings.presets import load_settings
 from gnn_encoder.settings.reranking import MADE_WORD_VECTORS
-from gnn_encoder.storage import is_remote
+from gnn_encoder.storage.s3 import SCHEME, is_remote
 from gnn_encoder.tracking.context import CHECKPOINTS
 
 STORE = "MLFLOW_TRACKING_URI"
@@ -49,19 +53,26 @@ class ClusterTraining:
             )
         return open_registry(uri, self.settings.promote.model_name)
 
-    def arguments(self, registry: str = "") -> dict[str, str | list[str]]:
-        """Returns the arguments of the steps; for `registry` see `runs.pipelines.Training`."""
-        return step_arguments(self.settings, PIPELINES["train"], registry=f"{self._store} {registry}".strip())
+    @property
+    def graph(self) -> Graph:
+        """The run's calls."""
+        return train(self.settings)
 
-    def start(self, server: Server, arguments: launch.Arguments) -> str:
+    def arguments(self, registry: str = "") -> dict[str, StepArguments]:
+        """Returns the arguments of the calls; for `registry` see `engines.pipelines.Training`."""
+        return graph_arguments(self.graph, registry=f"{self._store} {registry}".strip())
+
+    def start(self, server: Server, arguments: Mapping[str, StepArguments]) -> str:
         """Submits the pipeline and prints the run's page; returns the run's id."""
+        check_models(self.graph.nodes)
         check_heads(self.settings)
-        return _start("train", dated(Path(self.preset).stem), server, arguments, self.cluster)
+        return _start(self.graph, dated(Path(self.preset).stem), server, arguments, self.cluster)
 
     def schedule(self, server: Server, schedule: Schedule) -> None:
         """Creates a recurring run of the pipeline and prints its page."""
+        check_models(self.graph.nodes)
         check_heads(self.settings)
-        _schedule("train", server, schedule, self.arguments(), self.cluster)
+        _schedule(self.graph, server, schedule, self.arguments(), self.cluster)
 
     @property
     def _store(self) -> str:
@@ -69,14 +80,13 @@ class ClusterTraining:
 
 
 def training(cluster: Cluster, preset: str, dataset: str | None, overrides: Iterable[str]) -> ClusterTraining:
-    """Returns the training pipeline of a preset for a cluster; for this machine see `runs.pipelines.training`.
+    """Returns the training pipeline of a preset for a cluster; for this machine see `engines.pipelines.training`.
 
     Raises UserError for a step without an image, a setting that names a folder of this machine, a training with more
     processes than GPUs, and a bundle that later runs cannot read. No request is sent to a store or a hub.
     """
-    _check_images("train", cluster)
     settings = load_settings(preset, [*overrides, *dataset_override(dataset)])
-    _check(settings, calls(settings, PIPELINES["train"]), cluster)
+    _check(settings, train(settings), cluster)
     readable_later = settings.promote.bundle_store or is_remote(cluster.pipeline_root)
     if STORE in cluster.needs("promote").variables and not readable_later:
         raise UserError(
@@ -95,17 +105,25 @@ class ClusterReranking:
     systems: Sequence[str]
     cluster: Cluster
 
-    def arguments(self) -> launch.Arguments:
-        """Returns the pipeline's arguments."""
-        return reranking_arguments(self.settings, self.systems)
+    @property
+    def graph(self) -> Graph:
+        """The run's calls."""
+        bundle = self.settings.first_stage.bundle
+        return rerank(self.settings, self.systems, bundle=Given(bundle) if bundle else None)
 
-    def start(self, server: Server, arguments: launch.Arguments) -> str:
+    def arguments(self) -> dict[str, StepArguments]:
+        """Returns the arguments of the calls."""
+        return graph_arguments(self.graph)
+
+    def start(self, server: Server, arguments: Mapping[str, StepArguments]) -> str:
         """Submits the pipeline and prints the run's page; returns the run's id."""
-        return _start("rerank", dated(f"rerank-{Path(self.preset).stem}"), server, arguments, self.cluster)
+        check_models(self.graph.nodes)
+        return _start(self.graph, dated(f"rerank-{Path(self.preset).stem}"), server, arguments, self.cluster)
 
     def schedule(self, server: Server, schedule: Schedule) -> None:
         """Creates a recurring run of the pipeline and prints its page."""
-        _schedule("rerank", server, schedule, self.arguments(), self.cluster)
+        check_models(self.graph.nodes)
+        _schedule(self.graph, server, schedule, self.arguments(), self.cluster)
 
 
 def reranking(
@@ -120,28 +138,26 @@ def reranking(
 
     Raises UserError as `training`, and for a first stage or word vectors on this machine.
     """
-    _check_images("rerank", cluster)
     settings = reranking_settings(preset, dataset, overrides, first_stage)
-    _check(settings, every_reranking_call(settings, systems), cluster)
-    return ClusterReranking(preset, settings, systems, cluster)
+    job = ClusterReranking(preset, settings, systems, cluster)
+    _check(settings, job.graph, cluster)
+    return job
 
 
-def _check_images(pipeline: str, cluster: Cluster) -> None:
-    if unnamed := next((step for step in ON_CLUSTERS[pipeline] if not cluster.image(step)), ""):
+def _check(settings: Settings, graph: Graph, cluster: Cluster) -> None:
+    """Raises UserError for a step without an image, what no pod can read, too many processes for the GPUs, and nodes
+    without Kubeflow Trainer or a common store."""
+    if unnamed := next((node.step for node in graph.nodes if not cluster.image(node.step)), ""):
         raise UserError(
             f"no image for {unnamed}: name one that the cluster can pull in the cluster file under images.cpu, as "
             "registry.example.com/gnn-encoder-python:0.1.0"
         )
-
-
-def _check(settings: Settings, made: Mapping[str, Call], cluster: Cluster) -> None:
-    """Raises UserError for what no pod can read, too many processes for the GPUs, and nodes without a common store."""
     local = []
     if not is_remote(settings.ingest.dataset) and open_source(settings.ingest).format in FOLDERS:
         local.append(settings.ingest.dataset)
     if settings.ingest.labels:
         local.append(settings.ingest.labels)
-    for step, values in ((call.step, call.settings) for call in made.values() if call.asked):
+    for step, values in ((node.step, node.settings) for node in graph.nodes):
         local += [model for name in BACKBONES if (model := getattr(values, name, "")) and Path(model).is_dir()]
         named = getattr(values, "bundle", "") or getattr(values, "source", ""), getattr(values, "word_vectors", "")
         local += [name for name in named if not is_remote(name) and name not in ("", BM25, POOL, *MADE_WORD_VECTORS)]
@@ -149,15 +165,17 @@ def _check(settings: Settings, made: Mapping[str, Call], cluster: Cluster) -> No
         if gpu and processes != "auto" and processes > gpu.count:
             raise UserError(f"{step}.processes = {processes}: the cluster file gives the step {gpu.count} GPU(s)")
         nodes = getattr(values, "nodes", 1)
-        if nodes > 1 and step in BY_TRAINER and not cluster.trainer:
+        if nodes > 1 and not cluster.trainer:
             raise UserError(
-                f"{step}.nodes = {nodes}: only Kubeflow Trainer starts the nodes of a re-ranker: set trainer in the "
-                f"cluster file, or {step}.processes instead"
+                f"{step}.nodes = {nodes}: Kubeflow Trainer starts the nodes: set trainer in the cluster file, or "
+                f"{step}.processes instead"
             )
-        if nodes > 1 and CHECKPOINTS not in cluster.needs(step).variables:
+        needs = cluster.needs(step)
+        where = needs.environment.get(CHECKPOINTS, "" if CHECKPOINTS not in needs.variables else SCHEME)
+        if nodes > 1 and not is_remote(where):
             raise UserError(
-                f"{step}.nodes = {nodes}: the nodes meet where the checkpoints are: name a store that all pods see, in "
-                f"the cluster file under defaults.environment.{CHECKPOINTS}"
+                f"{step}.nodes = {nodes}: the pods of a TrainJob read and write beside the checkpoints: name an "
+                f"s3:// address in the cluster file under defaults.environment.{CHECKPOINTS}"
             )
     if local:
         how = "put it into an object store and name its s3:// address"
@@ -166,26 +184,25 @@ def _check(settings: Settings, made: Mapping[str, Call], cluster: Cluster) -> No
         raise UserError(f"{local[0]} lies on this machine, where no pod can read it: {how}")
 
 
-def _start(pipeline: str, name: str, server: Server, arguments: launch.Arguments, cluster: Cluster) -> str:
-    run_id = server.submit(package(pipeline, cluster), package_arguments(arguments, cluster), cluster, name)
+def _start(graph: Graph, name: str, server: Server, arguments: Mapping[str, StepArguments], cluster: Cluster) -> str:
+    run_id = server.submit(package(graph, arguments, cluster), cluster, name)
     typer.echo(f"submitted  {name}\nrun        {server.page(run_id)}")
     return run_id
 
 
-def _schedule(pipeline: str, server: Server, schedule: Schedule, arguments: launch.Arguments, cluster: Cluster) -> None:
+def _schedule(
+    graph: Graph, server: Server, schedule: Schedule, arguments: Mapping[str, StepArguments], cluster: Cluster
+) -> None:
     """Creates a recurring run. KFP's cache is off in its runs, whatever the cluster file says.
 
     All its runs have the arguments of today. The cache compares arguments, not data, so it would take every step from
     the first run, although the data may have changed. And `promote` would tag each version with today's digest of the
     data, so this digest is left out; then `retrain` cannot know what the version was trained on, and trains.
     """
-    arguments = dict(package_arguments(arguments, cluster))
-    if isinstance(text := arguments.get("promote"), str):
-        call = StepArguments.model_validate_json(text)
-        call.source_digests.pop(ORIGIN[0])
-        arguments["promote"] = call.model_dump_json()
+    if "promote" in arguments:
+        arguments["promote"].source_digests.pop(ORIGIN[0])
     uncached = cluster.model_copy(update={"caching": False})
-    number = server.schedule(package(pipeline, uncached), arguments, uncached, schedule)
+    number = server.schedule(package(graph, arguments, uncached), uncached, schedule)
     typer.echo(f"scheduled  {schedule.name}\npage       {server.page(number, 'recurringrun')}")
 
 
@@ -218,12 +235,10 @@ def _reasons(run: ClusterRun, namespace: str) -> Iterator[str]:
         yield "somebody terminated the run"
         return
     for task, pod in run.failed.items():
-        step = task.removesuffix(DRIVER).replace("-", "_")
+        step = task.removesuffix(DRIVER)
         what = step
         if task.endswith(DRIVER):
-            of = (
-                f"{step}, which prepares its pod," if launch.step_of(step) in CLUSTER_STEPS else "a loop or a condition"
-            )
+            of = f"{step}, which prepares its pod," if step_of_task(step) else "an importer"
             what = f"KFP's driver of {'the run' if step == 'root' else of}"
         where = f"kubectl logs -n {namespace} {pod} -c main"
         if not pod:

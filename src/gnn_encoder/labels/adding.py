@@ -66,10 +66,10 @@ def remove_labels(path: Path, wanted: Sequence[Wanted]) -> Outcome:
         run = opened(Bundle.read(path))
         labels = [(folded(label.query), label.passage_id) for label in run.known.labels]
         staying = set(labels)
-        for each in wanted:
-            label = folded(each.query), each.passage_id
+        for request in wanted:
+            label = folded(request.query), request.passage_id
             if label not in staying:
-                raise each.refused("no such label was added: see gnn-encoder labels list")
+                raise request.refused("no such label was added: see gnn-encoder labels list")
             staying.remove(label)
         kept = [known for known, label in zip(run.known.labels, labels, strict=True) if label in staying]
         return _changed(run, versions, kept, began)
@@ -126,16 +126,18 @@ def with_vectors(run: FinishedRun, nodes: AddedNodes, former: Changes | None) ->
 
 
 def _differing(run: FinishedRun, nodes: AddedNodes, former: AddedNodes | None) -> np.ndarray:
-    """Returns the passages with an edge, before or now, of a query whose edges are not those before; int64, ascending.
+    """Returns the passages that have or had an edge to a query with changed edges; int64, ascending.
 
-    Before, the queries of `former` had its edges, and all others those of the run's graph.
+    The earlier edges of a query in `former` are there. Those of other queries are in the run's graph.
     """
     every = [nodes, former] if former else [nodes]
     edges: list[dict[str, Edges]] = [
-        {name: edges_of(each.edges[i], each.labelled[i]) for i, name in enumerate(each.ids)} for each in every
+        {name: edges_of(added.edges[i], added.labelled[i]) for i, name in enumerate(added.ids)} for added in every
     ]
     stored = {
-        name: run.stored_edges(int(node)) for each in every for name, node in zip(each.ids, each.replaced, strict=True)
+        name: run.stored_edges(int(node))
+        for added in every
+        for name, node in zip(added.ids, added.replaced, strict=True)
     }
     passages: set[int] = set()
     for name in stored:

@@ -121,10 +121,10 @@ def label_curve(
             vectors[:] = plain
             reached = np.unique(graph.edges[kept])
             every.only(kept).write(vectors, reached[reached >= 0].astype(np.int64), encoding.passages)
-            own = train.where(np.isin(train.query, graph.queries[kept]))
+            kept_labels = train.where(np.isin(train.query, graph.queries[kept]))
             values.append(dev.figures(run, vectors) - before)
-            warm.append(dev.warm(own.passage))
-            labels.append(len(own.query))
+            warm.append(dev.warm(kept_labels.passage))
+            labels.append(len(kept_labels.query))
         gains, is_warm = np.stack(values), np.stack(warm)
         (low,), (high,) = bootstrap_intervals(gains.mean(axis=0)[:, None], RESAMPLES, seed)
         points.append(

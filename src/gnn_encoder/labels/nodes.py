@@ -113,12 +113,12 @@ def changed_nodes(run: FinishedRun, labels: Sequence[AddedLabel], former: AddedN
         [passage for query in ids for passage in (*before.get(query, []), *now.get(query, []))]
     )
     nodes = np.array([run.node_of(query) for query in ids], np.int64)
-    known = {query: place for place, query in enumerate(former.ids)} if former else {}
+    known = {query: row for row, query in enumerate(former.ids)} if former else {}
     retrieved = _retrieved(run, [texts[query] for query in ids], nodes, [known.get(query, -1) for query in ids], former)
     edges = []
     for query, node, near in zip(ids, nodes.tolist(), retrieved, strict=True):
-        own = {rows[passage] for passage in before.get(query, []) if passage in rows}
-        positives = sorted(_positives(run, node) - own) + [rows[passage] for passage in now.get(query, [])]
+        added_before = {rows[passage] for passage in before.get(query, []) if passage in rows}
+        positives = sorted(_positives(run, node) - added_before) + [rows[passage] for passage in now.get(query, [])]
         gone = not positives and AddedLabel(query, texts[query], "").is_new_query
         edges.append({} if gone else _joined(near, positives, run.graph_settings.edge_kinds))
     return _with_vectors(run, ids, [texts[query] for query in ids], nodes, edges, former, known)
@@ -147,7 +147,7 @@ def _joined(near: np.ndarray, positives: Sequence[int], kinds: frozenset[str]) -
 
 
 def _retrieved(
-    run: FinishedRun, texts: Sequence[str], nodes: np.ndarray, places: Sequence[int], former: AddedNodes | None
+    run: FinishedRun, texts: Sequence[str], nodes: np.ndarray, former_rows: Sequence[int], former: AddedNodes | None
 ) -> list[np.ndarray]:
     """Returns the retrieved passages of each query: stored ones, or M_de's first for a query that is new."""
     graph, settings = run.sources.graph, run.graph_settings
@@ -157,18 +157,18 @@ def _retrieved(
         return near
     k = min(settings.neighbors, len(run.bundle.passages))
     new = []
-    for i, (node, place) in enumerate(zip(nodes.tolist(), places, strict=True)):
+    for i, (node, former_row) in enumerate(zip(nodes.tolist(), former_rows, strict=True)):
         if node >= 0:
             near[i] = graph.edges[node, :k] if trained[node] else near[i]
-        elif former and place >= 0 and (former.edges[place, :k] >= 0).all():
-            near[i] = former.edges[place, :k]
+        elif former and former_row >= 0 and (former.edges[former_row, :k] >= 0).all():
+            near[i] = former.edges[former_row, :k]
         else:
             new.append(i)
     if new:
         encoder = DualEncoder.load_query_encoder(run.model("dual_encoder"))
-        asked = encode_texts(encoder, [texts[i] for i in new], **settings.speed)
+        query_vectors = encode_texts(encoder, [texts[i] for i in new], **settings.speed)
         vectors = read_vectors(run._beside("passage_vectors"))
-        for i, row in zip(new, exact.search(vectors, asked, k)[1], strict=True):
+        for i, row in zip(new, exact.search(vectors, query_vectors, k)[1], strict=True):
             near[i] = row
     return near
 
@@ -184,21 +184,23 @@ def _with_vectors(
 ) -> AddedNodes:
     """Returns the nodes with h_q, edge features and self-loops."""
     graph, encoding = run.sources.graph, run.sources.encoding
-    places = np.array([known.get(query, -1) for query in ids], np.int64)
-    width = max([len(each) for each in edges], default=0) or 1
+    former_rows = np.array([known.get(query, -1) for query in ids], np.int64)
+    width = max([len(of_query) for of_query in edges], default=0) or 1
     array, labelled = np.full((len(ids), width), -1, np.int32), np.zeros((len(ids), width), bool)
-    for i, each in enumerate(edges):
-        array[i, : len(each)], labelled[i, : len(each)] = list(each), list(each.values())
+    for i, of_query in enumerate(edges):
+        array[i, : len(of_query)], labelled[i, : len(of_query)] = list(of_query), list(of_query.values())
 
-    def reused(stored: Rows, own: np.ndarray | None, made: Callable[[list[int]], np.ndarray]) -> np.ndarray:
+    def reused(
+        stored: Rows, former_values: np.ndarray | None, compute: Callable[[list[int]], np.ndarray]
+    ) -> np.ndarray:
         """A row per query: of the graph, of `former`, or made for the remaining queries."""
         out = np.empty((len(ids), stored.shape[1]), stored.dtype)
         out[nodes >= 0] = stored[nodes[nodes >= 0]]
-        old = (nodes < 0) & (places >= 0)
-        if own is not None:
-            out[old] = own[places[old]]
-        if new := np.flatnonzero((nodes < 0) & (places < 0)).tolist():
-            out[new] = made(new)
+        old = (nodes < 0) & (former_rows >= 0)
+        if former_values is not None:
+            out[old] = former_values[former_rows[old]]
+        if new := np.flatnonzero((nodes < 0) & (former_rows < 0)).tolist():
+            out[new] = compute(new)
         return out
 
     def encoded(new: list[int]) -> np.ndarray:
@@ -209,8 +211,8 @@ def _with_vectors(
     features, scales = _features(run, ids, texts, nodes, array, former, known, scorer)
     loops = None
     if graph.query_loops is not None:
-        own_loops = former.loops if former else None
-        loops = reused(graph.query_loops, own_loops, lambda new: scorer.loops([texts[i] for i in new]))
+        former_loops = former.loops if former else None
+        loops = reused(graph.query_loops, former_loops, lambda new: scorer.loops([texts[i] for i in new]))
     vectors = reused(encoding.queries, former.vectors if former else None, encoded)
     return AddedNodes(ids, texts, nodes, vectors, array, labelled, features, scales, loops)
 
@@ -233,8 +235,8 @@ def _features(
     scales = None if graph.scales is None else np.zeros(edges.shape, graph.scales.dtype)
     missing = []
     for i, slot in zip(*np.nonzero(edges >= 0), strict=True):
-        node, place = nodes[i], known.get(ids[i], -1)
-        for at, of in ((place, former), (node, graph)):
+        node, former_row = nodes[i], known.get(ids[i], -1)
+        for at, of in ((former_row, former), (node, graph)):
             if of is None or at < 0 or of.features is None:
                 continue
             if len(slots := np.flatnonzero(of.edges[at] == edges[i, slot])):

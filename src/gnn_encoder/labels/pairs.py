@@ -71,18 +71,20 @@ def with_pairs(run: LabelledRun, labels: Sequence[AddedLabel]) -> tuple[Changes 
 
 
 def changed_pairs(run: LabelledRun, labels: Sequence[AddedLabel]) -> ChangedPairs:
-    """Returns the labelled queries of the passages whose labelled queries change if exactly `labels` are in the data.
+    """Returns the passages that gain or lose a labelled query if exactly `labels` are in the data, and their queries.
 
-    The labels that the dataset has read before (`Dataset.added`) and that are not among `labels` are taken out.
+    A label that the dataset has read before (`Dataset.added`) is taken out if it is not among `labels`.
     """
-    before, now = ({(each.query_id, each.passage_id): each for each in some} for some in (run.dataset.added, labels))
+    before, now = (
+        {(label.query_id, label.passage_id): label for label in some} for some in (run.dataset.added, labels)
+    )
     gone = [label for key, label in before.items() if key not in now]
     new = [label for key, label in now.items() if key not in before]
     rows = run.known.passage_rows([label.passage_id for label in (*gone, *new)])
     gone, new = ([label for label in some if label.passage_id in rows] for some in (gone, new))
     stored, numbers = run.labelled.of_run, run.labelled.rows_of([label.query_id for label in (*gone, *new)])
     texts = {label.query_id: label.query for label in new if label.query_id not in numbers}
-    numbers |= {query: len(stored.vectors) + place for place, query in enumerate(texts)}
+    numbers |= {query: len(stored.vectors) + position for position, query in enumerate(texts)}
 
     def queries_of(passage: int) -> set[int]:
         return set(stored.query[stored.indptr[passage] : stored.indptr[passage + 1]].tolist())
@@ -92,31 +94,35 @@ def changed_pairs(run: LabelledRun, labels: Sequence[AddedLabel]) -> ChangedPair
         queries[rows[label.passage_id]].discard(numbers.get(label.query_id, -1))
     for label in new:
         queries[rows[label.passage_id]].add(numbers[label.query_id])
-    changed = {passage: sorted(own) for passage, own in queries.items() if own != queries_of(passage)}
+    changed = {
+        passage: sorted(query_numbers)
+        for passage, query_numbers in queries.items()
+        if query_numbers != queries_of(passage)
+    }
     indptr = np.cumsum([0, *map(len, changed.values())], dtype=np.int64)
-    query = np.array([number for own in changed.values() for number in own], np.int32)
+    query = np.array([number for query_numbers in changed.values() for number in query_numbers], np.int32)
     passages = np.array(list(changed), np.int64)
     return ChangedPairs(list(texts), list(texts.values()), _new_vectors(run, texts), passages, indptr, query)
 
 
 def _new_vectors(run: LabelledRun, texts: dict[str, str]) -> np.ndarray:
-    """Returns the vectors fp32 [a, d] of queries {id: text}: those that the bundle has already, others are encoded."""
+    """Returns the vectors fp32 [a, d] of queries {id: text}; encodes the queries without a vector in the bundle."""
     former = run.bundle.changes.pairs if run.bundle.changes else None
     known = dict(zip(former.ids, former.vectors, strict=True)) if former else {}
     if missing := [query for query in texts if query not in known]:
         encoder = TextEncoder.load(run.bundle.query_encoder_path)
-        made = encode_texts(encoder, [texts[query] for query in missing], **encoded_by(run.bundle).speed)
-        known |= dict(zip(missing, made, strict=True))
+        new_vectors = encode_texts(encoder, [texts[query] for query in missing], **encoded_by(run.bundle).speed)
+        known |= dict(zip(missing, new_vectors, strict=True))
     vectors = np.empty((len(texts), run.bundle.stored_vectors.shape[1]), np.float32)
-    for place, query in enumerate(texts):
-        vectors[place] = known[query]
+    for row, query in enumerate(texts):
+        vectors[row] = known[query]
     return vectors
 
 
 def _vectors(run: LabelledRun, pairs: ChangedPairs) -> np.ndarray:
     """Returns the vector fp32 [e, d] of the query of each pair."""
     stored = run.labelled.of_run.vectors
-    vectors, own = np.empty((len(pairs.query), stored.shape[1]), np.float32), pairs.query >= len(stored)
-    vectors[~own] = stored[pairs.query[~own]]
-    vectors[own] = pairs.vectors[pairs.query[own] - len(stored)]
+    vectors, is_new = np.empty((len(pairs.query), stored.shape[1]), np.float32), pairs.query >= len(stored)
+    vectors[~is_new] = stored[pairs.query[~is_new]]
+    vectors[is_new] = pairs.vectors[pairs.query[is_new] - len(stored)]
     return vectors

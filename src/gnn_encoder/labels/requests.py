@@ -35,8 +35,8 @@ class Wanted:
     def refused(self, why: str) -> UserError:
         """Returns the error for this label."""
         query = self.query if len(self.query) <= SHOWN else f"{self.query[:SHOWN]}…"
-        place = f"{self.where}: " if self.where else ""
-        return UserError(f"{place}{printable(query)!r}, passage {printable(self.passage_id)!r}: {why}")
+        prefix = f"{self.where}: " if self.where else ""
+        return UserError(f"{prefix}{printable(query)!r}, passage {printable(self.passage_id)!r}: {why}")
 
 
 def read_wanted(path: Path) -> list[Wanted]:
@@ -103,14 +103,14 @@ class Known:
             UserError: an empty query, an unknown passage, a label that exists or contradicts the data, or the words of
                 a dev or test query.
         """
-        wanted = [Wanted(each.query.strip(), each.passage_id, each.where) for each in wanted]
-        for each in wanted:
+        wanted = [Wanted(request.query.strip(), request.passage_id, request.where) for request in wanted]
+        for request in wanted:
             try:
-                "".join((each.query, each.passage_id)).encode()
+                "".join((request.query, request.passage_id)).encode()
             except UnicodeEncodeError:
-                raise each.refused("the label is not UTF-8") from None
-            if is_blank(each.query):
-                raise each.refused("the query is empty: give some words")
+                raise request.refused("the label is not UTF-8") from None
+            if is_blank(request.query):
+                raise request.refused("the query is empty: give some words")
         passages, queries = (
             self.passage_rows([w.passage_id for w in wanted]),
             self.query_rows([w.query for w in wanted]),
@@ -121,31 +121,31 @@ class Known:
             {(folded(label.query), label.passage_id) for label in some} for some in (self.labels, self.dataset.added)
         )
         now, labels = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), []
-        for each in wanted:
-            if each.passage_id not in passages:
-                raise each.refused("the bundle has no such passage")
-            rows, form = queries[each.query], folded(each.query)
-            label = form, each.passage_id
+        for request in wanted:
+            if request.passage_id not in passages:
+                raise request.refused("the bundle has no such passage")
+            rows, form = queries[request.query], folded(request.query)
+            label = form, request.passage_id
             for row in rows:
                 if (split := splits[row].as_py()) != SPLITS[0]:
-                    raise each.refused(f"a {split} query has these words, and what measures must not train")
+                    raise request.refused(f"a {split} query has these words, and what measures must not train")
             labelled = np.isin(self.dataset.qrels.query, rows) & (
-                self.dataset.qrels.passage == passages[each.passage_id]
+                self.dataset.qrels.passage == passages[request.passage_id]
             )
             if labelled.any() and (self.dataset.qrels.relevance[labelled] < 1).all():
-                raise each.refused("the data say that the passage is not relevant to this query: change that label")
+                raise request.refused("the data say that the passage is not relevant to this query: change that label")
             # A label of the data that was read from a file of added labels may have been removed since.
             if label in existing or (labelled.any() and label not in read):
-                raise each.refused("this label exists already")
+                raise request.refused("this label exists already")
             existing.add(label)
-            new = new_query_id(each.query), each.query
-            query_id, query = self._named(rows, each.query) if rows else added.setdefault(form, new)
-            labels.append(AddedLabel(query_id, query, each.passage_id, now))
+            new = new_query_id(request.query), request.query
+            query_id, query = self._named(rows, request.query) if rows else added.setdefault(form, new)
+            labels.append(AddedLabel(query_id, query, request.passage_id, now))
         return labels
 
     def _named(self, rows: Sequence[int], text: str) -> tuple[str, str]:
         """Returns id and text of one of some equal queries of the dataset: of the one with this very text, or the
         first."""
         texts = self.dataset.query_texts(np.asarray(rows))
-        place = texts.index(text) if text in texts else 0
-        return str(self.dataset.queries.column("query_id")[rows[place]].as_py()), texts[place]
+        index = texts.index(text) if text in texts else 0
+        return str(self.dataset.queries.column("query_id")[rows[index]].as_py()), texts[index]

@@ -113,11 +113,11 @@ def read_log(path: Path) -> dict[str, float]:
 
 
 class Suggestions:
-    """Suggestions for a finished run, with its dev queries; `given`: labels that were added, also to another bundle."""
+    """Suggestions for a finished run, with its dev queries; `added`: more added labels, of any bundle."""
 
-    def __init__(self, run: FinishedRun, dev: DevQueries, given: Sequence[AddedLabel] = ()) -> None:
+    def __init__(self, run: FinishedRun, dev: DevQueries, added: Sequence[AddedLabel] = ()) -> None:
         self._run, self._dev, self._vectors = run, dev, run.bundle.vectors
-        self._given = [*run.known.labels, *given]
+        self._added = [*run.known.labels, *added]
         self._now = dev.figures(run, self._vectors)
 
     def labelled_value(self, seed: int = 0) -> float:
@@ -129,12 +129,12 @@ class Suggestions:
         places = np.sort(np.random.default_rng(seed).choice(answered, count, replace=False))
         first = {int(row): int(np.flatnonzero(labels.query == row)[0]) for row in dev.rows[places]}
         texts = run.sources.dataset.query_texts(dev.rows[places])
-        own = [
+        simulated = [
             AddedLabel(new_query_id(text), text, ids[int(labels.passage[first[row]])].as_py())
             for row, text in zip(dev.rows[places].tolist(), texts, strict=True)
         ]
         former = run.bundle.changes
-        nodes = changed_nodes(run, [*run.known.labels, *own], former.nodes if former else None)
+        nodes = changed_nodes(run, [*run.known.labels, *simulated], former.nodes if former else None)
         changes, _ = with_vectors(run, nodes, None)
         vectors = np.array(self._vectors)
         vectors[changes.rows] = changes.vectors
@@ -147,14 +147,14 @@ class Suggestions:
         """
         run, value = self._run, self.labelled_value()
         known = run.known.query_rows(list(log))
-        added = {folded(label.query) for label in self._given}
+        added = {folded(label.query) for label in self._added}
         texts = [query for query in log if not known[query] and folded(query) not in added]
         if not texts:
             return [], value
         encoder = TextEncoder.load(run.bundle.query_encoder_path)
-        asked = encode_texts(encoder, texts, **run.encoding_settings.speed)
-        similarity, nearest = self._nearest(asked)
-        margin, first = self._margins(asked)
+        query_vectors = encode_texts(encoder, texts, **run.encoding_settings.speed)
+        similarity, nearest = self._nearest(query_vectors)
+        margin, first = self._margins(query_vectors)
         left_out = run.sources.dataset.identical[self._dev.rows]
         of_dev = (self._nearest(self._dev.vectors)[0], self._margins(self._dev.vectors, left_out)[0])
         expected = expected_figures((similarity, margin), of_dev, self._now)
@@ -167,9 +167,9 @@ class Suggestions:
         return [
             QuerySuggestion(
                 texts[i], counts[i], float(gains[i]), float(similarity[i]), float(margin[i]), float(expected[i]),
-                neighbours[place], hits.ids[place], hits.titles[place] or hits.texts[place],
+                neighbours[position], hits.ids[position], hits.titles[position] or hits.texts[position],
             )
-            for place, i in enumerate(best)
+            for position, i in enumerate(best)
         ], value  # fmt: skip
 
     def passages(self, gain: float, most: int, seed: int = 0) -> list[PassageSuggestion]:
@@ -182,7 +182,7 @@ class Suggestions:
         graph, data, encoding = run.sources.graph, run.sources.dataset, run.sources.encoding
         cold = np.ones(m, bool)
         cold[data.split_qrels("train").positive().passage] = False
-        cold[list(run.known.passage_rows([label.passage_id for label in self._given]).values())] = False
+        cold[list(run.known.passage_rows([label.passage_id for label in self._added]).values())] = False
         nodes = np.arange(len(graph.queries))
         if len(nodes) > ASKING:
             nodes = np.sort(np.random.default_rng(seed).choice(len(nodes), ASKING, replace=False))
@@ -205,32 +205,34 @@ class Suggestions:
             for i, row in enumerate(best.tolist())
         ]  # fmt: skip
 
-    def _nearest(self, asked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _nearest(self, query_vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Cosine with the nearest training query [a], and the query's node [a]."""
         stored = np.array(self._run.sources.encoding.queries, np.float32)
-        scores, nodes = exact.search(_unit(stored), _unit(asked), 1)
+        scores, nodes = exact.search(_unit(stored), _unit(query_vectors), 1)
         return scores[:, 0], nodes[:, 0]
 
-    def _hits(self, asked: np.ndarray, k: int, left_out: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    def _hits(
+        self, query_vectors: np.ndarray, k: int, left_out: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Scores [a, k] and rows [a, k] of the best passages; `left_out` [a]: passages that are the query itself."""
-        return search_without(partial(exact.search, self._vectors, asked), left_out, k)
+        return search_without(partial(exact.search, self._vectors, query_vectors), left_out, k)
 
-    def _margins(self, asked: np.ndarray, left_out: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    def _margins(self, query_vectors: np.ndarray, left_out: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Difference of the first two scores [a] (0 with a single passage), and the first passage [a]."""
-        scores, rows = self._hits(asked, min(2, len(self._vectors)), left_out)
+        scores, rows = self._hits(query_vectors, min(2, len(self._vectors)), left_out)
         return scores[:, 0] - scores[:, -1], rows[:, 0]
 
 
 def expected_figures(
-    asked: tuple[np.ndarray, np.ndarray], of_dev: tuple[np.ndarray, np.ndarray], figures: np.ndarray
+    of_queries: tuple[np.ndarray, np.ndarray], of_dev: tuple[np.ndarray, np.ndarray], figures: np.ndarray
 ) -> np.ndarray:
     """R(u) [a]: mean of the `figures` [d] of the dev queries in each query's cell.
 
     A cell is a third of the dev queries' similarities and a third of their margins. Both pairs of arrays are similarity
     and margin.
     """
-    cells, dev_cells = np.zeros(len(asked[0]), np.int64), np.zeros(len(figures), np.int64)
-    for values, dev_values in zip(asked, of_dev, strict=True):
+    cells, dev_cells = np.zeros(len(of_queries[0]), np.int64), np.zeros(len(figures), np.int64)
+    for values, dev_values in zip(of_queries, of_dev, strict=True):
         ends = np.quantile(dev_values, (1 / 3, 2 / 3))
         cells = 3 * cells + np.searchsorted(ends, values)
         dev_cells = 3 * dev_cells + np.searchsorted(ends, dev_values)

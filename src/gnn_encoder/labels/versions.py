@@ -93,7 +93,7 @@ class Versions:
 
     def _delete_all_but(self, kept: list[Path]) -> None:
         others = [Versions(link) for link in self.link.parent.iterdir() if link.is_symlink() and link != self.link]
-        kept = [*kept, *(folder for each in others for folder in each._chain())]
+        kept = [*kept, *(folder for other in others for folder in other._chain())]
         for folder in self._folder.iterdir():
             if folder.is_dir() and folder not in kept:
                 shutil.rmtree(folder, ignore_errors=True)

@@ -31,14 +31,14 @@ def freed(paths: Sequence[Path]) -> list[int]:
     A file that also has a name outside of the paths frees nothing. A file with names in several of them counts in the
     first.
     """
-    found = [[facts for _, facts in entries(path)] for path in paths]
+    trees = [[facts for _, facts in entries(path)] for path in paths]
     # The number of links of a folder counts its subfolders, and on some file systems nothing.
-    links = Counter(inode(facts) for each in found for facts in each if not _is_folder(facts))
+    links = Counter(inode(facts) for tree in trees for facts in tree if not _is_folder(facts))
     counted: set[Inode] = set()
     sizes = []
-    for each in found:
+    for tree in trees:
         size = 0
-        for facts in each:
+        for facts in tree:
             if inode(facts) not in counted and (_is_folder(facts) or links[inode(facts)] == facts.st_nlink):
                 counted.add(inode(facts))
                 size += facts.st_blocks * BLOCK

@@ -82,10 +82,10 @@ def resolve_backbone(name: str) -> str:
 @functools.cache
 def _packaged_weights(name: str) -> Path:
     model = PACKAGED[name]
-    found = [importlib.util.find_spec(package) for package in model.packages]
-    if any(spec is None for spec in found) or found[0] is None or found[0].origin is None:
+    specs = [importlib.util.find_spec(package) for package in model.packages]
+    if any(spec is None for spec in specs) or specs[0] is None or specs[0].origin is None:
         raise UserError(f"model {name!r} needs its package: {model.install}")
-    weights = Path(found[0].origin).parent / model.weights
+    weights = Path(specs[0].origin).parent / model.weights
     if (digest := sha256(weights)) != model.sha256:
         raise UserError(f"{weights} is not the official {name} (SHA-256 {digest}): reinstall it")
     return weights
@@ -132,9 +132,9 @@ def _refused(name: str, reason: str) -> UserError:
 
 
 def load_weights(loader: Any, name: str, **options: Any) -> Any:
-    """`load_pretrained` of a model, none of whose weights start at random.
+    """As `load_pretrained`, for a model in which no weight starts at random.
 
-    Raises UserError with the names of weights that the model lacks, or that it has and that nothing reads.
+    Raises UserError with the names of the weights that the model lacks, or of its weights that nothing reads.
     """
     options |= {"use_safetensors": True, "output_loading_info": True}
     model, report = load_pretrained(loader, name, **options)
@@ -263,7 +263,7 @@ def reads_ahead(backbone: Any) -> bool:
         hidden = backbone(input_ids=ids.to(where), attention_mask=torch.ones_like(ids).to(where))[0]
     if hidden.shape != (2, 4, backbone.config.hidden_size):
         raise ValueError(f"its output has the shape {tuple(hidden.shape)}")
-    begin, end = (float((hidden[0, place] - hidden[1, place]).norm()) for place in (0, -1))
+    begin, end = (float((hidden[0, position] - hidden[1, position]).norm()) for position in (0, -1))
     return begin > SAME * end
 
 
@@ -342,7 +342,7 @@ def eval_frozen(model: Any) -> None:
 def sentence_transformers_layout(name: str, pooling: str = "auto") -> tuple[str | None, bool]:
     """Pooling (`cls`, `mean` or None: unknown) and normalisation, from a backbone's sentence-transformers files.
 
-    `pooling`: as `sentence_layout.text_layout`. Raises UserError for files that ask for something that is not done.
+    `pooling`: as `sentence_layout.text_layout`. Raises UserError for files that ask for what is not supported.
     """
     return _understood(name, lambda read: sentence_layout.text_layout(read, pooling))
 

@@ -83,8 +83,8 @@ class BertDmn(nn.Module):
 
         self.backbone.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
-        own = {name: tensor for name, tensor in self.state_dict().items() if not name.startswith("backbone.")}
-        save_file(own, folder / WEIGHTS)
+        tensors = {name: tensor for name, tensor in self.state_dict().items() if not name.startswith("backbone.")}
+        save_file(tensors, folder / WEIGHTS)
         layout = {"max_length": self.max_length, "memory": asdict(self.memory.config)}
         (folder / LAYOUT).write_text(json.dumps(layout), encoding="utf-8")
 
@@ -97,6 +97,6 @@ class BertDmn(nn.Module):
         layout = json.loads((folder / LAYOUT).read_text("utf-8"))
         config = MemoryConfig(**layout["memory"])
         model = cls(load_encoder(str(folder)), load_tokenizer(str(folder)), layout["max_length"], config)
-        own = load_file(folder / WEIGHTS)
-        model.load_state_dict({f"backbone.{name}": t for name, t in model.backbone.state_dict().items()} | own)
+        tensors = load_file(folder / WEIGHTS)
+        model.load_state_dict({f"backbone.{name}": t for name, t in model.backbone.state_dict().items()} | tensors)
         return model

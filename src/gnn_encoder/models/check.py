@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gnn_encoder.errors import UserError
+from gnn_encoder.flow.graph import Node
 from gnn_encoder.models.backbone import (
     check_files,
     check_pairs,
@@ -23,7 +24,6 @@ from gnn_encoder.models.backbone import (
 )
 from gnn_encoder.settings.foundation import GenerateQueries, TrainCrossEncoder, TrainQueryGenerator
 from gnn_encoder.settings.outcome import Rank
-from gnn_encoder.settings.pipeline import Call
 from gnn_encoder.settings.reranking import TrainReranker
 from gnn_encoder.settings.reranking_systems import LATE_KINDS, NUMBERS, PAIR_KINDS, WORD_KINDS
 from gnn_encoder.settings.shared import MINILM, SMOLLM2, Backbone
@@ -32,7 +32,7 @@ from gnn_encoder.settings.values import StepSettings
 LENGTHS = ("query_length", "passage_length")
 
 
-def check_models(made: Iterable[Call]) -> list[str]:
+def check_models(calls: Iterable[Node]) -> list[str]:
     """Returns the names of the pretrained models that some calls read.
 
     A model on this machine is loaded. Of a hub's model the JSON files are read, if the hub can be reached.
@@ -41,9 +41,8 @@ def check_models(made: Iterable[Call]) -> list[str]:
         UserError: a model would not be read as its publisher meant, or has fewer positions than a text has tokens.
     """
     models = _Models()
-    for call in made:
-        if call.asked:
-            _check(models, call.step, call.settings)
+    for call in calls:
+        _check(models, call.step, call.settings)
     return sorted(models.names)
 
 
@@ -63,7 +62,7 @@ class _Models:
         return len(self._done) > known
 
     def loaded(self, name: str) -> tuple[Any, Any] | None:
-        """An encoder and its tokenizer; None for `minilm`, and for a hub's model, of which files are checked."""
+        """An encoder and its tokenizer; None for `minilm`, and for a hub's model: only its files are checked."""
         if name not in self._loaded:
             is_here = name != MINILM and Path(resolve_backbone(name)).is_dir()
             self._loaded[name] = (load_encoder(name), load_tokenizer(name)) if is_here else None

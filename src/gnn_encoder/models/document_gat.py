@@ -22,8 +22,9 @@ from gnn_encoder.artifacts.document_graph import KINDS
 LENGTHS = np.array([8, 16, 32, 64, 96, 128, 192, 256])
 """Bounds of the classes of lengths; a batch of the attention has one class of asking and one of answering matrices."""
 SIZES = 2 ** np.arange(23)
-"""In training a batch has so many edges, the last of them repeated, and one of `LENGTHS` tokens on each side. oneDNN
-compiles a product for each new shape, and a batch of 32 passages had 300 of them for each layer's attention."""
+"""Numbers of edges of a batch in training: the last edge is repeated up to the next number. Both sides are padded to
+one of `LENGTHS`. oneDNN compiles a product for each new shape, and a batch of 32 passages had 300 of them for each
+layer's attention."""
 SCORES_PER_BATCH = 2**22
 """Attention scores, over all heads, of a batch."""
 
@@ -192,7 +193,7 @@ class TypedAttention(nn.Module):
         sums = torch.zeros_like(query, dtype=_wide(query))
         for part in _batches(asking.lengths[target], answering.lengths[source], self.config.heads):
             edges = part
-            if self.training:  # the last edge stands for edges that are not there, and whose results are not read
+            if self.training:  # the last edge is repeated, and the results of its copies are not read
                 edges = part[np.minimum(np.arange(_upto(len(part), SIZES)), len(part) - 1)]
             rows, asks = _padded(asking, target[edges], rounded=self.training)
             others, answers = _padded(answering, source[edges], rounded=self.training)
@@ -219,12 +220,12 @@ class TypedAttention(nn.Module):
             rows: int64 [e, l], the asking tokens. others: int64 [e, k], the answering tokens. answers: bool [e, k].
         """
         heads = self.config.heads
-        asked, keys, values = (
+        queries, keys, values = (
             embedding(index, side).unflatten(-1, (heads, -1)).transpose(1, 2)  # [e, H, l, d/H]
             for side, index in ((query, rows), (key, others), (value, others))
         )
         rate = self.config.dropout if self.training else 0.0
-        mixed = _attention(asked, keys, values, answers[:, None, None], rate)
+        mixed = _attention(queries, keys, values, answers[:, None, None], rate)
         return mixed.transpose(1, 2).flatten(2).to(_wide(mixed)) * weight[:, None, None]
 
 
@@ -284,7 +285,7 @@ class DocumentGat(nn.Module):
         """The softmax weight of each type of edge, for each layer."""
         with torch.no_grad():
             shares = [torch.softmax(layer.type_weights, dim=0).tolist() for layer in self.stack]
-        return [dict(zip(self.config.edge_types, each, strict=True)) for each in shares]
+        return [dict(zip(self.config.edge_types, of_layer, strict=True)) for of_layer in shares]
 
 
 def _attention(queries: Tensor, keys: Tensor, values: Tensor, answers: Tensor, rate: float) -> Tensor:
@@ -342,8 +343,8 @@ def _padded(matrices: TokenMatrices, nodes: np.ndarray, rounded: bool) -> tuple[
 
 def _upto(number: int, bounds: np.ndarray) -> int:
     """The first of the ascending bounds that is not below a number, or the number itself."""
-    place = int(np.searchsorted(bounds, number))
-    return int(bounds[place]) if place < len(bounds) else number
+    index = int(np.searchsorted(bounds, number))
+    return int(bounds[index]) if index < len(bounds) else number
 
 
 def _batches(asking: np.ndarray, answering: np.ndarray, heads: int) -> Iterator[np.ndarray]:

@@ -71,7 +71,7 @@ class AttentionGRU(nn.Module):
         resets, candidates = self.input(facts).chunk(2, dim=-1)
         state: Tensor = resets.new_zeros(len(resets), resets.shape[-1])
         # Unbound, because the gradient of an index is an array of all sentences, for each sentence.
-        steps = (each.unbind(dim=1) for each in (resets, candidates, gates.unsqueeze(-1)))
+        steps = (tensor.unbind(dim=1) for tensor in (resets, candidates, gates.unsqueeze(-1)))
         for reset, candidate, gate in zip(*steps, strict=True):
             old_reset, old_candidate = self.state(state).chunk(2, dim=-1)
             candidate = (candidate + (reset + old_reset).sigmoid() * old_candidate).tanh()

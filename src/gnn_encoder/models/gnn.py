@@ -95,8 +95,9 @@ class GATLayer(nn.Module):
 
     def _target_logits(self, targets: Tensor, loops: Tensor | None) -> tuple[Tensor, Tensor]:
         """a_tᵀW_t h_i [t, H], the target's part of every logit, and the logits of the self-loops [t, H]."""
-        at, own = (targets @ torch.cat([self._folded(self.target, 0), self._folded(self.source, 1)], 1)).chunk(2, -1)
-        return at, nn.functional.leaky_relu(at + own + self.edge_scalars(loops), self.slope)
+        folded = torch.cat([self._folded(self.target, 0), self._folded(self.source, 1)], 1)
+        at, as_source = (targets @ folded).chunk(2, -1)
+        return at, nn.functional.leaky_relu(at + as_source + self.edge_scalars(loops), self.slope)
 
     def project(self, sources: Tensor) -> Tensor:
         """W_s h_j for every head: [s, d] → [s, H, d/H]."""
@@ -117,10 +118,10 @@ class GATLayer(nn.Module):
 
     def dense_weights(self, targets: Tensor, mask: Tensor, arriving: Tensor, loops: Tensor | None) -> Tensor:
         """α of each target's k edges and, last, of the self-loop: [t, H, k + 1] (eq. 3–4); `mask` [t, k]: edges."""
-        at, own = self._target_logits(targets, loops)
+        at, loop_logits = self._target_logits(targets, loops)
         logits = (at[:, None] + arriving).transpose(1, 2)  # [t, H, k]
         logits = nn.functional.leaky_relu(logits, self.slope).masked_fill(~mask[:, None], float("-inf"))
-        return torch.softmax(torch.cat([logits, own[..., None]], dim=2), dim=2)
+        return torch.softmax(torch.cat([logits, loop_logits[..., None]], dim=2), dim=2)
 
     def ragged(
         self, targets: Tensor, sources: Tensor, edges: Tensor, features: Tensor | None, loops: Tensor | None

@@ -121,7 +121,7 @@ class LateInteraction(nn.Module):
 def _punctuation(tokenizer: Any) -> frozenset[int]:
     """Tokens that are one punctuation mark each. Other tokenizers than BERT's have a second token, with the space."""
     texts = [before + mark for mark in string.punctuation for before in ("", " ", "a", "a ")]
-    ids = {i for each in tokenizer(texts, add_special_tokens=False)["input_ids"] for i in each}
+    ids = {i for text_ids in tokenizer(texts, add_special_tokens=False)["input_ids"] for i in text_ids}
     return frozenset(i for i in ids if tokenizer.decode([i]).strip() in {*string.punctuation})
 
 

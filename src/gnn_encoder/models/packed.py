@@ -93,10 +93,10 @@ def cpu_attention(
     first = 0
     for width, texts in zip(widths.tolist(), counts.tolist(), strict=True):
         last, places = first + texts, torch.arange(width)
-        begins, own = bounds[first:last, None], lengths[first:last, None]
-        inside = places < own
+        begins, text_lengths = bounds[first:last, None], lengths[first:last, None]
+        inside = places < text_lengths
         # A text is padded with its last token, which is masked.
-        rows = (begins + places.minimum(own - 1)).flatten()
+        rows = (begins + places.minimum(text_lengths - 1)).flatten()
         q, k, v = (x.index_select(0, rows).unflatten(0, inside.shape).transpose(1, 2) for x in (query, key, value))
         mask = _attention_mask(inside, *window_size)
         mixed = scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale, enable_gqa=enable_gqa)
@@ -111,8 +111,8 @@ def _attention_mask(inside: Tensor, left: int, right: int) -> Tensor | None:
     left, right = (length if side < 0 else min(side, length) for side in (left, right))
     if min(left, right) >= length - 1:
         return None if inside.all() else inside[:, None, None]
-    place = torch.arange(length)
-    apart = place[None] - place[:, None]
+    position = torch.arange(length)
+    apart = position[None] - position[:, None]
     return inside[:, None, None] & (apart >= -left) & (apart <= right)
 
 
@@ -214,10 +214,10 @@ def first_position(backbone: Any, attention: Attention) -> int | None:
     800 tokens.
     """
     parameter = next(backbone.parameters())
-    found, key = _first_positions.setdefault(backbone, {}), (attention, parameter.device, parameter.dtype)
-    if key not in found:
-        found[key] = _found_first_position(backbone, attention)
-    return found[key]
+    known, key = _first_positions.setdefault(backbone, {}), (attention, parameter.device, parameter.dtype)
+    if key not in known:
+        known[key] = _found_first_position(backbone, attention)
+    return known[key]
 
 
 def _found_first_position(backbone: Any, attention: Attention) -> int | None:

@@ -79,8 +79,8 @@ class QueryGenerator(nn.Module):
         if self.causal:
             begun = torch.cat([input_ids, labels.where(real, self.pad)[:, :-1]], dim=1)  # [b, l + t - 1]
             mask = torch.cat([attention_mask, real[:, :-1].to(attention_mask.dtype)], dim=1)
-            place = (mask.cumsum(1) - 1).clamp(min=0)
-            options = {"position_ids": place, "use_cache": False, "logits_to_keep": labels.shape[1]}
+            positions = (mask.cumsum(1) - 1).clamp(min=0)
+            options = {"position_ids": positions, "use_cache": False, "logits_to_keep": labels.shape[1]}
             logits = self.model(input_ids=begun, attention_mask=mask, **options).logits
         else:
             begun = self.model.prepare_decoder_input_ids_from_labels(labels=labels)

@@ -1,7 +1,7 @@
 """What the files that sentence-transformers writes beside a model say about how its vectors are computed.
 
-Any of a folder's modules and keys can change every vector. So only those that are listed here are accepted, and each
-other one is refused by its name.
+Each module and each key of a folder can change every vector. So only the modules and keys listed here are accepted; any
+other is refused by its name.
 """
 
 from collections.abc import Callable, Iterator, Mapping

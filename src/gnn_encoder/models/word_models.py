@@ -38,21 +38,21 @@ class WordModel(nn.Module, ABC):
         self.words = nn.Embedding.from_pretrained(words, freeze=False)
         self.tokenizer, self.max_length, self.options = tokenizer, max_length, options
 
-    def forward(self, query: Tensor, asked: Tensor, passage: Tensor, sentence: Tensor) -> Tensor:
+    def forward(self, query: Tensor, query_mask: Tensor, passage: Tensor, sentence: Tensor) -> Tensor:
         """Scores fp32 [b] of pairs; a text without words is read as one word of padding.
 
         Args:
             query, passage: numbers of words, int64 [b, l] and [b, k].
-            asked: int64 [b, l]; 1 at words, 0 at padding.
+            query_mask: int64 [b, l]; 1 at words, 0 at padding.
             sentence: int64 [b, k]; the number of each word's sentence, from 1; 0 at padding.
         """
         with torch.autocast(query.device.type, enabled=False):
-            asked, sentence = asked.clone(), sentence.clone()
-            asked[:, 0] = sentence[:, 0] = 1
-            return self.score(self.words(query), asked, self.words(passage), sentence)
+            query_mask, sentence = query_mask.clone(), sentence.clone()
+            query_mask[:, 0] = sentence[:, 0] = 1
+            return self.score(self.words(query), query_mask, self.words(passage), sentence)
 
     @abstractmethod
-    def score(self, query: Tensor, asked: Tensor, passage: Tensor, sentence: Tensor) -> Tensor:
+    def score(self, query: Tensor, query_mask: Tensor, passage: Tensor, sentence: Tensor) -> Tensor:
         """Scores [b] of word vectors `query` [b, l, e] and `passage` [b, k, e]; each text has a word."""
 
     def save(self, folder: Path) -> None:
@@ -97,9 +97,9 @@ class QaLstm(WordModel):
         self.logit = nn.Linear(2 * width, 1, bias=False)
         self.pooling, self.rate = pooling, rate
 
-    def score(self, query: Tensor, asked: Tensor, passage: Tensor, sentence: Tensor) -> Tensor:
+    def score(self, query: Tensor, query_mask: Tensor, passage: Tensor, sentence: Tensor) -> Tensor:
         """Scores [b] in [-1, 1]; see `WordModel`. A passage of several pairs in a row is read once for them."""
-        question = self._pooled(self._states(query, asked), asked)
+        question = self._pooled(self._states(query, query_mask), query_mask)
         fresh = (passage[1:] != passage[:-1]).flatten(1).any(dim=1) | (sentence[1:] != sentence[:-1]).any(dim=1)
         fresh = torch.cat([fresh.new_ones(1), fresh])
         states, read = self._states(passage[fresh], sentence[fresh]), fresh.cumsum(0) - 1
@@ -143,14 +143,15 @@ class Knrm(WordModel):
         self.widths = nn.Buffer(torch.tensor([exact_width] + [width] * (kernels - 1)), persistent=False)
         self.answer = nn.Linear(kernels, 1)
 
-    def score(self, query: Tensor, asked: Tensor, passage: Tensor, sentence: Tensor) -> Tensor:
+    def score(self, query: Tensor, query_mask: Tensor, passage: Tensor, sentence: Tensor) -> Tensor:
         """Scores [b] in [-1, 1]; see `WordModel`."""
         cosines = (normalize(query, dim=-1) @ normalize(passage, dim=-1).transpose(1, 2))[..., None]  # [b, l, k, 1]
         counts = (-((cosines - self.means) ** 2) / (2 * self.widths**2)).exp()  # [b, l, k, kernels]
         counts = counts.masked_fill((sentence == 0)[:, None, :, None], 0.0).sum(dim=2)
         # The logarithm of 0 is bounded.
         features = self.scale * counts.clamp(min=1e-10).log()
-        scores: Tensor = self.answer(features.masked_fill((asked == 0)[..., None], 0.0).sum(dim=1)).squeeze(-1).tanh()
+        features = features.masked_fill((query_mask == 0)[..., None], 0.0)
+        scores: Tensor = self.answer(features.sum(dim=1)).squeeze(-1).tanh()
         return scores
 
 
@@ -168,8 +169,8 @@ class WordDmn(WordModel):
         config = MemoryConfig(words.shape[1], **memory)
         self.memory, self.answer = DynamicMemory(config), nn.Linear(2 * config.width, 1)
 
-    def score(self, query: Tensor, asked: Tensor, passage: Tensor, sentence: Tensor) -> Tensor:
+    def score(self, query: Tensor, query_mask: Tensor, passage: Tensor, sentence: Tensor) -> Tensor:
         """Scores [b] (logits): W [Q; m] + b; see `WordModel`."""
-        facts = torch.cat(self.memory(query, asked.sum(dim=1), *sentence_means(passage, sentence)), dim=-1)
+        facts = torch.cat(self.memory(query, query_mask.sum(dim=1), *sentence_means(passage, sentence)), dim=-1)
         scores: Tensor = self.answer(dropout(facts, self.memory.config.dropout, self.training)).squeeze(-1)
         return scores

@@ -11,7 +11,7 @@ from gnn_encoder.data import temporary_dataset
 from gnn_encoder.settings.foundation import Ingest
 
 SAMPLE, QUERIES = 2000, 20
-"""Passages whose texts and ids are measured, and queries whose hits they are taken for."""
+"""Passages in the sample that is measured (texts and ids), and queries in the run that its ids are written to."""
 PASSAGE_BYTES, QUERY_BYTES = 340, 40
 """Text of a passage and of a query, if the data are not there: MS MARCO's."""
 LABELS_PER_QUERY = 1.1
@@ -45,7 +45,7 @@ class DataSize:
         m, random = len(data.passages), np.random.default_rng(seed)
         sample = data.passages.take(np.sort(random.permutation(m)[:SAMPLE]))
         queries = {split: data.query_rows(split) for split in ("train", "dev", "test")}
-        asked = data.query_texts(np.sort(random.permutation(len(data.queries))[:SAMPLE]))
+        query_texts = data.query_texts(np.sort(random.permutation(len(data.queries))[:SAMPLE]))
         train = data.split_qrels("train").positive()
         per_query = np.unique(train.query, return_counts=True)[1]
         return cls(
@@ -55,7 +55,7 @@ class DataSize:
             most_labels=int(per_query.max(initial=1)),
             dataset=sum(file.stat().st_size for file in data.path.rglob("*") if file.is_file()),
             text=float(np.mean([len(text.encode()) for text in sample.full_texts()])),
-            query_text=float(np.mean([len(text.encode()) for text in asked])) if asked else 0.0,
+            query_text=float(np.mean([len(text.encode()) for text in query_texts])) if query_texts else 0.0,
             trec=_trec_line(data.queries.column("query_id").to_pylist()[:QUERIES], sample.ids, random),
         )
 

@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 
 from gnn_encoder.artifacts.arrays import STORED
+from gnn_encoder.flow.graph import Node
 from gnn_encoder.models.backbone import backbone_width, read_config, resolve_backbone
+from gnn_encoder.pipelines.train import train
 from gnn_encoder.planning.data_size import PACKED, DataSize
-from gnn_encoder.settings.calls import calls
 from gnn_encoder.settings.graph import BuildGraph
-from gnn_encoder.settings.pipeline import PIPELINES, Call, Settings, StepArguments
+from gnn_encoder.settings.pipeline import Settings
 from gnn_encoder.settings.shared import SMOLLM2
 from gnn_encoder.settings.systems import DUAL_ENCODER
 
@@ -43,7 +44,7 @@ BART = 560_000_000
 OPTIMIZED = 3
 """Numbers per parameter in a checkpoint: the parameter and the optimizer's two moments."""
 RANKED = ("bm25_retrieve", "dense_retrieve", "rerank")
-"""Steps whose merge writes a table of its own."""
+"""Steps of which the merge writes a new table."""
 TOKEN_IDS, IN_MLFLOW = "token ids", "report in MLflow"
 SMALL, FIGURES, PAGE = 10_000, 150_000, 1_000_000
 """Bytes of an artifact with some figures, such as the decision; of all systems' figures; and of the report's page and
@@ -62,12 +63,12 @@ class Space:
 
 
 def width_of(backbone: str) -> int:
-    """Returns the width of a backbone; that of BERT-base for one that is not on this machine."""
+    """Returns the width of a backbone; for a backbone that is not on this machine, BERT-base's width."""
     return backbone_width(backbone) or BASE_WIDTH
 
 
 def weights_of(backbone: str) -> int:
-    """Returns the bytes of a backbone in fp32; those of a BERT of twelve layers for one that is not on this machine."""
+    """Returns the bytes of a backbone in fp32; if it is not on this machine, the bytes of a BERT with twelve layers."""
     folder = Path(resolve_backbone(backbone))
     if files := list(folder.glob("*.safetensors")):
         tokenizer = folder / "tokenizer.json"
@@ -83,7 +84,7 @@ def run_space(settings: Settings, size: DataSize) -> list[Space]:
     Before them are the files of token ids, which steps share, and after them the report's copy in MLflow.
     """
     forecast = _Forecast(settings, size)
-    steps = [forecast.of(call) for call in forecast.calls if call.asked]
+    steps = [forecast.of(call) for call in forecast.calls]
     return [Space(TOKEN_IDS, forecast.tokens()), *steps, Space(IN_MLFLOW, int(forecast.report()))]
 
 
@@ -98,28 +99,29 @@ class _Forecast:
 
     def __init__(self, settings: Settings, size: DataSize) -> None:
         self.settings, self.size, self.m = settings, size, size.passages
-        named = calls(settings, PIPELINES["train"])
-        self.calls = list(named.values())
-        self.graph = BuildGraph.model_validate(named["build_graph"].settings.model_dump())
+        flow = train(settings)
+        self.calls = flow.nodes
+        self.systems = sum(name == "runs" for name, _ in flow["evaluate"].artifacts())
+        self.graph = BuildGraph.model_validate(flow["build_graph"].settings.model_dump())
         self.n, self.judged = size.queries["train"], size.queries["dev"] + size.queries["test"]
         self.trained = min(self.n, settings.ingest.max_trained_queries or self.n)
         self.nodes = self.n if self.graph.queries == "all" else self.trained
         self.trained_labels = self.size.labels * self.trained / max(self.n, 1)
-        own = settings.train_dual_encoder
-        self.width, self.encoder = width_of(own.backbone), weights_of(own.backbone)
+        backbone = settings.train_dual_encoder.backbone
+        self.width, self.encoder = width_of(backbone), weights_of(backbone)
         scorer = settings.train_cross_encoder.backbone
         self.scorer_width, self.scorer = width_of(scorer), weights_of(scorer)
         self.wide = self.m * self.width * FP32
         self.number = STORED[self.graph.vector_type].itemsize
         self.vectors = self.m * self.width * self.number
-        self.asked = self.n * self.width * FP32
+        self.query_vectors = self.n * self.width * FP32
         self.steps: dict[str, Callable[[Any], tuple[float, float]]] = {
             "ingest": lambda _: (size.dataset, 0),
             "index_bm25": lambda _: (self._postings(), 0),
             "bm25_retrieve": self._retrieved,
             "train_dpr": self._dual_encoder,
-            "dense_retrieve": lambda own: (self._retrieved(own)[0] * own.shards, self.wide),  # hits in each part
-            "train_cross_encoder": lambda own: (self.scorer, self._checkpoint(self.scorer, own)),
+            "dense_retrieve": lambda step: (self._retrieved(step)[0] * step.shards, self.wide),  # hits in each part
+            "train_cross_encoder": lambda step: (self.scorer, self._checkpoint(self.scorer, step)),
             "score_candidates": lambda _: (self.pairs() * (self.scorer_width * FP16 + 16), 0),
             "train_query_generator": self._generator,
             "generate_queries": self._generated,
@@ -132,10 +134,10 @@ class _Forecast:
             "train_gnn": self._gnn,
             "encode_nodes": lambda _: (self.vectors + self.nodes * (4 * self.width + 16) + 16 * self.m, 0),
             "encode_corpus": self._encoded,
-            "bundle_dual_encoder": lambda own: (self._bundle(own) + self.vectors * (own.system != DUAL_ENCODER), 0),
-            "rank": lambda own: (self.hits(self.judged * min(own.depth, self.m)), self.wide if own.backbone else 0),
-            "rerank": lambda own: (self.hits(self.judged * min(own.depth, self.m)), 0),
-            "fuse": lambda own: (2 * self.hits(self.judged * min(own.depth, self.m)) + ARTIFACT, 0),
+            "bundle_dual_encoder": lambda step: (self._bundle(step) + self.vectors * (step.system != DUAL_ENCODER), 0),
+            "rank": lambda step: (self._ranked(step), self.wide if step.backbone else 0),
+            "rerank": lambda step: (self._ranked(step), 0),
+            "fuse": lambda step: (2 * self._ranked(step) + ARTIFACT, 0),
             "evaluate": lambda _: (self.trec() + FIGURES + self.judged * PER_QUERY, 0),
             "recommend": lambda _: (SMALL, 0),
             "choose_bundle": lambda _: (SMALL, 0),  # hard links to the bundle's files
@@ -144,16 +146,14 @@ class _Forecast:
             "promote": lambda _: (SMALL, 0),
         }  # fmt: skip
 
-    def of(self, call: Call) -> Space:
+    def of(self, call: Node) -> Space:
         """Returns the space of a call; a KeyError for a step that nobody has measured."""
         whole, tasks = self.steps[call.step](call.settings), getattr(call.settings, "shards", 1)
         if call.step == "merge" and call.label in RANKED:
-            own: Any = next(each.settings for each in self.calls if each.step == call.label)
-            if own.shards > 1:
-                whole = self.steps["rerank"](own) if call.label == "rerank" else self._retrieved(own)
+            settings: Any = next(node.settings for node in self.calls if node.step == call.label)
+            whole = self.steps["rerank"](settings) if call.label == "rerank" else self._retrieved(settings)
         kept, meanwhile = (size / tasks for size in whole)
-        title = StepArguments(label=call.label).title(call.step)
-        return Space(title, int(kept) + ARTIFACT, int(meanwhile))
+        return Space(call.title, int(kept) + ARTIFACT, int(meanwhile))
 
     def pairs(self) -> int:
         """Candidates of the queries that are trained on, and their labels, most of which are among the candidates."""
@@ -166,10 +166,7 @@ class _Forecast:
 
     def trec(self) -> int:
         """Bytes of the TREC runs of all ranked systems."""
-        made = [call.label if call.step == "merge" else call.step for call in self.calls if call.asked]
-        ranked = [step for step in made if step in ("rank", "fuse")] + ["rerank"] * (made.count("rerank") > 1)
-        systems = len(ranked) + 4  # BM25, DPR, and the fusions by rank of the dual encoder and of the GNN-encoder
-        return int(systems * self.judged * min(self.settings.evaluate.run_depth, self.m) * self.size.trec)
+        return int(self.systems * self.judged * min(self.settings.evaluate.run_depth, self.m) * self.size.trec)
 
     def report(self) -> float:
         """Bytes of the report: the evaluation's runs and figures, page and plots."""
@@ -182,62 +179,65 @@ class _Forecast:
         } | {self.settings.train_cross_encoder.pair_length}  # fmt: skip
         return int(sum(self.m * (8 + FP32 * min(2 + self.size.text / TOKEN, length)) for length in lengths))
 
-    def _retrieved(self, own: Any) -> tuple[float, float]:
-        train, judged = self.trained * min(own.train_depth, self.m), self.judged * min(own.eval_depth, self.m)
+    def _retrieved(self, settings: Any) -> tuple[float, float]:
+        train, judged = self.trained * min(settings.train_depth, self.m), self.judged * min(settings.eval_depth, self.m)
         return self.hits(train + judged), 0
 
-    def _checkpoint(self, weights: float, own: Any) -> float:
+    def _ranked(self, settings: Any) -> float:
+        return self.hits(self.judged * min(settings.depth, self.m))
+
+    def _checkpoint(self, weights: float, settings: Any) -> float:
         """The old and the new checkpoint lie beside each other for a moment; `keep: best` keeps the best epoch, too."""
-        return 2 * (OPTIMIZED + (getattr(own, "keep", "") == "best")) * weights
+        return 2 * (OPTIMIZED + (getattr(settings, "keep", "") == "best")) * weights
 
-    def _dual_encoder(self, own: Any) -> tuple[float, float]:
-        return 2 * self.encoder, self._checkpoint(2 * self.encoder, own)
+    def _dual_encoder(self, settings: Any) -> tuple[float, float]:
+        return 2 * self.encoder, self._checkpoint(2 * self.encoder, settings)
 
-    def _generator(self, own: Any) -> tuple[float, float]:
-        weights = _generator_weights(own.generator)
-        return weights, self._checkpoint(weights, own)
+    def _generator(self, settings: Any) -> tuple[float, float]:
+        weights = _generator_weights(settings.generator)
+        return weights, self._checkpoint(weights, settings)
 
-    def _generated(self, own: Any) -> tuple[float, float]:
-        triples = self.trained * own.negatives_per_query
-        distinct = min(own.max_passages or self.m, triples, self.m)
+    def _generated(self, settings: Any) -> tuple[float, float]:
+        triples = self.trained * settings.negatives_per_query
+        distinct = min(settings.max_passages or self.m, triples, self.m)
         return distinct * (self.size.query_text * PACKED + 12) + triples * 12, 0
 
-    def _selected(self, own: Any) -> tuple[float, float]:
-        examples = self.trained_labels * (1 + own.selection + own.augmentation)
-        return examples * (16 + 4 * own.negatives_per_example), 0
+    def _selected(self, settings: Any) -> tuple[float, float]:
+        examples = self.trained_labels * (1 + settings.selection + settings.augmentation)
+        return examples * (16 + 4 * settings.negatives_per_example), 0
 
-    def _columns(self, own: BuildGraph) -> int:
+    def _columns(self, graph: BuildGraph) -> int:
         """Edges of a query in the graph's arrays."""
-        retrieved = min(own.neighbors, self.m) if "retrieved" in own.edge_kinds else 0
-        return max(1, retrieved + (self.size.most_labels if "labelled" in own.edge_kinds else 0))
+        retrieved = min(graph.neighbors, self.m) if "retrieved" in graph.edge_kinds else 0
+        return max(1, retrieved + (self.size.most_labels if "labelled" in graph.edge_kinds else 0))
 
-    def _graph(self, own: Any) -> tuple[float, float]:
-        columns, loops = self._columns(own), 0
-        if own.edge_features == "cross_encoder" and own.self_loop_features == "cross_encoder":
+    def _graph(self, settings: Any) -> tuple[float, float]:
+        columns, loops = self._columns(settings), 0
+        if settings.edge_features == "cross_encoder" and settings.self_loop_features == "cross_encoder":
             loops = (self.nodes + self.m) * self.scorer_width * FP16
-        structure = self.nodes * (columns * 13 + 4 * own.retrieved + 20) + 8 * self.m
-        vectors = self.vectors + self.asked + 16 * self.m
+        structure = self.nodes * (columns * 13 + 4 * settings.retrieved + 20) + 8 * self.m
+        vectors = self.vectors + self.query_vectors + self.judged * self.width * FP32 + 16 * self.m
         return self._edge_features() + loops + structure + vectors + ARTIFACT, self._edge_features()
 
     def _edge_features(self) -> float:
-        """Bytes of the edges' features; a scratch file has those that are not of candidates, at most as many."""
-        own = self.graph
-        number = 1 if own.edge_feature_type == "int8" else FP16
-        return self.nodes * self._columns(own) * self.scorer_width * number * (own.edge_features == "cross_encoder")
+        """Bytes of the edges' features. A scratch file has the features of edges to non-candidates, at most as many."""
+        graph = self.graph
+        number = 1 if graph.edge_feature_type == "int8" else FP16
+        return self.nodes * self._columns(graph) * self.scorer_width * number * (graph.edge_features == "cross_encoder")
 
-    def _chosen_graph(self, own: Any) -> tuple[float, float]:
+    def _chosen_graph(self, settings: Any) -> tuple[float, float]:
         """A chosen part of the graph has at most the features of the whole; the whole graph is shared."""
-        return ARTIFACT + (self._edge_features() if own.variants else 0), self.n * self.width * FP32
+        return ARTIFACT + (self._edge_features() if settings.variants else 0), self.n * self.width * FP32
 
-    def _gnn(self, own: Any) -> tuple[float, float]:
+    def _gnn(self, settings: Any) -> tuple[float, float]:
         # W_t, W_s and W_e of both layers, and the merging matrices of 2 d × d.
         weights = 2 * self.encoder + FP32 * (6 * self.width**2 + 4 * self.width**2)
-        return weights, self._checkpoint(weights, own)
+        return weights, self._checkpoint(weights, settings)
 
-    def _bundle(self, own: Any) -> float:
+    def _bundle(self, settings: Any) -> float:
         """A bundle's index. Its passages, query encoder and BM25 index are inputs', and its vectors may be, too."""
         index = {"flat_fp16": 2 * self.width, "sq8": self.width, "ivf": 2 * self.width + 8,
-                 "hnsw": 2 * self.width + 8 * getattr(own, "hnsw_links", 0)}.get(own.index, 0)  # fmt: skip
+                 "hnsw": 2 * self.width + 8 * getattr(settings, "hnsw_links", 0)}.get(settings.index, 0)  # fmt: skip
         return float(self.m * index)
 
     def _postings(self) -> float:
@@ -245,15 +245,15 @@ class _Forecast:
         count = self.m * self.size.text / WORD
         return count * POSTING + sqrt(count) * VOCABULARY_GROWTH
 
-    def _labelled_bundle(self, own: Any) -> tuple[float, float]:
+    def _labelled_bundle(self, settings: Any) -> tuple[float, float]:
         labelled = min(self.m, self.size.labels)
         labels = labelled * self.width * self.number + self.n * self.size.query_text * PACKED + 8 * self.m
         # Clusters add vectors of labelled passages, if they are chosen. A use that changes no vector, such as a weight
         # of 0 or a softmax, has M_de's file.
-        return self._bundle(own) + self.vectors + labels, 0
+        return self._bundle(settings) + self.vectors + labels, 0
 
-    def _encoded(self, own: Any) -> tuple[float, float]:
-        return self._bundle(own) + self.vectors + 16 * self.m, self.nodes * self._columns(self.graph) * FP32 * 4
+    def _encoded(self, settings: Any) -> tuple[float, float]:
+        return self._bundle(settings) + self.vectors + 16 * self.m, self.nodes * self._columns(self.graph) * FP32 * 4
 
 
 def _generator_weights(name: str) -> float:

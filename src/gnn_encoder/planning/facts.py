@@ -52,11 +52,11 @@ def data_facts(data: Dataset, backbone: str, seed: int) -> DataFacts:
     """Counts a data set, with the tokens of the backbone's tokenizer."""
     generator = np.random.default_rng(seed)
     tokenizer = load_tokenizer(resolve_backbone(backbone))
-    rows = np.sort(generator.permutation(len(data.passages))[:SAMPLE])
-    texts = data.passages.take(rows).full_texts()
-    asked = np.sort(generator.permutation(len(data.queries))[:SAMPLE])
+    passage_rows = np.sort(generator.permutation(len(data.passages))[:SAMPLE])
+    texts = data.passages.take(passage_rows).full_texts()
+    query_rows = np.sort(generator.permutation(len(data.queries))[:SAMPLE])
     of_passages, of_queries = (
-        np.sort(Tokens.of(tokenizer, some, LONGEST).lengths) for some in (texts, data.query_texts(asked))
+        np.sort(Tokens.of(tokenizer, some, LONGEST).lengths) for some in (texts, data.query_texts(query_rows))
     )
     train = data.split_qrels("train").positive()
     counts = {split: len(labelled_queries(data.judged(split))) for split in ("train", "dev", "test")}

@@ -15,6 +15,7 @@ from typing import Any
 from gnn_encoder.errors import UserError
 from gnn_encoder.planning.facts import DataFacts
 from gnn_encoder.planning.rates import DROPOUT, Rates
+from gnn_encoder.settings.systems import UNTRAINED
 
 LENGTHS = (256, 192, 160, 128, 96, 64)
 """Tokens to which passages may be cut."""
@@ -29,9 +30,9 @@ MOST_EPOCHS, MOST_GNN_EPOCHS, PATIENCE = 20, 3, 3
 STARTS = 120.0
 """Seconds for the measuring of the machine, the starts of all steps, the query generator, and for BM25, rankings,
 evaluation and report of a small data set."""
-ENCODINGS = 4
-"""Times that the corpus is encoded: untrained, by DPR, by M_de, and with the graph. `RESERVE` has to be enough for a
-run that recommends DPR and encodes it once more."""
+ENCODINGS = (f"rank: {UNTRAINED}", "dense_retrieve", "build_graph", "encode_nodes")
+"""Calls that encode the corpus: untrained, by DPR, by M_de, and with the graph. `RESERVE` has to be enough for a run
+that recommends DPR and encodes it once more."""
 POOL, CANDIDATES, NEIGHBORS, QUERIES_OF_PASSAGE = 1000, 8, 10, 3
 TRIAL_SECONDS = 0.004
 """Seconds for each example, epoch and variant with frozen encoders."""
@@ -48,6 +49,8 @@ PER_NODE = 0.00006
 PER_LABEL, PER_LABEL_OF_FEW = 0.002, 0.0004
 """Seconds for each label in the choice among all uses of labels (`encode_with_labels`), and among `FEW_USES`; clusters
 take most."""
+SPREAD = ""
+"""In the place of a call: seconds that many calls share."""
 OTHER_LABELS = "labels of the queries that are not trained on"
 """Part of the estimated time."""
 FEW_USES = {"sum_weights": [0.0, 0.1, 0.3], "cluster_weights": [0.0, 0.1, 0.3], "clusters": [4]}
@@ -85,6 +88,8 @@ class Plan:
     settings: dict[str, dict[str, Any]]
     seconds: dict[str, float]
     reasons: dict[str, str]
+    calls: dict[str, float]
+    """Title of a call → its estimated seconds, of the calls that encode the corpus, score or train."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +122,8 @@ def plan_run(facts: DataFacts, rates: Rates, budget: float, backbone: str) -> Pl
         seconds = _seconds(facts, rates, size, budget)
         if sum(seconds.values()) <= usable:
             break
-    return Plan(_settings(facts, size, budget, rates, backbone), seconds, _reasons(facts, rates, size, seconds, budget))
+    reasons = _reasons(facts, rates, size, seconds, budget)
+    return Plan(_settings(facts, size, budget, rates, backbone), seconds, reasons, _calls(facts, rates, size, budget))
 
 
 def _least(facts: DataFacts, rates: Rates, budget: float) -> _Size:
@@ -162,23 +168,43 @@ def _gnn_epoch(facts: DataFacts, rates: Rates, size: _Size) -> float:
     return _epoch(facts, rates, size) + examples * 2 * QUERIES_OF_PASSAGE * query / rates.training
 
 
-def _seconds(facts: DataFacts, rates: Rates, size: _Size, budget: float) -> dict[str, float]:
+def _parts(facts: DataFacts, rates: Rates, size: _Size, budget: float) -> dict[str, dict[str, float]]:
+    """Part of a run → title of a call → the call's seconds in that part."""
     query, passage = facts.mean_query(_query_length(facts)), facts.mean_passage(size.length)
     examples = facts.labels * size.queries / facts.queries["train"]
     pair = min(query + passage, _pair_length(size.length))
     tried = len(_variants(facts, rates, size, budget))
     edges = size.queries * NEIGHBORS * pair / rates.encoding if _scores_edges(facts, rates, size, budget) else 0.0
-    others = {OTHER_LABELS: _other_labels(facts, rates, size, budget)} if size.queries < facts.queries["train"] else {}
+    others = _other_labels(facts, rates, size, budget) if size.queries < facts.queries["train"] else 0.0
+    epoch = _epoch(facts, rates, size)
     return {
-        "starts, BM25 and evaluation": STARTS + PER_PASSAGE * facts.passages + PER_QUERY * _asked(facts),
-        "encoding the corpus": ENCODINGS * facts.passages * passage / rates.encoding,
-        "the dual encoder": (1 + size.epochs) * _epoch(facts, rates, size),
-        "the cross-encoder and its scores": 2 * examples * pair / rates.training
-        + size.queries * CANDIDATES * pair / rates.encoding,
-        "trying graphs": edges + tried * size.gnn_epochs * examples * TRIAL_SECONDS,
-        "the GNN-encoder": size.gnn_epochs * _gnn_epoch(facts, rates, size),
-        **others,
+        "starts, BM25 and evaluation": {SPREAD: STARTS + PER_PASSAGE * facts.passages + PER_QUERY * _asked(facts)},
+        "encoding the corpus": dict.fromkeys(ENCODINGS, facts.passages * passage / rates.encoding),
+        "the dual encoder": {"train_dpr": epoch, "train_dual_encoder": size.epochs * epoch},
+        "the cross-encoder and its scores": {
+            "train_cross_encoder": 2 * examples * pair / rates.training,
+            "score_candidates": size.queries * CANDIDATES * pair / rates.encoding,
+        },
+        "trying graphs": {
+            "build_graph": edges,
+            "choose_graph": tried * size.gnn_epochs * examples * TRIAL_SECONDS,
+        },
+        "the GNN-encoder": {"train_gnn": size.gnn_epochs * _gnn_epoch(facts, rates, size)},
+        **({OTHER_LABELS: {SPREAD: others}} if others else {}),
     }
+
+
+def _seconds(facts: DataFacts, rates: Rates, size: _Size, budget: float) -> dict[str, float]:
+    return {part: sum(calls.values()) for part, calls in _parts(facts, rates, size, budget).items()}
+
+
+def _calls(facts: DataFacts, rates: Rates, size: _Size, budget: float) -> dict[str, float]:
+    seconds: dict[str, float] = {}
+    for calls in _parts(facts, rates, size, budget).values():
+        for title, took in calls.items():
+            seconds[title] = seconds.get(title, 0.0) + took
+    del seconds[SPREAD]
+    return seconds
 
 
 def _other_labels(facts: DataFacts, rates: Rates, size: _Size, budget: float) -> float:

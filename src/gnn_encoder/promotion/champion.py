@@ -55,8 +55,8 @@ def compare_with_champion(
     strata = [warm_strata(qrels, data.split_qrels("train")), old_strata(qrels, earlier_rows(rows, data))]
     values: dict[str, dict[str, np.ndarray]] = {}
     for name, searcher in searchers.items():
-        found = bundle_figures(searcher, data, split, measures, settings, progress(name, len(queries)), strata=strata)
-        for stratum, of_queries in found.items():
+        figures = bundle_figures(searcher, data, split, measures, settings, progress(name, len(queries)), strata=strata)
+        for stratum, of_queries in figures.items():
             values.setdefault(stratum, {})[name] = of_queries
     paths = {name: served_path(searcher) for name, searcher in searchers.items()}
     took = measure_latency(paths, data.query_texts(queries))["systems"]
@@ -116,12 +116,12 @@ def bundle_figures(
     questions = data.query_texts(queries)
     vectors = encode_texts(searcher.encoder, questions, progress=progress, **settings.speed)
     depth = min(max(settings.depth, *map(cutoff, measures)), max(len(rows), 1))
-    found = served_run(searcher.bundle, searcher.index, queries, questions, vectors, depth, left_out)
+    hits = served_run(searcher.bundle, searcher.index, queries, questions, vectors, depth, left_out)
     documents = documents or documents_of(data, measures)
-    run = Run(found.query, rows[found.passage], found.rank, found.score)
+    run = Run(hits.query, rows[hits.passage], hits.rank, hits.score)
     values = {ALL: per_query(run, qrels, queries, ids, measures, documents)}
-    for each in strata:
-        values |= each.measured(values[ALL], run, ids, measures, documents)
+    for division in strata:
+        values |= division.measured(values[ALL], run, ids, measures, documents)
     return values
 
 
@@ -143,8 +143,8 @@ def present_rows(ids: pa.ChunkedArray, present: pa.ChunkedArray) -> tuple[np.nda
         ids: text ids of the bundle's passages [m'].
         present: text ids of the corpus [m].
     """
-    found = pc.index_in(ids, value_set=present.combine_chunks())
-    missing = ids.filter(pc.is_null(found))
-    rows = found.fill_null(-1).to_numpy().astype(np.int32)
+    index = pc.index_in(ids, value_set=present.combine_chunks())
+    missing = ids.filter(pc.is_null(index))
+    rows = index.fill_null(-1).to_numpy().astype(np.int32)
     rows[rows < 0] = len(present) + np.arange(len(missing), dtype=np.int32)
     return rows, pa.chunked_array([*present.chunks, *missing.chunks], type=present.type)

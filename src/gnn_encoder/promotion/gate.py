@@ -143,12 +143,12 @@ def _falls(settings: Promote, strata: Mapping[str, Paired], other: str) -> Itera
     """
     for floor, allowed in settings.floors.items():
         stratum, measure = floor_parts(floor)
-        found = strata.get(stratum)
-        if not found or measure not in found.challenger:
+        paired = strata.get(stratum)
+        if not paired or measure not in paired.challenger:
             continue
-        fall, p = -found.difference(measure), found.p_values[measure]
+        fall, p = -paired.difference(measure), paired.p_values[measure]
         if fall > allowed and p <= settings.floor_significance:
-            of = f" of the {found.queries:,} {stratum.replace('_', ' ')} queries" if stratum != ALL else ""
+            of = f" of the {paired.queries:,} {stratum.replace('_', ' ')} queries" if stratum != ALL else ""
             yield (
                 f"{mean_name(measure)}{of} falls by {fall:.4f} (p {p:.2g}) against {other}, "
                 f"where at most {allowed} is allowed"
@@ -166,11 +166,11 @@ def _not_counted(settings: Promote, plain: Mapping[str, Paired], counted: Mappin
     """Yields the floors that were not counted, a clause each: the measure, the stratum, the difference and why."""
     whole, share = plain[ALL].queries, f"{settings.smallest_stratum_share:.0%}"
     for stratum, measure in map(floor_parts, settings.floors):
-        found = plain.get(stratum)
-        if found and stratum not in counted and measure in found.challenger:
+        paired = plain.get(stratum)
+        if paired and stratum not in counted and measure in paired.challenger:
             yield (
-                f"the floor of {mean_name(measure)} of the {found.queries:,} {stratum.replace('_', ' ')} queries "
-                f"({found.difference(measure):+.4f}, p {found.p_values[measure]:.2g}) was not counted: without a "
+                f"the floor of {mean_name(measure)} of the {paired.queries:,} {stratum.replace('_', ' ')} queries "
+                f"({paired.difference(measure):+.4f}, p {paired.p_values[measure]:.2g}) was not counted: without a "
                 f"champion, a stratum needs {settings.smallest_stratum:,} queries and {share} of all {whole:,}"
             )
 

@@ -21,32 +21,13 @@ from gnn_encoder.errors import without_password
 from gnn_encoder.evaluation.measures import mean_name
 from gnn_encoder.evaluation.significance import TESTS
 from gnn_encoder.evaluation.strata import MEANING
+from gnn_encoder.flow.declared import declared, step_names
 from gnn_encoder.promotion.gate import against_baseline
-from gnn_encoder.settings.calls import STEP_SETTINGS
 from gnn_encoder.settings.presets import NUMBERS
 from gnn_encoder.settings.shared import MINILM
-from gnn_encoder.settings.systems import (
-    CONVERGED,
-    DPR,
-    DUAL_ENCODER,
-    GNN_ENCODER,
-    QUERY_CLUSTERS,
-    QUERY_MEMORY,
-    QUERY_SUM,
-)
+from gnn_encoder.settings.systems import DPR, LEXICAL, SYSTEMS
 
 TEMPLATE = "model_card.md.j2"
-VECTORS = {
-    **dict.fromkeys((DPR, DUAL_ENCODER, CONVERGED), "The vector of a passage comes from its own text alone."),
-    QUERY_SUM: "The vector of a passage includes the sum of the training queries that are labelled with it.",
-    QUERY_MEMORY: "A search also looks up the training queries nearest to the query, and lifts their passages.",
-    QUERY_CLUSTERS: "A passage has a vector for each group of the training queries that are labelled with it.",
-    GNN_ENCODER: "The vector of a passage includes the training queries that are its neighbours in a query–passage "
-    "graph (GNN-encoder, Liu et al., 2022). The graph is used only once, when the corpus is encoded.",
-}
-"""System → what its vectors are, for people."""
-
-
 BASES = {MINILM: ("sentence-transformers/all-MiniLM-L6-v2", "Apache-2.0")}
 """Packaged backbone → its name on the hub, and its licence."""
 LONGEST = 120
@@ -95,7 +76,7 @@ class Described:
             "source": source if "://" in source else Path(source).name,
             "splits": {split: (len(np.unique(of.query)), len(of.query)) for split, of in labels.items()},
             "data_digest": data.manifest.digest,
-            "changed": {title: found for title, record in history.items() if (found := _changed(title, record))},
+            "changed": {title: changed for title, record in history.items() if (changed := _changed(title, record))},
         }
         return self._card(decision=None, readme=usage)
 
@@ -106,12 +87,13 @@ class Described:
             trim_blocks=True,
             lstrip_blocks=True,
         )
+        ranked_by = SYSTEMS.get(self.bundle.system if self.serving.weight != 0 else LEXICAL)
         return environment.get_template(TEMPLATE).render(
             history=self.history,
             passages=len(self.data.passages),
             sentence=self.recommendation["sentence"] if self.recommendation else "",
             system=self.serving.system,
-            vectors=VECTORS.get(self.bundle.system, "") if self.serving.weight != 0 else "",
+            purpose=ranked_by.purpose if ranked_by else "",
             weight=self.serving.weight,
             mean_name=mean_name,
             meaning=MEANING,
@@ -138,8 +120,8 @@ class Described:
 
 def _changed(title: str, record: Record) -> dict[str, str]:
     """Returns the settings of a step that are not the defaults, as JSON."""
-    step = STEP_SETTINGS.get(title.partition(": ")[0])
-    fields = step.model_fields if step else {}
+    step = title.partition(": ")[0]
+    fields = declared(step).settings.model_fields if step in step_names() else {}
     changed = {}
     for name, value in record.settings.items():
         if name in NUMBERS:

@@ -105,14 +105,14 @@ class Registry:
         aliases = self._aliases()
         return [
             Version(
-                number := str(each.version),
-                each.creation_timestamp / 1000,
-                dict(each.tags),
+                number := str(entity.version),
+                entity.creation_timestamp / 1000,
+                dict(entity.tags),
                 tuple(sorted(alias for alias, at in aliases.items() if at == number)),
-                each.description or "",
-                each.run_id or "",
+                entity.description or "",
+                entity.run_id or "",
             )
-            for each in reversed(self._entities(self.name))
+            for entity in reversed(self._entities(self.name))
         ]
 
     def find(self, named: str) -> Version:
@@ -155,10 +155,10 @@ class Registry:
         figures = {f"metric.{mlflow_runs.metric_name(name)}": f"{value:.6g}" for name, value in metrics.items()}
         labels = {name: str(value)[:most] for name, value in {**tags, **figures, BUNDLE: bundle}.items()}
         source = f"models:/{model}" if model else bundle if "://" in bundle else Path(bundle).as_uri()
-        made = self._client.create_model_version(
+        created = self._client.create_model_version(
             self.name, source, self._run_id, tags=labels, description=card, model_id=model
         )
-        return str(made.version)
+        return str(created.version)
 
     @_naming_store
     def withdraw(self, number: str) -> None:
@@ -201,16 +201,16 @@ class Registry:
         source = f"move://champion/{uuid.uuid4()}"
         tags = {AFTER: seen.move, CHAMPION: champion, PREVIOUS: previous}
         self._client.create_model_version(self._moves, source, tags=tags)
-        won = any(each.source == source for each in self._valid_moves())
+        won = any(move.source == source for move in self._valid_moves())
         self._set_aliases()
         return won
 
     def _valid_moves(self) -> list[Any]:
         """Returns the valid moves, in order: each is the first move that names the valid move before it."""
         valid: list[Any] = []
-        for each in self._entities(self._moves):
-            if each.tags.get(AFTER) == (str(valid[-1].version) if valid else "0"):
-                valid.append(each)
+        for move in self._entities(self._moves):
+            if move.tags.get(AFTER) == (str(valid[-1].version) if valid else "0"):
+                valid.append(move)
         return valid
 
     def _set_aliases(self) -> str:
@@ -237,11 +237,11 @@ class Registry:
     def _entities(self, name: str) -> list[Any]:
         """Returns MLflow's versions of a model, oldest first."""
         page = self._client.search_model_versions(f"name = '{name}'")
-        found = list(page)
+        entities = list(page)
         while page.token:
             page = self._client.search_model_versions(f"name = '{name}'", page_token=page.token)
-            found += page
-        return sorted(found, key=lambda each: int(each.version))
+            entities += page
+        return sorted(entities, key=lambda entity: int(entity.version))
 
 
 def _agree(method: Callable[..., Any], *arguments: str) -> None:

@@ -15,15 +15,16 @@ from gnn_encoder.artifacts.report import Decision
 from gnn_encoder.errors import Missing, UserError, without_password
 from gnn_encoder.evaluation.measures import mean_name
 from gnn_encoder.evaluation.strata import MEANING
+from gnn_encoder.flow.arguments import ORIGIN, StepArguments
 from gnn_encoder.promotion.gate import KEEP
 from gnn_encoder.promotion.registry import CHAMPION, DECISION, REASON, Registry, Version
 from gnn_encoder.settings.measures import ALL
-from gnn_encoder.settings.pipeline import ORIGIN, Settings, StepArguments
+from gnn_encoder.settings.pipeline import Settings
 from gnn_encoder.tracking.pipeline_run import impatient
 
 
 class Job(Protocol):
-    """A training pipeline that can run: `runs.pipelines.Training` or `kubeflow.submission.ClusterTraining`."""
+    """A training pipeline that can run: `engines.pipelines.Training` or `kubeflow.submission.ClusterTraining`."""
 
     @property
     def settings(self) -> Settings:
@@ -32,15 +33,15 @@ class Job(Protocol):
     def models(self) -> Registry:
         """Returns the registry of the pipeline's model."""
 
-    def arguments(self, registry: str = "") -> dict[str, str | list[str]]:
-        """Returns the arguments of the steps. With another text for `registry`, `promote` decides again."""
+    def arguments(self, registry: str = "") -> dict[str, StepArguments]:
+        """Returns the arguments of the calls by title. With another text for `registry`, `promote` decides again."""
 
 
 @dataclass(frozen=True)
 class Plan:
     """A retraining to run, or the reason why none is needed."""
 
-    arguments: Mapping[str, str | list[str]]
+    arguments: Mapping[str, StepArguments]
     """The arguments of the pipeline's steps."""
     origin: Mapping[str, str]
     """The digests of data, settings and code."""
@@ -62,7 +63,7 @@ def plan(job: Job) -> Plan:
     champion = next((version for version in versions if CHAMPION in version.aliases), None)
     # A decision about another champion must not be reused.
     arguments = job.arguments(f"after {newest.number}" if newest else "")
-    digests = StepArguments.model_validate_json(str(arguments["promote"])).source_digests
+    digests = arguments["promote"].source_digests
     origin = {part: digests[part] for part in ORIGIN}
     for version in filter(None, (champion, newest)):
         if not _changed(origin, version):

@@ -39,13 +39,13 @@ def graph_around(graph: Graph, query_vectors: Rows, nodes: AddedNodes, passages:
     n, k = graph.edges.shape
     known = np.setdiff1d(queries_reaching(graph, passages), nodes.replaced)
     changed = np.flatnonzero(np.isin(nodes.edges, passages).any(axis=1))
-    place = nodes.replaced[changed]
+    node = nodes.replaced[changed]
     width = max(k, nodes.edges.shape[1])
 
-    def joined(stored: np.ndarray | None, own: np.ndarray | None, empty: int) -> np.ndarray | None:
-        if stored is None or own is None:
+    def joined(stored: np.ndarray | None, added: np.ndarray | None, empty: int) -> np.ndarray | None:
+        if stored is None or added is None:
             return None
-        return np.concatenate([_widened(stored[known], width, empty), _widened(own[changed], width, empty)])
+        return np.concatenate([_widened(stored[known], width, empty), _widened(added[changed], width, empty)])
 
     edges = joined(graph.edges, nodes.edges, -1)
     labelled = joined(graph.labelled, nodes.labelled, 0)
@@ -55,7 +55,7 @@ def graph_around(graph: Graph, query_vectors: Rows, nodes: AddedNodes, passages:
         loops = np.concatenate([graph.query_loops[known], nodes.loops[changed]])
     part = replace(
         graph,
-        queries=np.concatenate([graph.queries[known], np.where(place >= 0, graph.queries[place], -1 - changed)]),
+        queries=np.concatenate([graph.queries[known], np.where(node >= 0, graph.queries[node], -1 - changed)]),
         edges=edges,
         labelled=labelled,
         features=joined(graph.features, nodes.features, 0),
@@ -66,7 +66,7 @@ def graph_around(graph: Graph, query_vectors: Rows, nodes: AddedNodes, passages:
         **dict(zip(("indptr", "reverse"), reverse_csr(edges, len(graph.indptr) - 1), strict=True)),
     )
     vectors = np.concatenate([query_vectors[known], nodes.vectors[changed]]).astype(np.float32, copy=False)
-    return GraphPart(part, vectors, np.concatenate([known, np.where(place >= 0, place, n + changed)]))
+    return GraphPart(part, vectors, np.concatenate([known, np.where(node >= 0, node, n + changed)]))
 
 
 def _widened(values: np.ndarray, width: int, empty: int) -> np.ndarray:

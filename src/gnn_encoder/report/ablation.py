@@ -48,13 +48,13 @@ def gathered(figures: Sequence[Figures]) -> dict[str, Variant]:
     """Returns the variants by name, in order of first appearance. All `figures` must be of the same queries."""
     by_name: dict[str, list[tuple[TryVariant, dict[str, np.ndarray]]]] = {}
     warm: dict[str, np.ndarray] = {}
-    for each in figures:
-        table = each.per_query
+    for trial in figures:
+        table = trial.per_query
         if table.column("query") != figures[0].per_query.column("query"):
             raise UserError("the variants were measured on different queries: run all variants on one dataset")
         splits = np.asarray(table.column("split"))
         values = np.stack([np.asarray(table.column(name)) for name in NAMES], axis=1)
-        settings = TryVariant.model_validate(each.manifest.settings)
+        settings = TryVariant.model_validate(trial.manifest.settings)
         by_split = {str(split): values[splits == split] for split in dict.fromkeys(splits.tolist())}
         warm = {split: np.asarray(table.column(WARM))[splits == split] for split in by_split}
         by_name.setdefault(settings.variant, []).append((settings, by_split))
@@ -73,12 +73,14 @@ def compared(variants: dict[str, Variant], full: str, settings: CompareVariants)
     with several seeds.
     """
     splits = list(variants[full].values)
-    per_query = {split: {name: each.values[split].mean(axis=0) for name, each in variants.items()} for split in splits}
+    per_query = {
+        split: {name: variant.values[split].mean(axis=0) for name, variant in variants.items()} for split in splits
+    }
     deviations = {
         split: {
-            name: dict(zip(NAMES, each.values[split].mean(axis=1).std(axis=0, ddof=1).tolist(), strict=True))
-            for name, each in variants.items()
-            if len(each.values[split]) > 1
+            name: dict(zip(NAMES, variant.values[split].mean(axis=1).std(axis=0, ddof=1).tolist(), strict=True))
+            for name, variant in variants.items()
+            if len(variant.values[split]) > 1
         }
         for split in splits
     }
@@ -87,7 +89,7 @@ def compared(variants: dict[str, Variant], full: str, settings: CompareVariants)
 
 def compared_strata(variants: dict[str, Variant], full: str, settings: CompareVariants) -> dict[str, Any]:
     """Returns {`warm`, `cold`: `compared` over the queries of the stratum}; a stratum without a query is left out."""
-    strata = {name: {key: each.stratum(name) for key, each in variants.items()} for name in (WARM, COLD)}
+    strata = {name: {key: variant.stratum(name) for key, variant in variants.items()} for name in (WARM, COLD)}
     return {name: compared(parts, full, settings) for name, parts in strata.items() if parts[full].values}
 
 

@@ -101,8 +101,8 @@ def explained_by_graph(
         explained.append([])
         questions = encode_texts(encoder, [example.query for example in group], **speed)
         for example, why in zip(group, sources.explain(questions, hits, neighbors=NEIGHBORS), strict=True):
-            found = [replace(passage, why=of) for passage, of in zip(example.rankings[system], why, strict=True)]
-            explained[-1].append(replace(example, rankings={**example.rankings, system: found}))
+            passages = [replace(passage, why=of) for passage, of in zip(example.rankings[system], why, strict=True)]
+            explained[-1].append(replace(example, rankings={**example.rankings, system: passages}))
     return explained
 
 
@@ -110,9 +110,9 @@ def explained_by_scorer(scorer: Scorer, data: Dataset, system: str, examples: li
     """Returns the examples with the parts of the scores of `system`'s passages, from the scorer that ordered them."""
     explained = []
     for example in examples:
-        found = [
-            replace(each, parts=tuple(scorer.explain(data, example.query, each.row)))
-            for each in example.rankings[system]
+        passages = [
+            replace(passage, parts=tuple(scorer.explain(data, example.query, passage.row)))
+            for passage in example.rankings[system]
         ]
-        explained.append(replace(example, rankings={**example.rankings, system: found}))
+        explained.append(replace(example, rankings={**example.rankings, system: passages}))
     return explained

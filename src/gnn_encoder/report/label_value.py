@@ -75,7 +75,7 @@ def labels_plot(points: Sequence[Point], beyond: tuple[int, float, float] | None
 
 def queries_table(suggestions: Sequence[QuerySuggestion], log: float, value: float) -> Table:
     """Returns the table of suggested queries of a log with `log` queries; `value`: V of `labels.suggestions`."""
-    share = sum(each.count for each in suggestions) / log
+    share = sum(suggestion.count for suggestion in suggestions) / log
     caption = (
         f"These are {share:.1%} of the log's {log:,.0f} queries. gain: count × ({value:.3f}, what dev queries find "
         "after a label of their own, − now, what dev queries as near and as certain find)"
@@ -85,11 +85,16 @@ def queries_table(suggestions: Sequence[QuerySuggestion], log: float, value: flo
     for name in ("gain", "count", "now", "near", "margin"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("query, and its first passage")
-    for number, each in enumerate(suggestions, start=1):
+    for number, suggestion in enumerate(suggestions, start=1):
         table.add_row(
-            str(number), f"{each.gain:.1f}", f"{each.count:,.0f}", f"{each.expected:.2f}", f"{each.similarity:.2f}",
-            f"{each.margin:.3f}", Text(f"{_short(each.query)}\n→ {_short(each.title)} [{printable(each.passage_id)}]"),
-        )  # fmt: skip
+            str(number),
+            f"{suggestion.gain:.1f}",
+            f"{suggestion.count:,.0f}",
+            f"{suggestion.expected:.2f}",
+            f"{suggestion.similarity:.2f}",
+            f"{suggestion.margin:.3f}",
+            Text(f"{_short(suggestion.query)}\n→ {_short(suggestion.title)} [{printable(suggestion.passage_id)}]"),
+        )
     return table
 
 
@@ -104,9 +109,10 @@ def passages_table(suggestions: Sequence[PassageSuggestion], gain: float) -> Tab
     for name in ("gain", "answers"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("passage, and a training query near it")
-    for number, each in enumerate(suggestions, start=1):
-        shown = f"{_short(passage_text(each.title, each.text))} [{printable(each.passage_id)}]\n← {_short(each.query)}"
-        table.add_row(str(number), f"{each.gain:.2f}", f"{each.answers:.2f}", Text(shown))
+    for number, suggestion in enumerate(suggestions, start=1):
+        passage = _short(passage_text(suggestion.title, suggestion.text))
+        shown = f"{passage} [{printable(suggestion.passage_id)}]\n← {_short(suggestion.query)}"
+        table.add_row(str(number), f"{suggestion.gain:.2f}", f"{suggestion.answers:.2f}", Text(shown))
     return table
 
 
@@ -121,7 +127,7 @@ def facts(
         "measure": MEASURE,
         "curve": [_without_nan(asdict(point)) for point in points],
         "extrapolated": dict(zip(names, beyond, strict=True)) if beyond else None,
-        "suggestions": [asdict(each) for each in suggestions],
+        "suggestions": [asdict(suggestion) for suggestion in suggestions],
     }
 
 
@@ -132,7 +138,7 @@ def write_json(path: Path, values: dict[str, Any]) -> None:
 
 def write_csv(path: Path, suggestions: Sequence[QuerySuggestion] | Sequence[PassageSuggestion]) -> None:
     """Writes the suggestions, with a header."""
-    rows = [asdict(each) for each in suggestions]
+    rows = [asdict(suggestion) for suggestion in suggestions]
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]) if rows else ["gain"])
         writer.writeheader()

@@ -53,7 +53,7 @@ def render_page(
         history: records of the steps that wrote the artifacts.
     """
     generated = history.get("generate_queries")
-    shown = (found for each in (*won, *lost) for ranking in each.rankings.values() for found in ranking)
+    shown = (passage for example in (*won, *lost) for ranking in example.rankings.values() for passage in ranking)
     return fill(
         "report.html.j2",
         metrics=metrics,
@@ -65,7 +65,7 @@ def render_page(
         similarity=beside_paper(generated.metrics) if generated else None,
         paper_triples=PAPER_TRIPLES,
         legend=LEGEND,
-        explained_by_graph=any(found.why for found in shown),
+        explained_by_graph=any(passage.why for passage in shown),
         is_best=is_best,
         is_significant=is_significant,
     )

@@ -130,20 +130,20 @@ def thresholds_plot(points: dict[str, dict[str, float]], values: dict[str, float
     return png(figure)
 
 
-def diffusion_plot(found: dict[str, Diffusion]) -> bytes:
+def diffusion_plot(diffusions: dict[str, Diffusion]) -> bytes:
     """Draws the distribution of each kind of cosine, with a line per encoder and its mean dotted (BERT-DMN Fig. 3)."""
     figure = Figure(figsize=(7.0, 3.0), layout="constrained")
     edges = np.linspace(-1.0, 1.0, CELLS + 1)
     for kind, axes in enumerate(figure.subplots(1, len(COSINES), sharey=True)):
-        for i, (name, each) in enumerate(found.items()):
-            counts = each.counts[kind].reshape(CELLS, -1).sum(axis=1)
+        for i, (name, diffusion) in enumerate(diffusions.items()):
+            counts = diffusion.counts[kind].reshape(CELLS, -1).sum(axis=1)
             shares = counts / max(counts.sum(), 1)
             axes.stairs(shares, edges, color=COLOURS[i + 2], label=name if kind == 0 else None)
-            axes.axvline(each.means[kind], color=COLOURS[i + 2], linestyle=":", linewidth=1)
+            axes.axvline(diffusion.means[kind], color=COLOURS[i + 2], linestyle=":", linewidth=1)
         axes.set(xlabel="cosine", xlim=(-1, 1))
         axes.set_title(COSINES[kind], fontsize="medium")
     figure.axes[0].set_ylabel("share of the cosines")
-    figure.legend(loc="outside upper center", ncols=len(found), frameon=False)
+    figure.legend(loc="outside upper center", ncols=len(diffusions), frameon=False)
     return png(figure)
 
 

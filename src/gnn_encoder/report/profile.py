@@ -12,7 +12,7 @@ from gnn_encoder.artifacts.dataset import SPLITS
 from gnn_encoder.artifacts.tables import warm_labels
 
 TEXTS = 20_000
-"""Number of texts of a kind, from the first, whose words are counted."""
+"""Words are counted in so many texts of a kind, from the first."""
 QUANTILES = {"5 %": 0.05, "median": 0.5, "95 %": 0.95}
 
 

@@ -37,7 +37,7 @@ def gains(
     `against`: system → the other. A row's name is `SYSTEM against OTHER`. Holm's correction is for the number of rows.
     """
     names = metrics["measures"]
-    found: dict[str, dict[str, OfEach]] = {"gains": {}, "gain_p_holm": {}}
+    facts: dict[str, dict[str, OfEach]] = {"gains": {}, "gain_p_holm": {}}
     for split in metrics["results"]:
 
         def values(system: str, split: str = split) -> np.ndarray:
@@ -48,8 +48,8 @@ def gains(
         p = p_values(
             nothing | differences, metrics["permutations"], metrics["seed"], names, baseline="", test=metrics["test"]
         )
-        found["gains"][split], found["gain_p_holm"][split] = means(differences, names), corrected(p)
-    return found
+        facts["gains"][split], facts["gain_p_holm"][split] = means(differences, names), corrected(p)
+    return facts
 
 
 def trainings(history: History) -> dict[str, Record]:
@@ -108,8 +108,8 @@ def words_markdown(table: Mapping[str, list[float | None]]) -> str:
 
 def first_words_of(dataset: Dataset, generated: GeneratedQueries) -> str:
     """Returns the table of first words of generated queries and of the queries that have their triples, in Markdown."""
-    asked = dataset.query_texts(np.unique(generated.query))
-    real, written = (first_words(pa.array(each, pa.string())) for each in (asked, generated.text))
+    queries = dataset.query_texts(np.unique(generated.query))
+    real, written = (first_words(pa.array(texts, pa.string())) for texts in (queries, generated.text))
     return words_markdown(words_table(real, written))
 
 

@@ -87,22 +87,24 @@ def strata_table(metrics: dict[str, Any], split: str, baseline: str, systems: Ma
         systems: name → label of a row.
     """
     measure, strata = metrics["measures"][0], metrics["strata"]
-    there = {name: found for name in (WARM, COLD) if split in (found := strata.get(name, {"queries": {}}))["queries"]}
+    there = {
+        name: stratum for name in (WARM, COLD) if split in (stratum := strata.get(name, {"queries": {}}))["queries"]
+    }
     if len(there) < 2:
         (name,) = there
         return f"all {there[name]['queries'][split]:,} {split} queries are {name}: {MEANING[name]}"
     caption = f"worse: share of the queries below {baseline}"
     table = figures_table((), caption)
     table.columns[0].header = f"{mean_name(measure)}, {split}"
-    for name, found in there.items():
-        table.add_column(f"{name} ({found['queries'][split]:,})", justify="right", no_wrap=True)
+    for name, stratum in there.items():
+        table.add_column(f"{name} ({stratum['queries'][split]:,})", justify="right", no_wrap=True)
         table.add_column("worse", justify="right", no_wrap=True)
     for system, label in systems.items():
         cells = []
-        for found in there.values():
-            mark = "*" if is_significant(found, split, system, measure) else " "
-            worse = found["worse"][split].get(system, {}).get(measure)
-            value = found["results"][split][system][measure]
+        for stratum in there.values():
+            mark = "*" if is_significant(stratum, split, system, measure) else " "
+            worse = stratum["worse"][split].get(system, {}).get(measure)
+            value = stratum["results"][split][system][measure]
             cells += [f"{value:.3f}{mark}", "" if worse is None else f"{100 * worse:.1f} %"]
         table.add_row(label, *cells)
     return table

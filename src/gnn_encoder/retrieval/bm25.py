@@ -187,8 +187,8 @@ def bm25_index(tokens: Tokens, vocabulary: int, *, k1: float, b: float) -> bm25s
         weight = frequency / (k1 * (1 - b + b * lengths[text] / mean) + frequency)
         order = np.argsort(term, kind="stable")
         term, text = term[order], text[order]
-        place = free[term] + np.arange(len(term)) - np.searchsorted(term, term)
-        scores[place], texts[place] = idf[term] * weight[order], text
+        position = free[term] + np.arange(len(term)) - np.searchsorted(term, term)
+        scores[position], texts[position] = idf[term] * weight[order], text
         free += np.bincount(term, minlength=vocabulary)
     index = bm25s.BM25(method="lucene", k1=k1, b=b)
     index.scores = {"data": scores, "indices": texts, "indptr": begins, "num_docs": n}

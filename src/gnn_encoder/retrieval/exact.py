@@ -60,8 +60,8 @@ def search(vectors: Rows, queries: np.ndarray, k: int, *, chunk: int = CHUNK, pr
             more_scores, more_rows = _top(nearest, block, np.ascontiguousarray(queries[some], dtype=np.float32), k)
             missing = more_rows < 0  # fewer than k products of the chunk are numbers
             more_scores[missing] = -np.inf
-            found = np.where(missing, -1, more_rows + start)
-            scores[some], rows[some] = merge(scores[some], rows[some], more_scores, found)
+            passage_rows = np.where(missing, -1, more_rows + start)
+            scores[some], rows[some] = merge(scores[some], rows[some], more_scores, passage_rows)
         if progress:
             progress.advance(len(block))
     return scores, rows

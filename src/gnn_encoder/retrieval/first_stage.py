@@ -47,10 +47,10 @@ def search_splits(
 def leaving_out(dataset: Dataset, search: Search) -> Search:
     """Returns a search that leaves out of each query's hits the passage that is the query itself."""
 
-    def found(queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    def search_others(queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         return search_without(lambda depth: search(queries, depth), dataset.identical[queries], k)
 
-    return found
+    return search_others
 
 
 def join_runs(dataset: Dataset, parts: Sequence[Path], *, train_depth: int, eval_depth: int) -> Run:
@@ -89,13 +89,13 @@ def dev_figures(dataset: Dataset, run: Run) -> dict[str, float]:
 def negative_pool(dataset: Dataset, runs: list[Run], depth: int) -> np.ndarray:
     """The negatives of each of `dataset.trained_labels`, int32 [e, depth]: the query's first `depth` candidates without
     its positives, which become -1; `chance_negatives` for a query that has none."""
-    queries, place = np.unique(dataset.trained_labels.query, return_inverse=True)
+    queries, row = np.unique(dataset.trained_labels.query, return_inverse=True)
     pool = merge_candidates(runs, queries, depth)
     known = KnownPositives.of(dataset, "train")
     pool = np.where(known.contains(queries[:, None], pool), -1, pool)
     without = ~(pool >= 0).any(axis=1)
     pool[without] = chance_negatives(dataset, known, queries[without], depth)
-    negatives: np.ndarray = pool[place]
+    negatives: np.ndarray = pool[row]
     return negatives
 
 

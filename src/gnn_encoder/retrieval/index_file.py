@@ -73,9 +73,9 @@ class ChangedIndex:
         """As `search_index`."""
         scores, rows = search_index(self.index, queries, k + len(self.rows))
         scores = np.where(np.isin(rows, self.rows), -np.inf, scores)
-        own_scores, own = exact.search(self.vectors, queries, min(k, len(self.rows)))
-        rows = np.concatenate([np.where(scores > -np.inf, rows, -1), self.rows[own]], axis=1).astype(np.int32)
-        scores = np.concatenate([scores, own_scores], axis=1)
+        changed_scores, changed = exact.search(self.vectors, queries, min(k, len(self.rows)))
+        rows = np.concatenate([np.where(scores > -np.inf, rows, -1), self.rows[changed]], axis=1).astype(np.int32)
+        scores = np.concatenate([scores, changed_scores], axis=1)
         order = np.lexsort((rows, -scores), axis=1)[:, :k]
         return np.take_along_axis(scores, order, axis=1), np.take_along_axis(rows, order, axis=1)
 
@@ -226,14 +226,14 @@ def _check_file(path: Path, m: int, d: int) -> None:
     """
     with path.open("rb") as file:
         # kind, d, m, two unused numbers, is trained, metric, then: type of the quantizer, or number of inverted lists
-        kind, *header, own = struct.unpack("<4siq17xiQ", file.read(45))
-        code = d if own & 0xFFFFFFFF == faiss.ScalarQuantizer.QT_8bit else 2 * d
-        each = {b"IxSQ": code, b"IHNs": 2 * d, b"IwSq": 2 * d + 8}.get(kind)
-        if each is None or header != [d, m, faiss.METRIC_INNER_PRODUCT]:
+        kind, *header, detail = struct.unpack("<4siq17xiQ", file.read(45))
+        code = d if detail & 0xFFFFFFFF == faiss.ScalarQuantizer.QT_8bit else 2 * d
+        code_size = {b"IxSQ": code, b"IHNs": 2 * d, b"IwSq": 2 * d + 8}.get(kind)
+        if code_size is None or header != [d, m, faiss.METRIC_INNER_PRODUCT]:
             raise ValueError(f"a {kind.decode('latin-1')!r} with d, m, metric {header} for {m} vectors of {d}")
         # Inverted lists: the number of lists, then the size of each list. Other kinds: the bytes of all codes.
-        before, number = (8 + 8 * own, own) if kind == b"IwSq" else (8, m * each)
-        file.seek(max(path.stat().st_size - m * each - before, 0))
+        before, number = (8 + 8 * detail, detail) if kind == b"IwSq" else (8, m * code_size)
+        file.seek(max(path.stat().st_size - m * code_size - before, 0))
         if struct.unpack("<Q", file.read(8)) != (number,):
             raise ValueError(f"its size is not that of {m} vectors")
 
@@ -261,4 +261,4 @@ def recall(index: Index, vectors: np.ndarray, queries: np.ndarray, k: int) -> fl
     """Share of the exact `k` best passages of `queries` [n, d] that the index finds."""
     _, hits = search_index(index, queries, k)
     _, best = exact.search(vectors, queries, k)
-    return float(np.mean([np.isin(row[row >= 0], found).mean() for row, found in zip(best, hits, strict=True)]))
+    return float(np.mean([np.isin(row[row >= 0], hit_row).mean() for row, hit_row in zip(best, hits, strict=True)]))

@@ -46,8 +46,8 @@ def label_blocks(
     """
     for some in in_blocks(passages):
         owner, query = labels.into(some)
-        found, of = vectors_with_labels(use, np.asarray(vectors[some], np.float32), owner, labels.vectors[query])
-        yield found, some[of]
+        lifted, of = vectors_with_labels(use, np.asarray(vectors[some], np.float32), owner, labels.vectors[query])
+        yield lifted, some[of]
 
 
 def vectors_with_labels(
@@ -104,9 +104,9 @@ def clusters(owner: np.ndarray, queries: np.ndarray, most: int) -> tuple[np.ndar
         towards, before = _unit(centroids), group
         group, best = first[segment], np.full(len(owner), -np.inf, np.float32)
         for turn in turns:
-            place = first[segment] + np.minimum(turn, sizes[segment] - 1)
-            score = np.einsum("ed,ed->e", directions, towards[place])
-            group, best = np.where(score > best, place, group), np.maximum(score, best)
+            candidate = first[segment] + np.minimum(turn, sizes[segment] - 1)
+            score = np.einsum("ed,ed->e", directions, towards[candidate])
+            group, best = np.where(score > best, candidate, group), np.maximum(score, best)
         if np.array_equal(group, before):
             break
         held, means = _means(group, queries)

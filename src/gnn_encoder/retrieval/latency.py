@@ -112,16 +112,16 @@ def served_path(searcher: Searcher) -> QueryPath:
     from gnn_encoder.retrieval.bm25 import Bm25
 
     assert bundle.bm25_path, f"{bundle.path} is served with BM25 and has no index of it"
-    bm25, asked = Bm25.load(bundle.bm25_path), np.zeros(1, np.int32)
+    bm25, query_row = Bm25.load(bundle.bm25_path), np.zeros(1, np.int32)
 
     def search(asking: tuple[str, np.ndarray | None]) -> Any:
         question, vector = asking
         scores, rows = bm25.search([question], DEPTH)
         if vector is None:
             return rows
-        lexical = Run.from_hits(asked, rows, scores)
+        lexical = Run.from_hits(query_row, rows, scores)
         scores, rows = searcher.index.search(vector, DEPTH)
-        return fuse(lexical, Run.from_hits(asked, rows, scores), weight, HITS)
+        return fuse(lexical, Run.from_hits(query_row, rows, scores), weight, HITS)
 
     return QueryPath(lambda question: (question, encode(question) if weight else None), search)
 

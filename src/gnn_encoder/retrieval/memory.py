@@ -81,9 +81,9 @@ class Memory:
         lift = np.bincount(pair, weights=np.repeat(weights.ravel(), stops - starts), minlength=len(keys))
         lift = lift.astype(np.float32)
         # A hit that is labelled is lifted; a labelled passage that is no hit becomes one.
-        place = find_pairs(keys, np.arange(len(queries))[:, None], rows)
-        scores = scores + np.append(lift, np.float32(0))[place]
-        left = np.setdiff1d(np.arange(len(keys)), place)
+        index = find_pairs(keys, np.arange(len(queries))[:, None], rows)
+        scores = scores + np.append(lift, np.float32(0))[index]
+        left = np.setdiff1d(np.arange(len(keys)), index)
         asker, passage = keys[left] >> 32, keys[left] & 0xFFFFFFFF
         score = np.einsum("pd,pd->p", queries[asker], np.asarray(vectors[passage], np.float32)) + lift[left]
         slot = np.arange(len(left)) - np.searchsorted(asker, asker)

@@ -54,11 +54,13 @@ class PassageIndex:
         search = partial(search_index, self.index)
         if self.changed is None:
             return distinct(search, of, queries, k)
-        vectors, own = self.changed
-        scores, rows = distinct(search, of, queries, k + len(np.unique(own)))
-        former = np.isin(rows, own)
+        vectors, changed_passages = self.changed
+        scores, rows = distinct(search, of, queries, k + len(np.unique(changed_passages)))
+        former = np.isin(rows, changed_passages)
         scores, rows = np.where(former, -np.inf, scores), np.where(former, -1, rows)
-        scores, rows = exact.merge(scores, rows, *distinct(partial(exact.search, vectors), own, queries, k))
+        scores, rows = exact.merge(
+            scores, rows, *distinct(partial(exact.search, vectors), changed_passages, queries, k)
+        )
         return scores[:, :k], rows[:, :k]
 
 
@@ -71,36 +73,37 @@ def distinct(search: Callable[[np.ndarray, int], Hits], of: np.ndarray, queries:
     """
     total, passages = len(of), int((np.diff(of, prepend=-1) != 0).sum())
     scores = np.full((len(queries), k), -np.inf, np.float32)
-    found = np.full((len(queries), k), -1, np.int32)
+    passage_rows = np.full((len(queries), k), -1, np.int32)
     todo, depth, most = np.arange(len(queries)), min(2 * k, total), min(k, passages)
     while len(todo) and most:
         vector_scores, rows = search(queries[todo], depth)
         owner = np.where(rows >= 0, of[rows], -1)
-        complete = _keep_first(scores, found, todo, vector_scores, owner) >= most
+        complete = _keep_first(scores, passage_rows, todo, vector_scores, owner) >= most
         if depth == total:
             break
         # An approximate index may have found less than it was asked for; more of it does not help.
         todo = todo[~complete & (rows[:, -1] >= 0)]
         depth = min(2 * depth, total)
-    return scores, found
+    return scores, passage_rows
 
 
 def _keep_first(
-    scores: np.ndarray, found: np.ndarray, queries: np.ndarray, vector_scores: np.ndarray, owner: np.ndarray
+    scores: np.ndarray, passage_rows: np.ndarray, queries: np.ndarray, vector_scores: np.ndarray, owner: np.ndarray
 ) -> np.ndarray:
-    """Writes each passage's first hit of `queries` [q] to `scores` and `found` [n, k]; returns their numbers [q].
+    """Writes the first hit of each passage to the rows `queries` [q] of `scores` and `passage_rows` [n, k].
 
-    `owner` [q, r] is the passage of each vector found, best first, -1 after the last one.
+    `owner` [q, r] is the passage of each vector found, best first, -1 after the last one. Returns the number of
+    different passages of each query [q].
     """
     order = np.argsort(owner, axis=1, kind="stable")
     grouped = np.take_along_axis(owner, order, axis=1)
     new = np.empty(owner.shape, bool)
     np.put_along_axis(new, order, np.diff(grouped, axis=1, prepend=-1) != 0, axis=1)
-    place = np.cumsum(new, axis=1) - 1
-    row, column = np.nonzero(new & (place < found.shape[1]))
-    at = (queries[row], place[row, column])
-    scores[at], found[at] = vector_scores[row, column], owner[row, column]
-    numbers: np.ndarray = place[:, -1] + 1
+    rank = np.cumsum(new, axis=1) - 1
+    row, column = np.nonzero(new & (rank < passage_rows.shape[1]))
+    at = (queries[row], rank[row, column])
+    scores[at], passage_rows[at] = vector_scores[row, column], owner[row, column]
+    numbers: np.ndarray = rank[:, -1] + 1
     return numbers
 
 
@@ -110,7 +113,7 @@ def best_of_blocks(blocks: Iterable[tuple[np.ndarray, np.ndarray]], queries: np.
     Each block is the vectors [r, d] and the passage rows [r], ascending.
     """
     scores = np.full((len(queries), k), -np.inf, np.float32)
-    found = np.full((len(queries), k), -1, np.int32)
+    rows = np.full((len(queries), k), -1, np.int32)
     for vectors, of in blocks:
-        scores, found = exact.merge(scores, found, *distinct(partial(exact.search, vectors), of, queries, k))
-    return scores, found
+        scores, rows = exact.merge(scores, rows, *distinct(partial(exact.search, vectors), of, queries, k))
+    return scores, rows

@@ -75,10 +75,10 @@ class CrossEncoderScorer:
 
         Only the passages of the pairs are tokenized.
         """
-        asked, first = np.unique(query, return_inverse=True)
-        rows, second = np.unique(passage, return_inverse=True)
-        questions = Tokens.of(self.model.tokenizer, data.query_texts(asked), self.model.max_length)
-        pairs, places = self._pairs(questions, data, rows)
+        query_rows, first = np.unique(query, return_inverse=True)
+        passage_rows, second = np.unique(passage, return_inverse=True)
+        questions = Tokens.of(self.model.tokenizer, data.query_texts(query_rows), self.model.max_length)
+        pairs, places = self._pairs(questions, data, passage_rows)
         return pairs, first, places[second]
 
     def _pairs(self, questions: Tokens, data: Texts, rows: np.ndarray) -> tuple[Pairs, np.ndarray]:
@@ -157,13 +157,13 @@ class LateInteractionScorer:
     def explain(self, data: Texts, query: str, passage: int) -> list[Contribution]:
         """The share of each query token: the token, the passage's most similar token, and their similarity."""
         model = self.model
-        row, found = np.zeros(1, np.int64), data.passages.take(np.array([passage]))
-        texts = found.full_texts() if model.layout.titles else found.bare_texts()
-        asked = query_tokens(model, [query])
-        answering = Tokens.of(model.tokenizer, texts, model.layout.passage_length - 1)
+        row, one_passage = np.zeros(1, np.int64), data.passages.take(np.array([passage]))
+        texts = one_passage.full_texts() if model.layout.titles else one_passage.bare_texts()
+        query_side = query_tokens(model, [query])
+        passage_side = Tokens.of(model.tokenizer, texts, model.layout.passage_length - 1)
         with inference_copy(model, "fp32"), torch.inference_mode():
             sides = []
-            for ids, mask, used in (query_arrays(model, asked, row), passage_arrays(model, answering, row)):
+            for ids, mask, used in (query_arrays(model, query_side, row), passage_arrays(model, passage_side, row)):
                 vectors = model(*(torch.from_numpy(array).to(device()) for array in (ids, mask))).cpu().numpy()
                 sides.append((vectors[0][used[0]], model.tokenizer.convert_ids_to_tokens(ids[0][used[0]].tolist())))
         (queries, words), (passages, others) = sides
@@ -200,18 +200,18 @@ class DocumentScorer(LateInteractionScorer):
         config = matching.network.config
         reads = within(stored.graph, np.array([passage]), config.layers, config.edge_types)
         tokens = encode_texts(text, data.passages, stored.titles, reads)
-        (asked,) = encode_queries(text, [query], "auto")
-        found = explained(matching, stored.graph, tokens, asked, passage)
-        share, parts = found.share, []
+        (query_vectors,) = encode_queries(text, [query], "auto")
+        explanation = explained(matching, stored.graph, tokens, query_vectors, passage)
+        share, parts = explanation.share, []
         if matching.uses_content:
-            parts.append(Contribution(f"content × {1 - share:.2f}", (1 - share) * found.content))
-        order = sorted(found.shares, key=lambda each: -abs(each.amount))
-        names = _names(data, stored, [each.node for each in order[:NAMED]])
-        for each, name in zip(order[:NAMED], names, strict=True):
-            other = "" if each.node == passage else f" {name}"
-            parts.append(Contribution(f"context × {share:.2f}, {each.kind}{other}", share * each.amount))
+            parts.append(Contribution(f"content × {1 - share:.2f}", (1 - share) * explanation.content))
+        order = sorted(explanation.shares, key=lambda neighbour: -abs(neighbour.amount))
+        names = _names(data, stored, [neighbour.node for neighbour in order[:NAMED]])
+        for neighbour, name in zip(order[:NAMED], names, strict=True):
+            other = "" if neighbour.node == passage else f" {name}"
+            parts.append(Contribution(f"context × {share:.2f}, {neighbour.kind}{other}", share * neighbour.amount))
         if rest := order[NAMED:]:
-            amount = share * sum(each.amount for each in rest)
+            amount = share * sum(neighbour.amount for neighbour in rest)
             parts.append(Contribution(f"context × {share:.2f}, {len(rest):,} more", amount))
         return sorted(parts, key=lambda part: -part.amount)
 

@@ -90,11 +90,11 @@ class Searcher:
         """Hits with texts for scores [h] and passage rows [h], in the given order."""
         return self.all_hits([(scores, rows)])[0]
 
-    def all_hits(self, found: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[list[Hit]]:
+    def all_hits(self, rankings: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[list[Hit]]:
         """Hits of several questions, each with scores [h] and passage rows [h]; every passage is read once."""
-        needed = np.unique(np.concatenate([rows for _, rows in found]))
+        needed = np.unique(np.concatenate([rows for _, rows in rankings]))
         passages, hits = self.bundle.passages.take(needed), []
-        for scores, rows in found:
+        for scores, rows in rankings:
             places = np.searchsorted(needed, rows).tolist()
             texts = ((passages.ids[i], passages.titles[i], passages.texts[i]) for i in places)
             pairs = zip(scores.tolist(), texts, strict=True)
@@ -266,7 +266,7 @@ def _tuned_weight(bundle: Bundle) -> tuple[float, str]:
     known = {digest for record in read_history(report.path).values() for digest in record.inputs.values()}
     wanted = {"method": CONVEX, "dense": bundle.system}
     fusions = report.metrics["fusions"].values()
-    facts: dict[str, Any] = next((each for each in fusions if wanted.items() <= each.items()), {})
+    facts: dict[str, Any] = next((fusion for fusion in fusions if wanted.items() <= fusion.items()), {})
     if not facts.get("tuned_on") or model not in known:
         return UNTUNED, NOT_TUNED
     return float(facts["weight"]), f"tuned on {facts['tuned_on']}"

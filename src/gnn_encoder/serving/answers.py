@@ -9,6 +9,7 @@ from gnn_encoder.retrieval.search import Hit
 from gnn_encoder.serving.batching import Ask
 from gnn_encoder.serving.following import Served
 from gnn_encoder.serving.retriever import Explanation
+from gnn_encoder.settings.systems import LEXICAL
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ def ranked_by(served: Served, ask: Ask) -> str:
     """Returns what ranks the hits of a question, in words."""
     system = served.retriever.bundle.system
     if ask.fuse:
-        ranked = f"BM25 + {system}"
+        ranked = f"{LEXICAL} + {system}"
     elif ask.fuse is None and not ask.explain:
         ranked = served.system
     else:
@@ -34,14 +35,14 @@ def ranked_by(served: Served, ask: Ask) -> str:
 def answers_of(served: Served, asks: Sequence[Ask]) -> list[Answer]:
     """Answers all questions by one bundle, those with the same arguments together."""
     groups: dict[tuple[Any, ...], list[int]] = {}
-    for place, ask in enumerate(asks):
-        alone = (place,) if ask.explain else ()
-        groups.setdefault((ask.k, ask.fuse, ask.rerank, *alone), []).append(place)
-    found_at: dict[int, Answer] = {}
-    for places in groups.values():
-        found = _hits(served, [asks[place] for place in places])
-        found_at |= {place: Answer(served, hits) for place, hits in zip(places, found, strict=True)}
-    return [found_at[place] for place in range(len(asks))]
+    for position, ask in enumerate(asks):
+        alone = (position,) if ask.explain else ()
+        groups.setdefault((ask.k, ask.fuse, ask.rerank, *alone), []).append(position)
+    answers: dict[int, Answer] = {}
+    for positions in groups.values():
+        hit_lists = _hits(served, [asks[position] for position in positions])
+        answers |= {position: Answer(served, hits) for position, hits in zip(positions, hit_lists, strict=True)}
+    return [answers[position] for position in range(len(asks))]
 
 
 def _hits(served: Served, asks: Sequence[Ask]) -> list[list[dict[str, Any]] | UserError]:
@@ -50,13 +51,13 @@ def _hits(served: Served, asks: Sequence[Ask]) -> list[list[dict[str, Any]] | Us
     try:
         if first.explain:
             explained = served.retriever.explain(first.question, first.k, rerank=first.rerank)
-            return [[asdict(each.hit) | {"why": _why(each)} for each in explained]]
-        found: list[list[Hit]] = served.retriever.search(
+            return [[asdict(explanation.hit) | {"why": _why(explanation)} for explanation in explained]]
+        hit_lists: list[list[Hit]] = served.retriever.search(
             [ask.question for ask in asks], first.k, fuse=first.fuse, rerank=first.rerank
         )
     except UserError as error:
         return [error] * len(asks)
-    return [[asdict(hit) for hit in hits] for hits in found]
+    return [[asdict(hit) for hit in hits] for hits in hit_lists]
 
 
 def without_paths(error: UserError, served: Served) -> str:

@@ -71,7 +71,7 @@ def create_app(
         stop = threading.Event()
         # A daemon: the end of the process does not wait for a bundle that is being fetched.
         threading.Thread(target=_follow, args=(followed, figures, limits, stop), daemon=True).start()
-        tasks = [asyncio.create_task(each.work()) for each in (quick, slow)]
+        tasks = [asyncio.create_task(batcher.work()) for batcher in (quick, slow)]
         yield
         stop.set()
         for task in tasks:
@@ -98,11 +98,11 @@ def create_app(
         responses=refusals(401, 408, 413, 421, 422, 429, 503),
         dependencies=bearer,
     )
-    async def search(asked: SearchRequest, request: Request) -> Response:
+    async def search(body: SearchRequest, request: Request) -> Response:
         """Returns the best passages of each question."""
-        questions = checked_questions(asked, limits)
-        asks = [Ask(each, asked.k, asked.fuse, asked.rerank, asked.explain) for each in questions]
-        batcher = slow if asked.rerank or asked.explain else quick
+        questions = checked_questions(body, limits)
+        asks = [Ask(question, body.k, body.fuse, body.rerank, body.explain) for question in questions]
+        batcher = slow if body.rerank or body.explain else quick
         try:
             answers = await _unless_gone(request, batcher.ask(asks))
         except Busy as busy:
@@ -168,8 +168,8 @@ def create_app(
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"] if part not in ("body", "str", "list[str]"))
-        return problem(422, f"{place}: {first['msg']}" if place else str(first["msg"]))
+        location = ".".join(str(part) for part in first["loc"] if part not in ("body", "str", "list[str]"))
+        return problem(422, f"{location}: {first['msg']}" if location else str(first["msg"]))
 
     @app.exception_handler(HTTPException)
     async def wrong(request: Request, error: HTTPException) -> Response:

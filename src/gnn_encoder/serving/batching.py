@@ -88,9 +88,9 @@ class Batcher(Generic[Answer]):
                 self.waiting -= len(asks)
             self._seconds_each += RECENT * ((time.perf_counter() - began) / len(asks) - self._seconds_each)
             for some, future in requests:
-                own, answers = answers[: len(some)], answers[len(some) :]
+                own_answers, answers = answers[: len(some)], answers[len(some) :]
                 if not future.done():  # the client did not go away meanwhile
-                    future.set_result(own)
+                    future.set_result(own_answers)
 
     def _next(self) -> list[tuple[Sequence[Ask], asyncio.Future[list[Answer]]]]:
         """Takes the next requests, with at most `batch` questions unless the first has more.

@@ -72,20 +72,20 @@ def problem(status: int, detail: str, headers: Mapping[str, str] | None = None) 
     return JSONResponse(content.model_dump(), status, dict(headers or {}), PROBLEM)
 
 
-def checked_questions(asked: SearchRequest, limits: Limits) -> list[str]:
+def checked_questions(body: SearchRequest, limits: Limits) -> list[str]:
     """Returns the questions of a request; raises Refused beyond the limits, and for questions without words."""
-    questions = [asked.questions] if isinstance(asked.questions, str) else asked.questions
-    most = limits.slow_questions if asked.rerank else limits.questions
+    questions = [body.questions] if isinstance(body.questions, str) else body.questions
+    most = limits.slow_questions if body.rerank else limits.questions
     if not 1 <= len(questions) <= most:
         raise Refused(422, f"questions: {len(questions)} of them; give 1 to {most}")
-    if asked.k > limits.k:
-        raise Refused(422, f"k: {asked.k} passages; ask for at most {limits.k}")
-    if asked.explain and asked.fuse:
+    if body.k > limits.k:
+        raise Refused(422, f"k: {body.k} passages; ask for at most {limits.k}")
+    if body.explain and body.fuse:
         raise Refused(422, "explain: it explains the vectors' ranking, or the re-ranker's; leave out fuse")
-    if asked.explain and len(questions) > 1:
+    if body.explain and len(questions) > 1:
         raise Refused(422, f"explain: {len(questions)} questions; explain one at a time")
-    for place, question in enumerate(questions):
-        check_text(question, f"questions.{place}", limits)
+    for index, question in enumerate(questions):
+        check_text(question, f"questions.{index}", limits)
     return questions
 
 
@@ -129,8 +129,8 @@ class Guard:
             return problem(
                 421, "without a token this server answers only requests for localhost, and none of another site's page"
             ), receive
-        given = headers.get(b"authorization", b"")
-        if self._expected and scope["path"] not in OPEN and not hmac.compare_digest(given, self._expected):
+        authorization = headers.get(b"authorization", b"")
+        if self._expected and scope["path"] not in OPEN and not hmac.compare_digest(authorization, self._expected):
             return problem(
                 401, "give the server's token: Authorization: Bearer …", {"WWW-Authenticate": "Bearer"}
             ), receive

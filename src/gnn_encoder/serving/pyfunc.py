@@ -60,19 +60,19 @@ class BundleModel(PythonModel):  # type: ignore[misc]  # MLflow has no types
         try:
             if not all(isinstance(question, str) for question in questions):
                 raise UserError("a question is not a text: give a list of questions")
-            found = self._retriever.search(questions, **(params or {}))
+            hit_lists = self._retriever.search(questions, **(params or {}))
         except UserError as error:
             raise MlflowException.invalid_parameter_value(str(error)) from None
-        _trace(questions, found, params or {}, began)
-        return [[asdict(hit) for hit in hits] for hits in found]
+        _trace(questions, hit_lists, params or {}, began)
+        return [[asdict(hit) for hit in hits] for hits in hit_lists]
 
 
-def _trace(questions: Sequence[str], found: Sequence[Sequence[Hit]], params: Mapping[str, Any], began: int) -> None:
+def _trace(questions: Sequence[str], hit_lists: Sequence[Sequence[Hit]], params: Mapping[str, Any], began: int) -> None:
     """Writes a span for each question; all begin together, because the questions are encoded together."""
     outer = mlflow.get_current_active_span()
     if outer is None and not any(os.environ.get(name) for name in EXPERIMENT):
         return
-    for question, hits in zip(questions, found, strict=True):
+    for question, hits in zip(questions, hit_lists, strict=True):
         inputs = {"question": question, **params}
         span = mlflow.start_span_no_context("search", SpanType.RETRIEVER, outer, inputs, start_time_ns=began)
         documents = [

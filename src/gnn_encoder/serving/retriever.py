@@ -118,22 +118,22 @@ class Retriever:
             UserError: an empty question, k or depth below 1, a weight outside 0 to 1, or the bundle lacks the BM25
                 index or the re-ranker that was asked for.
         """
-        asked = [questions] if isinstance(questions, str) else list(questions)
-        for question in asked:
+        texts = [questions] if isinstance(questions, str) else list(questions)
+        for question in texts:
             self._searcher.check(question, k)
         if depth < 1:
             raise UserError(f"a depth of {depth} was asked for: ask for at least 1")
         wanted, _ = served_weight(self.bundle, fuse, weight)
-        found = max(k, depth) if rerank else k
-        rows, bm25 = np.arange(len(asked), dtype=np.int32), None if wanted is None else self._bm25
-        vectors = self.encode_queries(asked) if wanted != 0 else NO_VECTORS
+        searched_depth = max(k, depth) if rerank else k
+        rows, bm25 = np.arange(len(texts), dtype=np.int32), None if wanted is None else self._bm25
+        vectors = self.encode_queries(texts) if wanted != 0 else NO_VECTORS
         with self._reading if bm25 is not None else nullcontext():
-            run = ranking(self._searcher.index, bm25, rows, asked, vectors, found, wanted)
+            run = ranking(self._searcher.index, bm25, rows, texts, vectors, searched_depth, wanted)
         if rerank:
             with self._judging:
-                run = reranked(self._reranker, Asked(asked, self.bundle.passages), run, depth)
-        owns = (run.of(np.array([row], np.int32), k) for row in rows)
-        hits = self._searcher.all_hits([(own.score, own.passage) for own in owns]) if asked else []
+                run = reranked(self._reranker, Asked(texts, self.bundle.passages), run, depth)
+        rankings = (run.of(np.array([row], np.int32), k) for row in rows)
+        hits = self._searcher.all_hits([(ranked.score, ranked.passage) for ranked in rankings]) if texts else []
         return hits[0] if isinstance(questions, str) else hits
 
     def encode_queries(self, questions: Sequence[str]) -> np.ndarray:
@@ -156,15 +156,15 @@ class Retriever:
 
         with self._judging:
             if rerank or self.bundle.labels_path:
-                found = (
+                explained = (
                     explain_reranked(self._searcher, self._reranker, question, k, depth)
                     if rerank
                     else explain_by_labels(self._searcher, question, k)
                 )
-                return [Explanation(hit, tuple(parts)) for hit, parts in found]
+                return [Explanation(hit, tuple(parts)) for hit, parts in explained]
             return [
-                Explanation(each.hit, graph=each)
-                for each in explain_search(self._searcher, question, k, beside=self.run)
+                Explanation(explanation.hit, graph=explanation)
+                for explanation in explain_search(self._searcher, question, k, beside=self.run)
             ]
 
     def has_passage(self, passage_id: str) -> bool:

@@ -1,4 +1,4 @@
-"""BM25's parameters, which are those of the step that indexes the passages."""
+"""BM25's parameters: the settings of the step that indexes the passages."""
 
 from typing import Literal
 

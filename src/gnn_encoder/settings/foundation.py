@@ -198,7 +198,7 @@ class SelectTrainingSet(Negatives):
     negatives_per_example: PositiveInt = 8
     """Hard negatives stored with an example. Training draws from them."""
     selection: bool = True
-    """Add the triples whose negative's generated query is similar to the query."""
+    """Add the triples in which the generated query of the negative is similar to the query."""
     selection_mix: Literal["equal", "once"] = "equal"
     """`equal`: as many as the originals (SS-BERT), repeated where there are fewer; `once`: each once, for runs in which
     few negatives have a generated query. The re-ranking pipeline sets `equal`."""

@@ -8,6 +8,7 @@ from pydantic import Field, ValidationError
 from gnn_encoder.settings.labels import EncodeWithLabels
 from gnn_encoder.settings.measures import Measure
 from gnn_encoder.settings.shared import Inference, OnNodes, VectorType, WatchedTraining
+from gnn_encoder.settings.systems import LabelKind
 from gnn_encoder.settings.values import AutoYesNo, Count, Fraction, PositiveFloat, PositiveInt, StepSettings
 
 
@@ -42,9 +43,9 @@ class BuildGraph(Inference, GraphShape):
     """Storage type of the passages' vectors, M_de's and those of all bundles. `fp32` takes twice the disk. An update
     keeps the type of the earlier run; with another type it encodes all passages again."""
     queries: Literal["all", "trained"] = "all"
-    """Training queries that are nodes, if `ingest.max_trained_queries` draws those that are trained on. `all`: one that
-    is not trained on has edges to its labelled passages only (none, if `edges` is `retrieved`). `trained`: those that
-    are trained on."""
+    """Training queries that are nodes, if `ingest.max_trained_queries` draws the queries that are trained on. `all`: a
+    query that is not trained on has edges to its labelled passages only (none, if `edges` is `retrieved`). `trained`:
+    only the queries that are trained on."""
     previous: str = ""
     """Folder of an earlier run, such as ROOT/latest, with its `graph` and `passage_vectors`. With the same models,
     results for unchanged texts are copied from there. Empty: everything is computed."""
@@ -115,7 +116,7 @@ class TryVariant(GraphShape, TrainGnn):
 
     variant: str = "full"
     """Name of the variant in tables."""
-    mode: Literal["frozen", "joint", "untrained", "sum", "memory", "clusters"] = "frozen"
+    mode: Literal["frozen", "joint", "untrained", LabelKind] = "frozen"
     """`joint`: the paper's training. `frozen`: the encoders stay as they are; the GNN and a linear map of the query
     vectors are trained on M_de's vectors. `untrained`: M_de is evaluated as it is. The others: M_de with the kind of
     `encode_with_labels`, which trains nothing."""
@@ -145,7 +146,7 @@ def largest_graph(settings: BuildGraph, wanted: Iterable[GraphShape]) -> BuildGr
     })  # fmt: skip
 
 
-class ChooseGraph(Inference):
+class ChooseGraph(StepSettings):
     """Tries graphs and trainings with frozen encoders on dev queries, for `train_gnn` to train the best one jointly."""
 
     variants: dict[str, dict[str, Any]] = Field(default_factory=dict)
@@ -164,15 +165,16 @@ class ChooseGraph(Inference):
         shared = {name: getattr(build, name) for name in GraphShape.model_fields} | train.model_dump()
         tried = []
         for name, changes in self.variants.items():
-            own = {}
+            changed = {}
             for key, value in changes.items():
                 step, _, setting = key.partition(".")
                 known = {"build_graph": GraphShape.model_fields, "train_gnn": TrainGnn.model_fields}.get(step, ())
                 if setting not in known:
                     raise ValueError(f"choose_graph.variants.{name}: {key} is no setting of build_graph or train_gnn")
-                own[setting] = value
+                changed[setting] = value
             try:
-                tried.append(TryVariant(**{**shared, "cache_refreshes": 0, "processes": 1, **own, "variant": name}))
+                alone = {"cache_refreshes": 0, "processes": 1, "nodes": 1}
+                tried.append(TryVariant(**{**shared, **alone, **changed, "variant": name}))
             except ValidationError as error:
                 first = error.errors()[0]
                 where = ".".join(map(str, first["loc"]))

@@ -8,27 +8,25 @@ from pydantic import Field
 from gnn_encoder.settings.measures import Measure
 from gnn_encoder.settings.outcome import IndexKind
 from gnn_encoder.settings.shared import Inference
-from gnn_encoder.settings.systems import QUERY_CLUSTERS, QUERY_MEMORY, QUERY_SUM
+from gnn_encoder.settings.systems import LabelKind, label_systems
 from gnn_encoder.settings.values import Count, Fraction, PositiveFloat, PositiveInt
 
-Kind = Literal["sum", "memory", "clusters"]
-LABEL_SYSTEMS: dict[Kind, str] = {"sum": QUERY_SUM, "memory": QUERY_MEMORY, "clusters": QUERY_CLUSTERS}
-"""Kind → the system's name in every table."""
 Candidates = Annotated[tuple[Annotated[float, Field(ge=0.0, strict=True)], ...], Field(min_length=1)]
 
 
 class EncodeWithLabels(Inference, IndexKind):
     """Makes a bundle of M_de's vectors, in which labelled training queries lift their passages, without training.
 
-    The section chooses the systems, and the numbers that are tried for each; the index is as in
-    `encode_corpus`. What is tried on dev is ranked by the first of `evaluate.measures`.
+    The section chooses the systems, and the numbers that are tried for each; the index is as in `encode_corpus`, and
+    precision and tokens per batch as in `build_graph`, which encodes. What is tried on dev is ranked by the first of
+    `evaluate.measures`.
     """
 
-    kinds: tuple[Kind, ...] = ("sum", "memory", "clusters")
+    kinds: tuple[LabelKind, ...] = tuple(label_systems())
     """The systems that a run makes and measures. `sum`: a passage's vector plus w times the sum of its queries.
     `memory`: a passage gains by the training queries nearest to the query, at search (LADER, Jin, Shin and Lu, 2023).
     `clusters`: several vectors a passage, one for each cluster of its queries. None of them: []."""
-    kind: Kind = "sum"
+    kind: LabelKind = "sum"
     """The system of this call."""
     measure: Measure = "RR@10"
     """The measure that chooses among the numbers below."""
@@ -67,7 +65,7 @@ class EncodeWithLabels(Inference, IndexKind):
             yield "memory_forms needs a form: max, softmax, or both"
 
 
-def settings_of_use(kind: Kind, use: Mapping[str, Any]) -> dict[str, list[Any]]:
+def settings_of_use(kind: LabelKind, use: Mapping[str, Any]) -> dict[str, list[Any]]:
     """Returns the settings that try one use alone; `use` are the fields of a `LabelUse`."""
     names = {"weight": f"{'cluster' if kind == 'clusters' else kind}_weights"}
     if kind == "clusters":

@@ -65,11 +65,11 @@ class Parts(NamedTuple):
     @classmethod
     def of_name(cls, name: str) -> Self:
         """Takes a name apart; raises ValueError for the name of no measure."""
-        if (found := _NAME.fullmatch(name)) and (rules := RULES.get(found["word"])):
-            of, rel, k = found["of"] or "", found["rel"], found["k"]
-            well_formed = bool(found["comma"]) == bool(of and rel) and bool(found["brackets"]) == bool(of or rel)
+        if (match := _NAME.fullmatch(name)) and (rules := RULES.get(match["word"])):
+            of, rel, k = match["of"] or "", match["rel"], match["k"]
+            well_formed = bool(match["comma"]) == bool(of and rel) and bool(match["brackets"]) == bool(of or rel)
             if well_formed and of in rules.of and (rules.rel or not rel) and bool(k) in rules.cut:
-                return cls(found["word"], of, int(rel or 1), int(k or 0))
+                return cls(match["word"], of, int(rel or 1), int(k or 0))
         raise ValueError(f"{name} is no measure known here: write {FORM}")
 
     @property
@@ -91,9 +91,9 @@ def checked_list(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(checked(name) for name in names)
 
 
-def split_names(given: Any) -> Any:
+def split_names(value: Any) -> Any:
     """Splits a text of names at spaces and commas outside parentheses; returns other values unchanged."""
-    return re.split(r"[\s,]+(?![^()]*\))", given.strip(" ,\n\t")) if isinstance(given, str) else given
+    return re.split(r"[\s,]+(?![^()]*\))", value.strip(" ,\n\t")) if isinstance(value, str) else value
 
 
 def cutoff(name: str) -> int:

@@ -7,16 +7,7 @@ from pydantic import Field
 
 from gnn_encoder.settings.measures import COLD, DEFAULT, Floor, Measure, Measures, cutoff
 from gnn_encoder.settings.shared import MINILM, Inference, Sharded, Tasks, TokenVectorType, VectorType
-from gnn_encoder.settings.systems import (
-    CONVERGED,
-    DPR,
-    DUAL_ENCODER,
-    GNN_ENCODER,
-    LEXICAL,
-    QUERY_CLUSTERS,
-    QUERY_MEMORY,
-    QUERY_SUM,
-)  # fmt: skip
+from gnn_encoder.settings.systems import DUAL_ENCODER, GNN_ENCODER, served_systems
 from gnn_encoder.settings.values import Count, Fraction, PositiveFloat, PositiveInt, StepSettings
 
 
@@ -81,7 +72,10 @@ class BundleDualEncoder(Inference, IndexKind):
 
 
 class Evaluate(Inference):
-    """Measures every system on dev and test queries."""
+    """Measures every system on dev and test queries.
+
+    Queries of systems of the dual encoder M_de have the vectors that `build_graph` made, thus its precision.
+    """
 
     untrained_backbone: str = MINILM
     """A pretrained encoder, evaluated as an additional row of the table. Empty: no such row."""
@@ -98,9 +92,9 @@ class Evaluate(Inference):
     """Permutations of the paired randomization test against the baseline."""
     resamples: PositiveInt = 2000
     """Bootstrap resamples of the queries, for the confidence intervals."""
-    baseline: str = "Dual encoder"
+    baseline: str = DUAL_ENCODER
     """The system with which every other system is compared."""
-    candidate: str = "GNN-encoder"
+    candidate: str = GNN_ENCODER
     """The system in the headline, and in the won and lost queries. `recommend` chooses what `promote` takes."""
     rerank_depth: Count = 0
     """Hits of the GNN-encoder that the cross-encoder re-ranks, for an additional row of the table: about the best
@@ -154,9 +148,7 @@ class Rerank(Inference, Sharded):
 class Recommend(StepSettings):
     """Recommends a system by its dev figures (`gnn_encoder.evaluation.recommendation` states the rule)."""
 
-    order: Annotated[tuple[str, ...], Field(min_length=1)] = (
-        LEXICAL, DPR, DUAL_ENCODER, CONVERGED, QUERY_SUM, QUERY_MEMORY, QUERY_CLUSTERS, GNN_ENCODER,
-    )  # fmt: skip
+    order: Annotated[tuple[str, ...], Field(min_length=1)] = Field(default_factory=served_systems)
     """The systems that may be recommended, the simplest first; those without a run are left out. Each is followed by
     its weighted sum with BM25, which costs one more index and one more search, but no training. `evaluate.baseline`
     must be among them. A system in this list and in no bundle of the run cannot be served. DPR stands before
@@ -210,7 +202,7 @@ class Promote(StepSettings):
     significance: Fraction = 0.05
     """Largest p-value of the gain over the champion in the paired test (`evaluate.test`). 1: any."""
     floors: dict[Floor, Annotated[float, Field(ge=0.0)]] = Field(
-        default_factory=lambda given: {"R@1000": 0.01, f"{COLD}/{given['measure']}": 0.005}
+        default_factory=lambda validated: {"R@1000": 0.01, f"{COLD}/{validated['measure']}": 0.005}
     )
     """Measure, or stratum/measure → how far its value may be below that of the champion, and of the plain dual encoder
     of the same run. By default R@1000 0.01, because a re-ranker sees no other passages, and `measure` of cold queries

@@ -1,14 +1,11 @@
 """The settings of all steps, the rules between settings of several steps, and the steps of each pipeline."""
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
-
-from pydantic import BaseModel
 
 from gnn_encoder.settings import foundation, graph, labels, outcome, reranking
 from gnn_encoder.settings.bm25 import IndexBm25
 from gnn_encoder.settings.first_stage import FirstStage
-from gnn_encoder.settings.shared import Backbone, Sharded
+from gnn_encoder.settings.shared import Backbone
 from gnn_encoder.settings.systems import DUAL_ENCODER
 from gnn_encoder.settings.values import StepSettings
 
@@ -65,7 +62,7 @@ class Settings(StepSettings):
             choice(self)
         except ValueError as error:
             yield str(error)
-        depths = [each.get("negative_depth", 0) for each in self.train_reranker.systems.values()]
+        depths = [changes.get("negative_depth", 0) for changes in self.train_reranker.systems.values()]
         if (deepest := max([self.train_reranker.negative_depth, *depths])) > self.bm25_retrieve.train_depth:
             yield (
                 f"bm25_retrieve.train_depth must be at least train_reranker.negative_depth ({deepest}): "
@@ -130,47 +127,4 @@ PIPELINES: dict[str, tuple[str, ...]] = {
         "compare_rerankers",
     ),
 }
-"""Pipeline → its steps, in order. The settings of a pipeline are the settings of its steps."""
-SHARDED = tuple(step for step, section in Settings() if isinstance(section, Sharded))
-"""Steps whose work several tasks can share (`Sharded`)."""
-ON_NODES = (
-    "train_dpr", "train_cross_encoder", "train_query_generator", "train_dual_encoder", "train_gnn", "train_reranker",
-)  # fmt: skip
-"""Trainings that several pods can share (`OnNodes`); `train_converged` is one of `train_dual_encoder`."""
-BY_TRAINER = ("train_reranker",)
-"""Those whose tasks are in a loop over systems: only a TrainJob can have their other pods."""
-NOTHING = "nothing"
-"""The entry of a loop without systems, whose steps are not asked for. kfp.local collects nothing from an empty loop."""
-ORIGIN = ("run.data", "run.settings", "run.code")
-"""Names of the digests of a whole run, in `promote`'s source digests and in the tags of a registered version."""
-
-
-class StepArguments(BaseModel):
-    """The JSON argument of a component; the artifacts are its other arguments.
-
-    The result of a step does not depend on the digests. KFP's cache compares arguments only, so the digests make a step
-    run again when its code, its data source or its backbone has changed. `promote` also tags the registered version
-    with the digests of the whole run (`ORIGIN`), so that a retraining knows whether anything has changed.
-    """
-
-    settings: dict[str, Any] = {}
-    code_digest: str = ""
-    source_digests: dict[str, str] = {}
-    label: str = ""
-    asked: bool = True
-    """Both as of the `Call`."""
-
-    def title(self, step: str) -> str:
-        """Returns the name of the call in the console and in MLflow."""
-        return f"{step}: {self.label}" if self.label else step
-
-
-class Call(NamedTuple):
-    """One call of a step in a pipeline."""
-
-    step: str
-    settings: StepSettings
-    label: str = ""
-    """Identifies the call if a pipeline calls the step more than once."""
-    asked: bool = True
-    """False: the step only writes empty artifacts, because the settings ask for nothing that needs its result."""
+"""Pipeline → the sections that its graph is made from, in order; `encode_with_labels` stands for several calls."""

@@ -16,7 +16,6 @@ import yaml
 
 from gnn_encoder.errors import UserError, one_line
 from gnn_encoder.settings.bm25 import IndexBm25
-from gnn_encoder.settings.calls import STEP_SETTINGS
 from gnn_encoder.settings.graph import BuildGraph, TrainGnn
 from gnn_encoder.settings.outcome import IndexKind
 from gnn_encoder.settings.pipeline import PIPELINES, Settings
@@ -46,7 +45,7 @@ def read_yaml(text: str) -> Any:
             if nodes > MOST_NODES or level > MOST_LEVELS:
                 raise yaml.YAMLError("the text is too large, nested too deeply, or refers to itself")
             children = [] if isinstance(node, yaml.ScalarNode) else node.value  # of a mapping, pairs
-            waiting += [(each, level + 1) for c in children for each in (c if isinstance(c, tuple) else (c,))]
+            waiting += [(child, level + 1) for c in children for child in (c if isinstance(c, tuple) else (c,))]
         return loader.construct_document(root) if root else None
     except yaml.YAMLError:
         raise
@@ -64,13 +63,9 @@ def read_yaml_file(path: Path) -> Any:
         raise UserError(f"{path} is not valid YAML: {problem}") from None
 
 
-SOURCE_TREE = Path(__file__).parents[3]
-
-
 def pipelines_folder() -> Path:
-    """Returns the folder `pipelines` of the wheel, or of the source tree that the package was installed from."""
-    packaged = Path(__file__).parents[1] / "pipelines"
-    return packaged if packaged.is_dir() else SOURCE_TREE / "pipelines"
+    """Returns the package's folder `pipelines`; in a source tree it is a link."""
+    return Path(__file__).parents[1] / "pipelines"
 
 
 def preset_names() -> list[str]:
@@ -83,8 +78,8 @@ def load_settings(preset: str, overrides: Iterable[str] = ()) -> Settings:
 
     Raises UserError for an unknown preset, section or key, and for a value that is impossible or of a wrong type.
     """
-    own = preset.endswith((".yaml", ".yml"))
-    path = Path(preset) if own else pipelines_folder() / "presets" / f"{preset}.yaml"
+    is_path = preset.endswith((".yaml", ".yml"))
+    path = Path(preset) if is_path else pipelines_folder() / "presets" / f"{preset}.yaml"
     if not path.is_file():
         raise UserError(f"no preset {preset!r}: choose one of {', '.join(preset_names())}, or give a YAML file")
     return parse_settings(read_yaml_file(path), overrides, source=str(path))
@@ -110,11 +105,11 @@ def parse_settings(tree: Any, overrides: Iterable[str] = (), source: str = "sett
     _refuse_unknown(source, "step {!r}", sections, Settings.model_fields)
     first_stage = sections.get("first_stage", {})
     for step in Settings.model_fields:
-        own, fields = sections.get(step, {}), settable(step)
-        if step in HAD_BM25 and (moved := [name for name in own if name in IndexBm25.model_fields]):
+        section, fields = sections.get(step, {}), settable(step)
+        if step in HAD_BM25 and (moved := [name for name in section if name in IndexBm25.model_fields]):
             raise UserError(f"{source}: {step}.{moved[0]} has moved to index_bm25.{moved[0]}: all steps use one index")
-        _refuse_unknown(source, f"setting {step}.{{}}", own, fields)
-        sections[step] = {name: value for name, value in shared.items() if name in fields} | own
+        _refuse_unknown(source, f"setting {step}.{{}}", section, fields)
+        sections[step] = {name: value for name, value in shared.items() if name in fields} | section
     depths = {name: value for name, value in sections["bm25_retrieve"].items() if name in settable("first_stage")}
     sections["first_stage"] |= depths | first_stage
     try:
@@ -139,13 +134,13 @@ ELSEWHERE: dict[str, set[str]] = {
 """Step → settings that a pipeline derives from other sections, or from its systems or study."""
 HAD_BM25 = ("bm25_retrieve", "encode_corpus", "first_stage")
 """Steps that had BM25's parameters before `index_bm25`."""
-NUMBERS = {"shard", "node"}
+NUMBERS = {"shard"}
 """Settings that the pipeline gives to each task that shares a step's work."""
 
 
 def settable(step: str) -> set[str]:
     """Names of the settings in a step's section. A variant's graph and training are set in the main steps' sections."""
-    return set(STEP_SETTINGS[step].model_fields) - ELSEWHERE.get(step, set()) - NUMBERS
+    return set(type(Settings.model_fields[step].default).model_fields) - ELSEWHERE.get(step, set()) - NUMBERS
 
 
 def _refuse_unknown(source: str, what: str, names: Iterable[str], known: Iterable[str]) -> None:

@@ -50,7 +50,7 @@ class TrainReranker(MeasuredTraining, Distillation, DocumentNetwork, OnNodes):
     kind: RerankerKind = "cross_encoder"
     """`cross_encoder`: a linear layer over [CLS] (BERT). `bert_dmn`: a memory network over the token outputs.
     `colbert`: late interaction. On word vectors: `qa_lstm`; `k_nrm`; `dmn`, a memory network. In documents: `mim`,
-    `lim` and `mix_im`, whose encoder is ColBERT's, so that its settings are theirs, too. The pipeline sets it for each
+    `lim` and `mix_im`; their encoder is ColBERT's, so they have its settings, too. The pipeline sets the kind of each
     of its systems."""
     lite: bool = False
     """cross_encoder, bert_dmn: the backbone is frozen, and its outputs are computed once, in the first epoch (BERT-DMN
@@ -86,9 +86,10 @@ class TrainReranker(MeasuredTraining, Distillation, DocumentNetwork, OnNodes):
     document_negatives: Fraction = 0.4
     """Of `corpus`. The paper has 0.4, and 0.6 for the whole corpus. Above 0 it needs data with documents."""
     triples: Literal["labelled", "selected", "augmented"] = "labelled"
-    """`labelled`: each labelled pair, with negatives of the first stage. `selected`: as many triples more whose
-    negative's generated query is like the query (SS-BERT 3.2). `augmented`: and the triples (q_G, n, p) of negatives
-    whose generated query is unlike the query (3.3). The section `select_training_set` has both thresholds."""
+    """`labelled`: each labelled pair, with negatives of the first stage. `selected`: also as many triples in which the
+    generated query of the negative is like the query (SS-BERT 3.2). `augmented`: also the triples (q_G, n, p) of
+    negatives n with a generated query q_G unlike the query (3.3). The section `select_training_set` has both
+    thresholds."""
     loss: Literal["auto", "pointwise", "pairwise_margin", "pairwise_softmax", "listwise_distillation"] = "auto"
     """As in `train_cross_encoder`. `auto`: `pairwise_softmax` for `colbert` (Khattab and Zaharia 2020) and the kinds in
     documents, and `pairwise_margin` for the other kinds (BERT-DMN eq. 4). `listwise_distillation`: the KL divergence
@@ -168,8 +169,8 @@ class TrainReranker(MeasuredTraining, Distillation, DocumentNetwork, OnNodes):
     with another rate than a whole network."""
 
     def _problems(self) -> Iterator[str]:
-        for name, own in self.systems.items():
-            yield from self._problems_of(name, own)
+        for name, changes in self.systems.items():
+            yield from self._problems_of(name, changes)
         if self.keep == "best" and not self.dev_queries:
             yield "keep = best needs dev_queries: set keep to last, or dev_queries above 0"
         if self.in_batch_negatives and self.loss not in ("auto", "pairwise_softmax"):
@@ -191,17 +192,17 @@ class TrainReranker(MeasuredTraining, Distillation, DocumentNetwork, OnNodes):
         if self.lite and self.nodes > 1:
             yield f"nodes = {self.nodes} needs a full re-ranker: set nodes to 1 for a lite one, in its entry of systems"
 
-    def _problems_of(self, name: str, own: Mapping[str, Any]) -> Iterator[str]:
+    def _problems_of(self, name: str, settings: Mapping[str, Any]) -> Iterator[str]:
         if name not in SYSTEMS:
             yield f"systems: unknown system {name!r}: {known_names(name, SYSTEMS)}"
         _, kind, changes, evaluates, *_ = SYSTEMS[name]
         if evaluates:
             yield f"systems.{name} trains nothing: set systems.{evaluates}"
-        chosen = self.model_copy(update={**own, "kind": kind, "lite": False, **changes})
-        if fixed := {"kind", "lite", "node", *changes, *chosen._unused} & set(own):
+        chosen = self.model_copy(update={**settings, "kind": kind, "lite": False, **changes})
+        if fixed := {"kind", "lite", *changes, *chosen._unused} & set(settings):
             yield f"systems.{name} cannot have {', '.join(sorted(fixed))}"
         try:
-            type(self).model_validate({**self.model_dump(exclude={"systems"}), **own})
+            type(self).model_validate({**self.model_dump(exclude={"systems"}), **settings})
         except ValidationError as error:
             first = error.errors()[0]
             yield f"systems.{'.'.join(map(str, (name, *first['loc'])))}: {first['msg'].removeprefix('Value error, ')}"
@@ -236,20 +237,25 @@ class TrainReranker(MeasuredTraining, Distillation, DocumentNetwork, OnNodes):
         for settings that the system cannot have together.
         """
         system = ALL_SYSTEMS[name]
-        own, kind, changes = self.systems.get(system.variant_of or name, {}), system.kind, system.changes
+        settings, kind, changes = self.systems.get(system.variant_of or name, {}), system.kind, system.changes
         fixed = {"kind": kind, "lite": False, **changes}
-        chosen = self.model_copy(update={**NUMBERS.get(kind, {}), **own, **fixed})
-        chosen = chosen.model_copy(update={each: type(self).model_fields[each].default for each in chosen._unused})
+        chosen = self.model_copy(update={**NUMBERS.get(kind, {}), **settings, **fixed})
+        chosen = chosen.model_copy(
+            update={setting: type(self).model_fields[setting].default for setting in chosen._unused}
+        )
         for problem in chosen._problems():
             raise UserError(f"train_reranker of {name}: {problem}")
-        return chosen.model_copy(update={"node": 0}) if chosen.nodes > 1 else chosen
+        return chosen
 
     def teacher(self) -> "TrainReranker":
-        """Returns the settings of the cross-encoder whose scores are learned; as a rule those of that system."""
-        own = dict(self.systems.get("cross_encoder", {}))
-        if own.get("loss", self.loss) == "listwise_distillation":
-            own["loss"] = "auto"
-        return self.model_copy(update={"systems": {"cross_encoder": own}}).for_system("cross_encoder")
+        """Returns the settings of the cross-encoder whose scores are learned.
+
+        As a rule they are the settings of the system `cross_encoder`.
+        """
+        settings = dict(self.systems.get("cross_encoder", {}))
+        if settings.get("loss", self.loss) == "listwise_distillation":
+            settings["loss"] = "auto"
+        return self.model_copy(update={"systems": {"cross_encoder": settings}}).for_system("cross_encoder")
 
     @property
     def resolved_loss(self) -> Literal["pointwise", "pairwise_margin", "pairwise_softmax", "listwise_distillation"]:

@@ -31,7 +31,7 @@ class System(NamedTuple):
     step: Literal["evaluate_passages", "propagate_sections"] = "evaluate_passages"
     """The step that changes the ranking of `evaluates`. `propagate_sections` needs data with documents."""
     variant_of: str = ""
-    """The system whose section in `train_reranker.systems` is this one's, too: a variant in a study."""
+    """For a variant in a study: the system that shares its section in `train_reranker.systems`."""
 
     @property
     def steps(self) -> tuple[str, ...]:
@@ -141,5 +141,5 @@ def system_names(names: Sequence[str]) -> list[str]:
     if unknown or not names:
         raise UserError(f"no system {', '.join(map(repr, unknown)) or 'is named'}: choose of {', '.join(SYSTEMS)}")
     added = {SYSTEMS[name].evaluates for name in names} - {"", *names}
-    complete = [each for name in names for each in (*({SYSTEMS[name].evaluates} & added), name)]
+    complete = [system for name in names for system in (*({SYSTEMS[name].evaluates} & added), name)]
     return list(dict.fromkeys(reversed(complete)))[::-1]

@@ -146,11 +146,9 @@ class OnNodes(StepSettings):
     """A training that several machines, or pods of a cluster, can share."""
 
     nodes: Annotated[PositiveInt, Field(le=1024)] = 1
-    """Pods of a cluster that train together, each with `processes` processes, with the same batch and result as one. On
-    one machine use `processes` alone. A trial of `choose_graph` and an ablation are one pod. A re-ranker's pods need
-    `trainer` in the cluster file."""
-    node: Count | None = None
-    """The pod's number, from 0, which leads. The pipeline sets it; none: the training is one pod."""
+    """Pods of a cluster that train together, each with `processes` processes, with the same batch and result as one.
+    They need `trainer` in the cluster file. On one machine use `processes` alone. A trial of `choose_graph` and an
+    ablation are one pod."""
 
 
 class ContrastiveTraining(WatchedTraining):

@@ -7,9 +7,10 @@ import yaml
 
 from gnn_encoder.errors import UserError
 from gnn_encoder.settings.graph import GraphShape, TrainGnn, TryVariant
-from gnn_encoder.settings.labels import LABEL_SYSTEMS, EncodeWithLabels
+from gnn_encoder.settings.labels import EncodeWithLabels
 from gnn_encoder.settings.pipeline import Settings
 from gnn_encoder.settings.presets import parse_settings, read_yaml, settable
+from gnn_encoder.settings.systems import label_systems
 from gnn_encoder.settings.values import LARGEST
 
 FULL, BEFORE = "full", "dual encoder"
@@ -45,7 +46,7 @@ STUDIES: dict[str, dict[str, dict[str, Any]]] = {
         "h'_p as eq. 10 has it": {"train_gnn.normalize_passages": "no"},
         "h'_p at unit length": {"train_gnn.normalize_passages": "yes"},
     },
-    "labels": {system.lower(): {"try_variant.mode": kind} for kind, system in LABEL_SYSTEMS.items()},
+    "labels": {system.lower(): {"try_variant.mode": kind} for kind, system in label_systems().items()},
 }
 """Study → variant → changed settings. `parts` and `gate` are Table 3 and more, `neighbors` is Fig. 3, `mask` is Fig. 4,
 `edges` are choices of this project, and `labels` are what labels give without training."""
@@ -56,19 +57,19 @@ OWN = settable("try_variant")
 """Settings that only `try_variant` has."""
 
 
-def variants(settings: Settings, studies: Iterable[str], own: Iterable[str]) -> list[TryVariant]:
+def variants(settings: Settings, studies: Iterable[str], user_variants: Iterable[str]) -> list[TryVariant]:
     """Returns the full model, M_de, and every variant of the studies and of the user, without repetition.
 
     A user's variant has the form `NAME: step.setting=value step.setting=value`.
     """
-    if (mode := settings.try_variant.mode) in LABEL_SYSTEMS:
+    if (mode := settings.try_variant.mode) in label_systems():
         raise UserError(f"try_variant.mode = {mode}: choose frozen or joint; the study labels has this use of labels")
     wanted: dict[str, dict[str, Any]] = {FULL: {}, BEFORE: {"try_variant.mode": "untrained"}}
     for study in studies:
         if study not in STUDIES:
             raise UserError(f"no study {study!r}: choose of {', '.join(STUDIES)}")
         wanted |= STUDIES[study]
-    wanted |= dict(_parsed(text) for text in own)
+    wanted |= dict(_parsed(text) for text in user_variants)
     distinct: dict[str, TryVariant] = {}
     for name, changes in wanted.items():
         variant = _variant(settings, name, changes)
@@ -109,10 +110,11 @@ def _variant(settings: Settings, name: str, changes: dict[str, Any]) -> TryVaria
     if whole.try_variant.mode != "joint" or shared["layers"] < 2:
         shared["cache_refreshes"] = 0  # either the encoders are frozen, so vectors stay current, or eq. 6 is left out
     labels = _labels(settings, whole.try_variant.mode)
+    shared["nodes"] = 1  # a variant is one pod
     return TryVariant(**shared, **whole.try_variant.model_dump(include=OWN), variant=name, labels=labels)
 
 
 def _labels(settings: Settings, mode: str) -> EncodeWithLabels | None:
     """Returns the settings of a mode that uses labels without training; None for another mode."""
     changes = {"kind": mode, "kinds": (mode,), "measure": settings.evaluate.measures[0]}
-    return settings.encode_with_labels.model_copy(update=changes) if mode in LABEL_SYSTEMS else None
+    return settings.encode_with_labels.model_copy(update=changes) if mode in label_systems() else None

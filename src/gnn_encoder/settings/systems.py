@@ -1,6 +1,82 @@
-"""Names of systems, as in every table."""
+"""The systems of a training run. A system is one row of `SYSTEMS`, which graphs, settings, links and cards read.
+
+A new system that trains nothing needs a row, and a call that makes its bundle, in
+`pipelines.train.bundles_without_training`. A new kind of `encode_with_labels` needs no call, but a name in `LabelKind`,
+numbers in `settings.labels`, its uses in `evaluation.label_tuning.candidate_uses`, and the scoring of a `LabelUse` in
+`retrieval`. The row gives the system a run, a fusion, figures, a place in the recommendation's
+order, a link in ROOT/latest, and a sentence on its card; an update makes the bundle again.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
 
 LEXICAL, UNTRAINED, DPR, DUAL_ENCODER, GNN_ENCODER = "BM25", "Untrained", "DPR", "Dual encoder", "GNN-encoder"
 CONVERGED = "Dual encoder, converged"
 QUERY_SUM, QUERY_MEMORY, QUERY_CLUSTERS = "Query sum", "Query memory", "Query clusters"
 CROSS_ENCODER = "Cross-encoder"
+
+LabelKind = Literal["sum", "memory", "clusters"]
+BY_SCORES, BY_RANKS = FUSIONS = ("convex_run", "reciprocal_run")
+"""Fusions with BM25, as outputs of `fuse`. A search can do the first, so it may be recommended, too."""
+
+
+@dataclass(frozen=True)
+class System:
+    """A way to rank the passages. Most systems have a bundle, and are the same but for a few fields."""
+
+    name: str
+    """The name in all tables, and in the titles of calls."""
+    purpose: str
+    """What it is, for the readers of its card."""
+    fusions: tuple[str, ...] = (BY_SCORES,)
+    """The fusions that are measured."""
+    served: bool = True
+    """Whether a search can rank by it, with its bundle or with BM25's index, so that it may be recommended."""
+    labels: LabelKind | None = None
+    """The kind of `encode_with_labels` that makes its bundle; None: another call does."""
+    of_dual_encoder: bool = False
+    """Whether its query encoder is M_de's. `build_graph` writes M_de's vectors of all queries."""
+    model: str = ""
+    """The name, in ROOT/latest and in an update, of a dual encoder that no other system has. It is there if the run
+    made the bundle."""
+    bundled_last: bool = False
+    """Whether its bundle is made only if it is recommended: its run is older than that, and of an exact search."""
+
+
+_TEXT = "The vector of a passage comes from its own text alone."
+_GRAPH = (
+    "The vector of a passage includes the training queries that are its neighbours in a query–passage graph "
+    "(GNN-encoder, Liu et al., 2022). The graph is used only once, when the corpus is encoded."
+)
+_SUM = "The vector of a passage includes the sum of the training queries that are labelled with it."
+_MEMORY = "A search also looks up the training queries nearest to the query, and lifts their passages."
+_CLUSTERS = "A passage has a vector for each group of the training queries that are labelled with it."
+_ROWS = (
+    System(LEXICAL, "A passage retriever by words (BM25).", fusions=()),
+    System(UNTRAINED, "A pretrained encoder as it is.", fusions=(), served=False),
+    System(DPR, _TEXT, model="dpr", bundled_last=True),
+    System(DUAL_ENCODER, _TEXT, fusions=FUSIONS, of_dual_encoder=True),
+    System(CONVERGED, _TEXT, model="converged"),
+    System(QUERY_SUM, _SUM, labels="sum", of_dual_encoder=True),
+    System(QUERY_MEMORY, _MEMORY, labels="memory", of_dual_encoder=True),
+    System(QUERY_CLUSTERS, _CLUSTERS, labels="clusters", of_dual_encoder=True),
+    System(GNN_ENCODER, _GRAPH, fusions=FUSIONS),
+    System(CROSS_ENCODER, "The GNN-encoder's first hits in the cross-encoder's order.", fusions=(), served=False),
+)
+SYSTEMS = {row.name: row for row in _ROWS}
+"""Name → row, in the order of all tables, in which the simplest comes first for the recommendation."""
+
+
+def served_systems() -> tuple[str, ...]:
+    """Returns the systems that may be recommended, the simplest first."""
+    return tuple(name for name, row in SYSTEMS.items() if row.served)
+
+
+def label_systems() -> dict[LabelKind, str]:
+    """Returns {kind of `encode_with_labels`: its system}."""
+    return {row.labels: name for name, row in SYSTEMS.items() if row.labels}
+
+
+def systems_with_models() -> list[System]:
+    """Returns the systems with a `model`, in the order in which a run makes their bundles."""
+    return sorted((row for row in SYSTEMS.values() if row.model), key=lambda row: row.bundled_last)

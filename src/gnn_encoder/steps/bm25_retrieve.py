@@ -7,10 +7,10 @@ from pathlib import Path
 
 from gnn_encoder.artifacts import Dataset, Draft
 from gnn_encoder.artifacts.bundle import Bm25Index
+from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.evaluation.task_figures import hit_figures
 from gnn_encoder.retrieval.bm25 import Bm25
 from gnn_encoder.retrieval.first_stage import leaving_out, search_splits, searched_queries
-from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.foundation import Bm25Retrieve
 from gnn_encoder.settings.systems import LEXICAL
 

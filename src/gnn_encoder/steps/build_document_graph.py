@@ -5,7 +5,7 @@ from pathlib import Path
 from gnn_encoder.artifacts import Dataset, Draft
 from gnn_encoder.document_graph.building import document_graph as graph_of
 from gnn_encoder.document_graph.nodes import structure_of
-from gnn_encoder.runs.step import Context, Metrics, step
+from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.settings.documents import BuildDocumentGraph
 
 

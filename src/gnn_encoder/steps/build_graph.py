@@ -5,8 +5,8 @@ A query that is not trained on (`ingest.max_trained_queries`) has edges to its l
 cross-encoder pair for each label. A neighbour without a label says nothing that is worth k pairs.
 
 Edge features are the cross-encoder's [CLS] vectors. The step reuses the candidates' [CLS] vectors and computes missing
-ones once per pair. It stores M_de's vectors of all training queries with M_de's vectors of passages, for the systems
-of `encode_with_labels` and for the next update.
+ones once per pair. It stores M_de's vectors of all training, dev and test queries with those of passages
+(`evaluation.embedding`), for all systems of M_de and for the next update.
 """
 
 from dataclasses import replace
@@ -15,7 +15,9 @@ from pathlib import Path
 import numpy as np
 
 from gnn_encoder.artifacts import Contents, Dataset, Draft, Graph, KnownPositives, PairScores, read_manifest
-from gnn_encoder.artifacts.arrays import STORED, check_range, create_rows, create_vectors
+from gnn_encoder.artifacts.arrays import EVALUATED, QUERIES, STORED, check_range, create_rows, create_vectors
+from gnn_encoder.engines.step import Context, Metrics, step
+from gnn_encoder.evaluation.collected import evaluated_queries
 from gnn_encoder.inference.encoding import encode_passages, encode_texts, inference_dtype
 from gnn_encoder.inference.scoring import PairTokens, pair_tokens, score_pairs
 from gnn_encoder.inference.tokens import Tokens, tokens_at
@@ -25,7 +27,6 @@ from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.query_graph.edge_features import EdgeFeatureWriter
 from gnn_encoder.retrieval import exact
 from gnn_encoder.retrieval.identical import search_without
-from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.graph import BuildGraph
 from gnn_encoder.update.changes import carry_over, passage_digests, text_digests
 from gnn_encoder.update.former import FormerGraph
@@ -51,7 +52,8 @@ def build_graph(
     nodes = np.arange(len(train)) if settings.queries == "all" else np.searchsorted(train, data.trained)
     queries, questions = train[nodes], data.query_texts(train)
     trained = np.flatnonzero(np.isin(queries, data.trained))
-    digests, asked_digests = passage_digests(data.passages), text_digests(questions)
+    judged = data.query_texts(evaluated_queries(data))
+    digests, query_digests, judged_digests = passage_digests(data.passages), *map(text_digests, (questions, judged))
     dtype = str(inference_dtype(settings.precision))
     retriever = {"dual_encoder": read_manifest(dual_encoder).digest, "dtype": dtype}
     kind = f"{settings.edge_features}, {settings.edge_feature_type}"
@@ -59,7 +61,8 @@ def build_graph(
     scorer["self_loops"] = settings.self_loop_features
     former, stored = None, STORED[settings.vector_type]
     if settings.previous:
-        former = FormerGraph.read(Path(settings.previous), retriever, scorer, asked_digests, nodes, digests, stored)
+        before = Path(settings.previous)
+        former = FormerGraph.read(before, retriever, scorer, query_digests, nodes, digests, judged_digests, stored)
 
     vectors = create_vectors(passage_vectors, m, encoders.passage_encoder.width, stored)
     new = carry_over(former.passages, former.vectors, vectors) if former else np.arange(m)
@@ -67,13 +70,20 @@ def build_graph(
     encode_passages(encoders.passage_encoder, data.passages, vectors, rows=new, progress=progress, **settings.speed)
     vectors.flush()
     check_range(vectors)
-    every = {} if len(nodes) == len(train) else {"queries": asked_digests}
-    Contents.write(passage_vectors, retriever, texts=digests, **every)
-    asked = create_rows(passage_vectors, "queries", (len(questions), encoders.query_encoder.width))
-    unasked = carry_over(former.asking, former.asked, asked) if former else np.arange(len(questions))
-    asked[unasked] = encode_texts(encoders.query_encoder, [questions[row] for row in unasked], **settings.speed)
+    every = {} if len(nodes) == len(train) else {"queries": query_digests}
+    Contents.write(passage_vectors, retriever, texts=digests, evaluated=judged_digests, **every)
+    query_vectors = create_rows(passage_vectors, QUERIES, (len(questions), encoders.query_encoder.width))
+    new_queries = (
+        carry_over(former.asking, former.query_vectors, query_vectors) if former else np.arange(len(questions))
+    )
+    query_vectors[new_queries] = encode_texts(
+        encoders.query_encoder, [questions[row] for row in new_queries], **settings.speed
+    )
+    evaluated = create_rows(passage_vectors, EVALUATED, (len(judged), encoders.query_encoder.width))
+    new_judged = carry_over(former.evaluated, former.evaluated_vectors, evaluated) if former else np.arange(len(judged))
+    evaluated[new_judged] = encode_texts(encoders.query_encoder, [judged[row] for row in new_judged], **settings.speed)
     depth = min(max(settings.neighbors, settings.retrieved), m)
-    searching = asked if len(trained) == len(train) else asked[nodes[trained]]
+    searching = query_vectors if len(trained) == len(train) else query_vectors[nodes[trained]]
 
     def nearest(k: int) -> tuple[np.ndarray, np.ndarray]:
         if former is None:
@@ -89,7 +99,7 @@ def build_graph(
         edges = np.full_like(retrieved[:, :1], -1)
     edges, labelled = with_labelled(data, queries, edges) if "labelled" in kinds else (edges, edges < -1)
     Graph.write_structure(graph, queries, edges, labelled, retrieved, m)
-    Contents.write(graph, scorer, queries=asked_digests[nodes])
+    Contents.write(graph, scorer, queries=query_digests[nodes])
     reused = 0.0
     if settings.edge_features == "cross_encoder":
         model = CrossEncoder.load(cross_encoder)
@@ -110,7 +120,7 @@ def build_graph(
         "encoded": len(new),
         "queries": len(queries),
         **({"queries_trained": len(trained)} if len(trained) < len(queries) else {}),
-        "queries_encoded": len(unasked),
+        "queries_encoded": len(new_queries) + len(new_judged),
         "isolated_passages": float((degree == 0).mean()),
         "largest_degree": int(degree.max(initial=0)),
         "features_reused": reused,
@@ -166,9 +176,9 @@ def write_features(
             part = part[rows < 0]
         left.append(part)
     todo = np.concatenate(left)
-    asked, node = np.unique(todo // edges.shape[1], return_inverse=True)
+    nodes, node = np.unique(todo // edges.shape[1], return_inverse=True)
     passages, passage = np.unique(edges.ravel()[todo], return_inverse=True)
-    first = Tokens.of(model.tokenizer, data.query_texts(queries[asked]), model.max_length)
+    first = Tokens.of(model.tokenizer, data.query_texts(queries[nodes]), model.max_length)
     second, places = tokens_at(model.tokenizer, data.passages, passages, model.max_length)
     fresh = scratch(len(todo), model.width, dtype=np.float16, folder=draft.path)
     score_pairs(

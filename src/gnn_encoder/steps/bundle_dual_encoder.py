@@ -5,10 +5,10 @@ from pathlib import Path
 from gnn_encoder.artifacts import Bundle, Dataset, Draft, Recommended
 from gnn_encoder.artifacts.arrays import STORED, VECTORS, VectorsFolder, check_range, create_vectors, read_rows
 from gnn_encoder.artifacts.bundle import INDEX, QUERY_ENCODER
+from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.inference.encoding import encode_passages
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.retrieval.index_file import build_index
-from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.outcome import BundleDualEncoder
 
 
@@ -18,8 +18,8 @@ def bundle_dual_encoder(
     settings: BundleDualEncoder,
     dataset: Path,
     dual_encoder: Path,
-    bm25_index: Path,
     bundle: Draft,
+    bm25_index: Path | None = None,
     passage_vectors: Path | None = None,
     recommendation: Path | None = None,
 ) -> Metrics:

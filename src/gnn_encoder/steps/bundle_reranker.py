@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from gnn_encoder.artifacts import Bundle, Draft
-from gnn_encoder.runs.step import Context, Metrics, step
+from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.settings.reranking import BundleReranker
 
 

@@ -18,9 +18,9 @@ from gnn_encoder.artifacts.bundle import Serving
 from gnn_encoder.artifacts.finished_run import BUNDLE
 from gnn_encoder.artifacts.folder import README
 from gnn_encoder.artifacts.history import read_history
+from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.errors import UserError
 from gnn_encoder.promotion.model_card import Described
-from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.outcome import ChooseBundle
 
 
@@ -37,8 +37,7 @@ def choose_bundle(
 ) -> Metrics:
     """Takes the bundle of the recommended system, or of the system of an earlier run's bundle (`previous`).
 
-    The evaluation and the graph are for the README only. A bundle without files belongs to a system that the settings
-    leave out.
+    The evaluation and the graph are for the README only. DPR's bundle has no files if DPR is not recommended.
 
     Raises:
         UserError: no bundle is of that system, the recommendation's evaluation did not rank the bundle, or the
@@ -76,12 +75,12 @@ def choose_bundle(
 
 
 def _of_system(system: str, bundles: Sequence[Path]) -> Bundle:
-    made = [Bundle.read(path) for path in bundles if read_manifest(path).rows]
-    for bundle in made:
+    non_empty = [Bundle.read(path) for path in bundles if read_manifest(path).rows]
+    for bundle in non_empty:
         if bundle.system == system:
             return bundle
     raise UserError(
-        f"no bundle has the system {system}, only {', '.join(bundle.system for bundle in made)}: leave it out of "
+        f"no bundle has the system {system}, only {', '.join(bundle.system for bundle in non_empty)}: leave it out of "
         "recommend.order, or run gnn-encoder run again"
     )
 

@@ -21,17 +21,17 @@ from gnn_encoder.artifacts import (
     read_manifest,
     read_vectors,
 )  # fmt: skip
+from gnn_encoder.engines.step import Context, Metrics, step
+from gnn_encoder.evaluation.embedding import vectors_of_queries
 from gnn_encoder.evaluation.measures import labelled_queries, mean_name, per_query
 from gnn_encoder.evaluation.recommendation import Rule, falls
 from gnn_encoder.evaluation.significance import paired_randomization
 from gnn_encoder.evaluation.strata import warm_strata
-from gnn_encoder.inference.encoding import encode_texts
 from gnn_encoder.machine.scratch import scratch
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.query_graph.narrowing import narrowed
 from gnn_encoder.retrieval import exact
 from gnn_encoder.retrieval.identical import search_without
-from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.graph import BuildGraph, ChooseGraph, GraphShape, TrainGnn
 from gnn_encoder.settings.measures import COLD, cutoff
 from gnn_encoder.settings.studies import with_seeds
@@ -62,14 +62,14 @@ def choose_graph(
         GraphChoice.write(graph_choice, {})
         whole.save(chosen_graph, whole, graph)
         return {"headline": "as the settings have it"}
-    trial = _Trial(context, settings, Dataset(dataset), DualEncoder.load(dual_encoder), read_vectors(passage_vectors))
-    figures = trial.figures(TrainingSet.read(training_set), whole, built) if len(trial.asked) else {}
+    trial = _Trial(context, settings, Dataset(dataset), DualEncoder.load(dual_encoder), passage_vectors)
+    figures = trial.figures(TrainingSet.read(training_set), whole, built) if len(trial.query_rows) else {}
     chosen, standings = _chosen(trial, figures)
-    variant = next(each for each in settings.tried if each.variant == chosen)
+    variant = next(tried for tried in settings.tried if tried.variant == chosen)
     facts = {
         "variant": chosen,
         "measure": settings.measure,
-        "queries": len(trial.asked),
+        "queries": len(trial.query_rows),
         "training": {name: getattr(variant, name) for name in TrainGnn.model_fields},
         "standings": standings,
     }
@@ -77,7 +77,7 @@ def choose_graph(
     narrowed(whole, built, shape).save(chosen_graph, whole, graph)
     chosen_graph.manifest.settings = shape.model_dump()
     GraphChoice.write(graph_choice, facts)
-    means = {f"{DEV}/{each['variant']}/{settings.measure}": each["mean"] for each in standings}
+    means = {f"{DEV}/{standing['variant']}/{settings.measure}": standing["mean"] for standing in standings}
     return {**means, "headline": _headline(facts)}
 
 
@@ -85,41 +85,39 @@ class _Trial:
     """The dev queries, and the vectors that every variant starts from."""
 
     def __init__(
-        self, context: Context, settings: ChooseGraph, data: Dataset, encoders: DualEncoder, passages: np.ndarray
+        self, context: Context, settings: ChooseGraph, data: Dataset, encoders: DualEncoder, embedding: Path
     ) -> None:
         self.context, self.settings, self.data = context, settings, data
-        self.encoders, self.passages = encoders, passages
+        self.encoders, self.embedding, self.passages = encoders, embedding, read_vectors(embedding)
         self.qrels = data.judged(DEV)
-        self.asked = labelled_queries(self.qrels)
+        self.query_rows = labelled_queries(self.qrels)
         strata = warm_strata(self.qrels, data.split_qrels("train"))
         self.cold = strata.rows(COLD)
 
     def figures(self, examples: TrainingSet, whole: Graph, built: GraphShape) -> dict[str, np.ndarray]:
         """Returns {the dual encoder and each variant: the mean over seeds of each dev query's figure, float64 [n]}."""
-        rows = np.union1d(whole.queries, self.asked)
-        encoder, texts = self.encoders.query_encoder, self.data.query_texts(rows)
-        queries = scratch(len(self.data.queries), encoder.width)
-        progress = self.context.progress("encoding", len(rows), "queries")
-        queries[rows] = encode_texts(encoder, texts, progress=progress, **self.settings.speed)
-        found = {DUAL_ENCODER: self._measured(self.passages, queries[self.asked])}
+        rows = np.union1d(whole.queries, self.query_rows)
+        queries = scratch(len(self.data.queries), self.passages.shape[1])
+        queries[rows] = vectors_of_queries(self.embedding, self.data, rows)
+        figures = {DUAL_ENCODER: self._measured(self.passages, queries[self.query_rows])}
         for variant in self.settings.tried:
             cut, values = narrowed(whole, built, variant), []
-            for each in with_seeds(variant, self.settings.seeds):
-                part = self.context.part(f"{each.variant}, {each.seed}")
+            for seeded in with_seeds(variant, self.settings.seeds):
+                part = self.context.part(f"{seeded.variant}, {seeded.seed}")
                 passages, of_queries, _ = train_variant(
-                    part, each, self.data, examples, self.encoders, cut, queries, self.passages
+                    part, seeded, self.data, examples, self.encoders, cut, queries, self.passages
                 )
-                values.append(self._measured(passages, of_queries(self.asked)))
+                values.append(self._measured(passages, of_queries(self.query_rows)))
                 part.checkpoints().drop()
-            found[variant.variant] = np.mean(values, axis=0)
-        return found
+            figures[variant.variant] = np.mean(values, axis=0)
+        return figures
 
-    def _measured(self, passages: np.ndarray, asking: np.ndarray) -> np.ndarray:
+    def _measured(self, passages: np.ndarray, query_vectors: np.ndarray) -> np.ndarray:
         depth = min(cutoff(self.settings.measure), len(passages))
-        left_out = self.data.identical[self.asked]
-        scores, hits = search_without(partial(exact.search, passages, asking), left_out, depth)
-        run = Run.from_hits(self.asked, hits, scores)
-        return per_query(run, self.qrels, self.asked, self.data.judged_ids(), [self.settings.measure])[:, 0]
+        left_out = self.data.identical[self.query_rows]
+        scores, hits = search_without(partial(exact.search, passages, query_vectors), left_out, depth)
+        run = Run.from_hits(self.query_rows, hits, scores)
+        return per_query(run, self.qrels, self.query_rows, self.data.judged_ids(), [self.settings.measure])[:, 0]
 
     def falls(self, gains: np.ndarray) -> Iterator[str]:
         """Yields the objection to a variant with these gains [n] over the dual encoder, if its cold queries fall."""
@@ -140,17 +138,20 @@ def _chosen(trial: _Trial, figures: dict[str, np.ndarray]) -> tuple[str, list[di
         }
         for name, values in figures.items()
     ]
-    variants = [each for each in standings if each["variant"] != DUAL_ENCODER]
+    variants = [standing for standing in standings if standing["variant"] != DUAL_ENCODER]
     if not variants:
         return trial.settings.tried[0].variant, standings
-    best = max([each for each in variants if not each["objections"]] or variants, key=lambda each: each["mean"])
+    best = max(
+        [standing for standing in variants if not standing["objections"]] or variants,
+        key=lambda standing: standing["mean"],
+    )
     return str(best["variant"]), standings
 
 
 def _headline(facts: dict[str, Any]) -> str:
     if not facts["standings"]:
         return f"{facts['variant']}: the data have no labelled dev query to choose by"
-    means = {each["variant"]: each["mean"] for each in facts["standings"]}
+    means = {standing["variant"]: standing["mean"] for standing in facts["standings"]}
     return (
         f"{facts['variant']} of {len(means) - 1} variants: {mean_name(facts['measure'])} {means[facts['variant']]:.3f} "
         f"on {facts['queries']:,} dev queries with frozen encoders, {means[DUAL_ENCODER]:.3f} the dual encoder"

@@ -4,9 +4,9 @@ from pathlib import Path
 
 from gnn_encoder.artifacts import Dataset, Draft, Run, read_manifest
 from gnn_encoder.artifacts.tables import System
+from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.evaluation.documents import documents_of
 from gnn_encoder.evaluation.measures import labelled_queries, mean_name, per_query
-from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.reranking import ChooseReranker
 
 
@@ -16,10 +16,10 @@ def choose_reranker(
 ) -> Metrics:
     """Copies the scorer, one of `scorers`, that made the best of `runs`; without dev labels, that of the last run.
 
-    A run without files belongs to a system that the settings leave out. SS-BERT(d) and QSF are not among the runs,
-    because a search could not rank as they do: a bundle has no query generator, and does not say a passage's section.
+    SS-BERT(d) and QSF are not among the runs, because a search could not rank as they do: a bundle has no query
+    generator, and does not say a passage's section.
     """
-    data, runs = Dataset(dataset), [path for path in runs if read_manifest(path).files]
+    data = Dataset(dataset)
     qrels, ids = data.judged("dev"), data.judged_ids()
     dev, measure = labelled_queries(qrels), (settings.measure,)
     documents = documents_of(data, measure)

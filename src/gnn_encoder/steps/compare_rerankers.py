@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from gnn_encoder.artifacts import Dataset, Draft, Evaluation, GeneratedQueries, Report, Run, read_manifest
+from gnn_encoder.artifacts import Dataset, Draft, Evaluation, GeneratedQueries, Report, Run
 from gnn_encoder.artifacts.history import History, joined, read_history
+from gnn_encoder.engines.step import Metrics, step
 from gnn_encoder.evaluation.measures import labelled_queries
 from gnn_encoder.evaluation.similarity import beside_paper
 from gnn_encoder.inference.diffusion import COSINES, Diffusion, diffusion
@@ -18,7 +19,6 @@ from gnn_encoder.report.page import Plot, render_study
 from gnn_encoder.report.plots import diffusion_plot, thresholds_plot
 from gnn_encoder.report.study import ROUGE, efficiency, first_words, gains, learned, thresholds, words_table
 from gnn_encoder.retrieval.scorers import CrossEncoderScorer, load_scorer
-from gnn_encoder.runs.step import Metrics, step
 from gnn_encoder.settings.reranking import CompareRerankers
 from gnn_encoder.settings.reranking_systems import ALL_SYSTEMS, RERANKING_STUDIES, SYSTEMS, THRESHOLDS
 from gnn_encoder.tracking.context import Context
@@ -32,29 +32,35 @@ def compare_rerankers(
     first_run: Path,
     evaluation: Path,
     rerankers: list[Path],
-    generated_queries: Path,
     study: Draft,
+    generated_queries: Path | None = None,
 ) -> Metrics:
-    """Compares the re-rankers' figures, trainings and outputs; `rerankers` and `generated_queries` may be empty."""
-    data, evaluated, asked = Dataset(dataset), Evaluation.read(evaluation), RERANKING_STUDIES[settings.study]
-    trained = {list(read_history(path))[-1]: path for path in rerankers if read_manifest(path).files}
+    """Compares the re-rankers' figures, trainings and outputs."""
+    data, evaluated, definition = Dataset(dataset), Evaluation.read(evaluation), RERANKING_STUDIES[settings.study]
+    trained = {list(read_history(path))[-1]: path for path in rerankers}
     history, metrics = joined(trained.values()), {**evaluated.metrics, "study": settings.study}
-    compared = {one: other for one, other in asked.against.items() if {one, other} <= {*settings.systems}}
+    compared = {one: other for one, other in definition.against.items() if {one, other} <= {*settings.systems}}
     against = {ALL_SYSTEMS[one].title: ALL_SYSTEMS[other].title for one, other in compared.items()}
     metrics |= gains(evaluated, metrics, against)
-    metrics |= {"efficiency": efficiency(history) if asked.encoders else {}, "cosines": list(COSINES), "diffusion": {}}
+    metrics |= {
+        "efficiency": efficiency(history) if definition.encoders else {},
+        "cosines": list(COSINES),
+        "diffusion": {},
+    }
     augmented = [SYSTEMS["ss_bert_h"].title, *(system.title for system in THRESHOLDS.values())]
     metrics |= {"words": {}, "thresholds": thresholds(history, augmented)}
     metrics["learned"] = learned(history)
     plots: dict[str, Plot] = {}
-    if asked.encoders:
-        folders = {label: trained[f"train_reranker: {SYSTEMS[name].title}"] for label, name in asked.encoders.items()}
-        found = measured(context, settings, data, Run.read(first_run), metrics["headline_split"], folders)
-        metrics["diffusion"] = {label: each.means.tolist() for label, each in found.items()}
+    if definition.encoders:
+        folders = {
+            label: trained[f"train_reranker: {SYSTEMS[name].title}"] for label, name in definition.encoders.items()
+        }
+        diffusions = measured(context, settings, data, Run.read(first_run), metrics["headline_split"], folders)
+        metrics["diffusion"] = {label: result.means.tolist() for label, result in diffusions.items()}
         pairs = f"{settings.diffusion_pairs:,} pairs of a {metrics['headline_split']} query and one of its first hits"
         caption = f"Cosines of the encoder's outputs (BERT-DMN Fig. 3), of at most {pairs}. Dotted: the mean."
-        plots["diffusion"] = Plot(diffusion_plot(found), caption)
-    if read_manifest(generated_queries).files:
+        plots["diffusion"] = Plot(diffusion_plot(diffusions), caption)
+    if generated_queries:
         metrics |= queries_metrics(data, GeneratedQueries.read(generated_queries), history)
     if metrics["thresholds"]:
         values = {
@@ -77,15 +83,15 @@ def measured(
     hits = run.of(labelled_queries(data.judged(split)), settings.depth)
     rows = np.random.default_rng(settings.seed).permutation(len(hits.query))[: settings.diffusion_pairs]
     progress = context.progress("diffusion", len(folders) * len(rows), "pairs")
-    found = {}
+    diffusions = {}
     for label, folder in folders.items():
         scorer = load_scorer(folder)
         assert isinstance(scorer, CrossEncoderScorer)  # a study names no other kind
         pairs, first, second = scorer.pairs(data, hits.query[rows], hits.passage[rows])
         assert isinstance(pairs, PairTokens)
         encoder = FrozenEncoder(scorer.model)
-        found[label] = diffusion(encoder, pairs, first, second, progress=progress, **settings.speed)
-    return found
+        diffusions[label] = diffusion(encoder, pairs, first, second, progress=progress, **settings.speed)
+    return diffusions
 
 
 def queries_metrics(data: Dataset, generated: GeneratedQueries, history: History) -> dict[str, Any]:

@@ -6,11 +6,11 @@ from typing import Any
 import pyarrow as pa
 
 from gnn_encoder.artifacts import Draft, Figures, Report
+from gnn_encoder.engines.step import Metrics, step
 from gnn_encoder.evaluation.measures import NAMES, mean_name
 from gnn_encoder.report.ablation import LEAST, SWEEPS, Variant, compared, compared_strata, gathered, sweep
 from gnn_encoder.report.page import Plot, render_ablation
 from gnn_encoder.report.plots import sweep_plot
-from gnn_encoder.runs.step import Metrics, step
 from gnn_encoder.settings.graph import CompareVariants
 from gnn_encoder.settings.studies import BEFORE, FULL
 from gnn_encoder.tracking.context import Context
@@ -47,9 +47,9 @@ def compare_variants(context: Context, settings: CompareVariants, figures: list[
     )
     page = render_ablation(metrics, headline=headline, plots=list(plots.values()), settings=variants[FULL].settings)
     tables = [
-        each.per_query.append_column("variant", pa.array([each.manifest.settings["variant"]] * len(each.per_query)))
-        .append_column("seed", pa.array([each.manifest.settings["seed"]] * len(each.per_query)))
-        for each in read
+        trial.per_query.append_column("variant", pa.array([trial.manifest.settings["variant"]] * len(trial.per_query)))
+        .append_column("seed", pa.array([trial.manifest.settings["seed"]] * len(trial.per_query)))
+        for trial in read
     ]  # fmt: skip
     Report.write(
         report,
@@ -62,8 +62,8 @@ def compare_variants(context: Context, settings: CompareVariants, figures: list[
     figures_of_all = {
         f"{split}/{name}/{kind}{measure}": figure
         for kind, of in {"": metrics, **{f"{name}/": of for name, of in metrics["strata"].items()}}.items()
-        for split, found in of["results"].items()
-        for name, figures_of in found.items()
+        for split, of_variants in of["results"].items()
+        for name, figures_of in of_variants.items()
         for measure, figure in figures_of.items()
     }
     return {"variants": len(variants), **figures_of_all, "headline": headline}
@@ -71,6 +71,6 @@ def compare_variants(context: Context, settings: CompareVariants, figures: list[
 
 def changes(full: Variant, variant: Variant) -> dict[str, Any]:
     """Returns the settings in which a variant differs from the full model."""
-    own, other = variant.settings.model_dump(), full.settings.model_dump()
+    settings, other = variant.settings.model_dump(), full.settings.model_dump()
     known = ("variant", "seed", "labels")
-    return {name: value for name, value in own.items() if value != other[name] and name not in known}
+    return {name: value for name, value in settings.items() if value != other[name] and name not in known}

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from gnn_encoder.artifacts import Dataset, Draft
+from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.evaluation.task_figures import hit_figures
 from gnn_encoder.inference.encoding import encode_passages, encode_texts
 from gnn_encoder.machine.scratch import scratch
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.retrieval.exact import CHUNK, search
 from gnn_encoder.retrieval.first_stage import leaving_out, search_splits
-from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.foundation import DenseRetrieve
 from gnn_encoder.settings.systems import DPR
 
@@ -36,8 +36,8 @@ def dense_retrieve(context: Context, settings: DenseRetrieve, dataset: Path, dpr
 
     def search_dense(queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         vectors_of_queries = encode_texts(model.query_encoder, data.query_texts(queries), **settings.speed)
-        scores, found = search(vectors, vectors_of_queries, k, chunk=CHUNK, progress=searching)
-        return scores, np.where(found < 0, found, found + share.start)
+        scores, hits = search(vectors, vectors_of_queries, k, chunk=CHUNK, progress=searching)
+        return scores, np.where(hits < 0, hits, hits + share.start)
 
     dense = leaving_out(data, search_dense)
     run = search_splits(data, dense, train_depth=settings.train_depth, eval_depth=settings.eval_depth)

@@ -9,9 +9,9 @@ from gnn_encoder.artifacts import Dataset, DocumentContext, DocumentGraph, Draft
 from gnn_encoder.document_graph.context import context_vectors
 from gnn_encoder.document_graph.neighbourhoods import within
 from gnn_encoder.document_graph.nodes import encode_nodes, structure_of
+from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.models.document_reranker import DocumentReranker
 from gnn_encoder.models.dual_encoder import device
-from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.documents import EncodeContext
 
 

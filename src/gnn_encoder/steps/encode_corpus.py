@@ -15,12 +15,12 @@ from gnn_encoder.artifacts.added_labels import AddedLabels
 from gnn_encoder.artifacts.arrays import check_range, create_vectors, read_vectors
 from gnn_encoder.artifacts.bundle import ADDED, INDEX, QUERY_ENCODER
 from gnn_encoder.artifacts.finished_run import graph_bundle
+from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.models.dual_encoder import DualEncoder, device
 from gnn_encoder.models.gnn import GnnEncoder
 from gnn_encoder.query_graph.neighborhoods import queries_reaching
 from gnn_encoder.query_graph.propagation import Propagation
 from gnn_encoder.retrieval.index_file import build_index, load_index, recall
-from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.outcome import EncodeCorpus
 from gnn_encoder.update.changes import carry_over, find, neighbourhood_digests
 
@@ -37,8 +37,8 @@ def encode_corpus(
     passage_vectors: Path,
     graph: Path,
     encoding: Path,
-    bm25_index: Path,
     bundle: Draft,
+    bm25_index: Path | None = None,
 ) -> Metrics:
     """Propagates over the graph, builds the index, and writes the bundle."""
     data, graph_arrays = Dataset(dataset), Graph.read(graph)

@@ -10,11 +10,11 @@ import numpy as np
 
 from gnn_encoder.artifacts import Contents, Dataset, Draft, Encoding, Graph, read_manifest, read_vectors
 from gnn_encoder.artifacts.arrays import check_range, create_rows
+from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.evaluation.task_figures import encoding_figures
 from gnn_encoder.inference.encoding import encode_passages, encode_texts, inference_dtype
 from gnn_encoder.models.dual_encoder import device
 from gnn_encoder.models.gnn import GnnEncoder
-from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.outcome import EncodeNodes
 from gnn_encoder.update.changes import carry_over, find
 
@@ -37,7 +37,7 @@ def encode_nodes(
     width, dtype = encoders.passage_encoder.width, read_vectors(passage_vectors).dtype
     passages, nodes = settings.share(len(data.passages)), settings.share(len(queries))
     texts = Contents.read(passage_vectors).digests["texts"][passages]
-    asked = Contents.read(graph).digests["queries"][nodes]
+    query_digests = Contents.read(graph).digests["queries"][nodes]
     former = _former(settings.previous, models, dtype)
     known = former.contents.digests
 
@@ -50,10 +50,10 @@ def encode_nodes(
     )  # fmt: skip
     check_range(h_p, first=passages.start)
     rate = progress.rate
-    h_q = create_rows(encoding, "queries", (len(asked), width))
-    fresh = carry_over(find(known["queries"], asked), former.queries, h_q)
+    h_q = create_rows(encoding, "queries", (len(query_digests), width))
+    fresh = carry_over(find(known["queries"], query_digests), former.queries, h_q)
     h_q[fresh] = encode_texts(encoders.query_encoder, data.query_texts(queries[nodes][fresh]), **settings.speed)
-    Contents.write(encoding, models, passages=texts, queries=asked)
+    Contents.write(encoding, models, passages=texts, queries=query_digests)
     return encoding_figures(len(texts), len(new), rate)
 
 

@@ -1,9 +1,10 @@
 """Writes a bundle of M_de's vectors in which labelled training queries lift their passages. Nothing is trained.
 
-The vectors of passages and training queries come from `build_graph`. A weight of 0 is tried, too, so the bundle is the
+The vectors of passages and queries come from `build_graph`. A weight of 0 is tried, too, so the bundle is the
 plain dual encoder's if labels gain nothing.
 """
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,14 +14,15 @@ from gnn_encoder.artifacts.added_labels import AddedLabels
 from gnn_encoder.artifacts.arrays import VECTORS, VectorsFolder, check_range, create_vectors, read_rows
 from gnn_encoder.artifacts.bundle import ADDED, INDEX, LABELS, QUERY_ENCODER, VECTOR_PASSAGES
 from gnn_encoder.artifacts.labelled_queries import LabelledQueries, LabelUse, labelled_pairs
+from gnn_encoder.engines.step import Context, Metrics, step
+from gnn_encoder.evaluation.embedding import vectors_of_queries
 from gnn_encoder.evaluation.label_tuning import candidate_uses, chosen_use
 from gnn_encoder.evaluation.measures import mean_name
-from gnn_encoder.inference.encoding import encode_texts
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.retrieval.index_file import build_index
 from gnn_encoder.retrieval.labelled_vectors import label_blocks
-from gnn_encoder.runs.step import Context, Metrics, step
-from gnn_encoder.settings.labels import LABEL_SYSTEMS, EncodeWithLabels
+from gnn_encoder.settings.labels import EncodeWithLabels
+from gnn_encoder.settings.systems import label_systems
 
 
 @step(bundle="bundle")
@@ -30,17 +32,16 @@ def encode_with_labels(
     dataset: Path,
     dual_encoder: Path,
     passage_vectors: Path,
-    bm25_index: Path,
     bundle: Draft,
+    bm25_index: Path | None = None,
 ) -> Metrics:
     """Chooses a use of the labels, on dev or by cross-validation, and writes the bundle with that use."""
-    data, encoder = Dataset(dataset), DualEncoder.load(dual_encoder).query_encoder
+    data = Dataset(dataset)
     plain, of_train = read_vectors(passage_vectors), read_rows(passage_vectors, "queries")
     tuning = context.progress("tuning", len(candidate_uses(settings)), "uses of labels")
     use, facts = chosen_use(
-        data, settings, plain, of_train, lambda rows: encode_texts(encoder, data.query_texts(rows), **settings.speed),
-        tuning.advance,
-    )  # fmt: skip
+        data, settings, plain, of_train, partial(vectors_of_queries, passage_vectors, data), tuning.advance
+    )
     query, passage = labelled_pairs(data)
     labels = LabelledQueries.of(query, passage, len(plain), of_train)
     if use.changes_vectors:
@@ -51,12 +52,12 @@ def encode_with_labels(
     labels.write(bundle / LABELS, table.column("query_id"), table.column("text"), plain, use)
     vectors = read_rows(bundle.path, "vectors")
     build_index(vectors, bundle / INDEX, settings)
-    encoder.save(bundle / QUERY_ENCODER)
+    DualEncoder.load(dual_encoder).query_encoder.save(bundle / QUERY_ENCODER)
     if settings.bm25:
         Bundle.add_bm25(bundle, bm25_index)
     if data.added:
         AddedLabels(data.added).write(bundle / ADDED)
-    Bundle.complete(bundle, data, LABEL_SYSTEMS[settings.kind])
+    Bundle.complete(bundle, data, label_systems()[settings.kind])
     gained = ""
     if facts:
         before = next(iter(facts["figures"].values()))

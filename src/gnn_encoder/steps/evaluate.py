@@ -3,8 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from gnn_encoder.artifacts import Dataset, Draft, Evaluation, Run, read_manifest
+from gnn_encoder.artifacts import Dataset, Draft, Evaluation, Run
 from gnn_encoder.artifacts.tables import System
+from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation import answers
 from gnn_encoder.evaluation.collected import JUDGED, Collected
@@ -17,7 +18,6 @@ from gnn_encoder.evaluation.results import (
     per_query_table,
     split_digest,
 )
-from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.measures import WARM
 from gnn_encoder.settings.outcome import Evaluate
 
@@ -27,7 +27,7 @@ def evaluate(context: Context, settings: Evaluate, dataset: Path, runs: list[Pat
     """Measures the runs one at a time, to save memory, and compares each with the baseline.
 
     Queries without a positive label are left out and counted. A query without a hit counts 0, also if a system finds
-    nothing for any query. A run without files belongs to a system that the settings leave out.
+    nothing for any query.
 
     Raises:
         UserError: no labelled dev or test query, a measure of documents of data without documents, two runs of one
@@ -35,21 +35,18 @@ def evaluate(context: Context, settings: Evaluate, dataset: Path, runs: list[Pat
     """
     data, names = Dataset(dataset), settings.measures
     collected = Collected(data, names, evaluation, settings.run_depth)
-    queries, asked = collected.queries, collected.asked
+    queries, query_rows = collected.queries, collected.evaluated
     if not queries:
         raise UserError(f"{dataset} has no dev or test query with a positive label, so nothing can be evaluated")
     progress = context.progress("systems", len(runs), "systems")
     depth = min(settings.depth, len(data.passages))
     facts: dict[str, dict[str, Any]] = {}
     for path in runs:
-        if not read_manifest(path).files:
-            progress.advance()
-            continue
         system, run = System.of(path), Run.read(path)
         if not system.name or system.name in facts:
             raise UserError(f"{path}: each run needs a system's name of its own, not {system.name!r}")
         facts[system.name] = system.facts
-        mean = collected.add(system.name, run.of(asked, depth))
+        mean = collected.add(system.name, run.of(query_rows, depth))
         progress.advance(note=f"{system.name} {mean_name(names[0])} {mean:.3f}")
     for role in ("baseline", "candidate"):
         if (name := getattr(settings, role)) not in facts:
@@ -72,8 +69,8 @@ def evaluate(context: Context, settings: Evaluate, dataset: Path, runs: list[Pat
         "without_hits": {split: systems for split, systems in collected.without_hits.items() if systems},
         "remarks": [remark for split in queries for remark in collected.remarks(split)],
         "digests": {split: split_digest(data, split) for split in queries},
-        "fusions": {system: each for system, each in facts.items() if "method" in each},
-        "labels": {system: each for system, each in facts.items() if "labels" in each},
+        "fusions": {system: of_system for system, of_system in facts.items() if "method" in of_system},
+        "labels": {system: of_system for system, of_system in facts.items() if "labels" in of_system},
         "judged": block(
             collected.figures((JUDGED,)),
             (JUDGED,),

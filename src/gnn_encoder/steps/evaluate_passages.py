@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 
 from gnn_encoder.artifacts import Dataset, Draft, Run
+from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.evaluation.collected import evaluated_queries
 from gnn_encoder.evaluation.tuning import chosen_weight
 from gnn_encoder.inference.generation import log_likelihoods, query_ids
 from gnn_encoder.models.query_generator import QueryGenerator
-from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.reranking import EvaluatePassages
 
 
@@ -25,8 +25,8 @@ def evaluate_passages(
     progress = context.progress("evaluating", len(query), "pairs")
     likelihood = log_likelihoods(generator, data, query, before.passage[first], progress=progress, **settings.speed)
     if settings.length_normalised:
-        asked, place = np.unique(query, return_inverse=True)
-        likelihood = likelihood / query_ids(generator, data.query_texts(asked)).lengths[place]
+        queries, inverse = np.unique(query, return_inverse=True)
+        likelihood = likelihood / query_ids(generator, data.query_texts(queries)).lengths[inverse]
 
     def ranked(dev: np.ndarray, weight: float) -> Run:
         return evaluated(before.of(dev), depth, likelihood[np.isin(query, dev)], weight)
@@ -42,5 +42,5 @@ def evaluate_passages(
 
 
 def evaluated(run: Run, depth: int, likelihood: np.ndarray, weight: float) -> Run:
-    """Returns the run with each query's first `depth` hits, of which [r] `likelihood` is, in the order of the sum."""
+    """Returns the run with each query's first `depth` hits ordered by the sum; `likelihood` [r] has a value per hit."""
     return run.reordered(depth, run.score[run.rank <= depth] + weight * likelihood)

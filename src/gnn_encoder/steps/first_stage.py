@@ -8,6 +8,7 @@ import numpy as np
 from gnn_encoder.artifacts import Bundle, Dataset, Draft, Run
 from gnn_encoder.artifacts.bundle import Bm25Index
 from gnn_encoder.artifacts.dataset import SPLITS
+from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.collected import shown_split
 from gnn_encoder.evaluation.trec import read_run_of
@@ -18,7 +19,6 @@ from gnn_encoder.retrieval.first_stage import dev_figures, search_splits, search
 from gnn_encoder.retrieval.identical import run_without
 from gnn_encoder.retrieval.passage_index import PassageIndex
 from gnn_encoder.retrieval.search import served_run
-from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.first_stage import BM25, POOL, FirstStage
 from gnn_encoder.storage import local_file, local_folder
 
@@ -34,26 +34,26 @@ def first_stage(
     """
     data, lexical, name = Dataset(dataset), Run.read(bm25_run), settings.system
     if settings.bundle:
-        found = _searched(context, settings, data, local_folder(settings.bundle, indexed=False))
+        hits = _searched(context, settings, data, local_folder(settings.bundle, indexed=False))
     elif settings.source == POOL:
-        found = _ordered_pool(context, data, Bm25.load(Bm25Index.read(bm25_index).path))
+        hits = _ordered_pool(context, data, Bm25.load(Bm25Index.read(bm25_index).path))
     else:
-        found = lexical if settings.source == BM25 else read_run_of(local_file(settings.source), data)
-    found = run_without(found, data.identical)  # a pool or a file may have the query itself
+        hits = lexical if settings.source == BM25 else read_run_of(local_file(settings.source), data)
+    hits = run_without(hits, data.identical)  # a pool or a file may have the query itself
     note = ""
     if settings.source != BM25:
         rows = {split: data.query_rows(split) for split in SPLITS}
-        missing = [split for split in SPLITS if len(rows[split]) and not np.isin(rows[split], found.query).any()]
+        missing = [split for split in SPLITS if len(rows[split]) and not np.isin(rows[split], hits.query).any()]
         if (shown := shown_split(data)) in missing:
             raise UserError(f"{settings.source} has no hit of a {shown} query, so there is nothing to re-rank")
         if missing:
             note = f", BM25's hits for {' and '.join(missing)}"
             print(f"first_stage: {name} has no {' and no '.join(missing)} query{note}", file=sys.stderr)
-            found = Run.concatenate([found, lexical.of(np.concatenate([rows[split] for split in missing]))])
-    found.write(run, name)
-    figures = dev_figures(data, found)
+            hits = Run.concatenate([hits, lexical.of(np.concatenate([rows[split] for split in missing]))])
+    hits.write(run, name)
+    figures = dev_figures(data, hits)
     quality = f", dev R@100 {figures['dev/R_at_100']:.3f}" if figures else ""
-    return {"hits": len(found.query), **figures, "headline": f"{name}{note}{quality}"}
+    return {"hits": len(hits.query), **figures, "headline": f"{name}{note}{quality}"}
 
 
 def _searched(context: Context, settings: FirstStage, data: Dataset, folder: Path) -> Run:
@@ -82,10 +82,10 @@ def _ordered_pool(context: Context, data: Dataset, index: Bm25) -> Run:
     if data.pool is None:
         raise UserError("the data have no candidates/<split>.tsv, so no pool: choose another first stage")
     query, passage = data.pool
-    asked, starts = np.unique(query, return_index=True)
-    scoring = context.progress("scoring", len(asked), "queries")
+    queries, starts = np.unique(query, return_index=True)
+    scoring = context.progress("scoring", len(queries), "queries")
     score, stops = np.zeros(len(query), np.float32), [*starts[1:].tolist(), len(query)]
-    for start, stop, total in zip(starts.tolist(), stops, index.totals(data.query_texts(asked)), strict=True):
+    for start, stop, total in zip(starts.tolist(), stops, index.totals(data.query_texts(queries)), strict=True):
         if total is not None:
             score[start:stop] = total[passage[start:stop]]
         scoring.advance()

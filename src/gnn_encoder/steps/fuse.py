@@ -7,11 +7,11 @@ import numpy as np
 
 from gnn_encoder.artifacts import Dataset, Draft, Run
 from gnn_encoder.artifacts.tables import CONVEX, RECIPROCAL, System
+from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.evaluation.collected import evaluated_queries
 from gnn_encoder.evaluation.documents import documents_of
 from gnn_encoder.evaluation.measures import labelled_queries, per_query
 from gnn_encoder.retrieval import fusion
-from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.measures import cutoff, of_documents
 from gnn_encoder.settings.outcome import Fuse
 
@@ -34,8 +34,8 @@ def fuse(
     The weight is tuned on labelled dev queries. If the measure uses only k passages, the tuning uses only k hits, too.
     """
     data = Dataset(dataset)
-    asked, depth = evaluated_queries(data), min(settings.depth, len(data.passages))
-    lexical, dense = (Run.read(path).of(asked, depth) for path in (lexical_run, dense_run))
+    queries, depth = evaluated_queries(data), min(settings.depth, len(data.passages))
+    lexical, dense = (Run.read(path).of(queries, depth) for path in (lexical_run, dense_run))
     first, second = System.of(lexical_run).name, System.of(dense_run).name
     qrels, weight = data.judged("dev"), fusion.UNTUNED
     tuned: dict[str, Any] = {"tuned_on": None}

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from gnn_encoder.artifacts import Dataset, Draft, GeneratedQueries, KnownPositives
+from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.evaluation.task_figures import query_figures
 from gnn_encoder.inference.encoding import encode_texts
 from gnn_encoder.inference.generation import generate, generation_batches, passage_ids
@@ -19,7 +20,6 @@ from gnn_encoder.inference.tokens import SHARD, Tokens
 from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.models.query_generator import QueryGenerator
 from gnn_encoder.report.study import first_words_of
-from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.foundation import GenerateQueries
 from gnn_encoder.training.denoising import Pairs, hard_negatives, read_candidates
 
@@ -44,17 +44,17 @@ def generate_queries(
     tokens = Tokens.join([passage_ids(generator, data.passages.take(shard).full_texts()) for shard in shards])
     batches = generation_batches(generator, tokens, settings.beams, settings.tokens_per_batch)
     batches = batches[settings.share(len(batches))]
-    own = np.sort(np.concatenate([*batches, np.empty(0, np.int64)]))
-    writing = context.progress("writing queries", len(own), "queries")
+    rows = np.sort(np.concatenate([*batches, np.empty(0, np.int64)]))
+    writing = context.progress("writing queries", len(rows), "queries")
     options = {"batches": batches, "progress": writing, **settings.decoding, **settings.speed}
     every = generate(generator, tokens, rows=passages, **options)
     rate = writing.rate
-    passages, texts = passages[own], [every[row] for row in own]
-    place = np.flatnonzero(np.isin(triples.passage, passages))
-    triples = Pairs(triples.query[place], triples.passage[place])
+    passages, texts = passages[rows], [every[row] for row in rows]
+    triple_rows = np.flatnonzero(np.isin(triples.passage, passages))
+    triples = Pairs(triples.query[triple_rows], triples.passage[triple_rows])
     similarity = similarities(data, triples, passages, texts, settings)
     out = GeneratedQueries(passages, texts, triples.query, triples.passage, similarity)
-    out.write(generated_queries, place if settings.shards > 1 else None)
+    out.write(generated_queries, triple_rows if settings.shards > 1 else None)
     context.log.text(first_words_of(data, out), "generated_queries/first_words.md")
     return query_figures(out, rate)
 
@@ -74,10 +74,10 @@ def similarities(
 ) -> np.ndarray:
     """Returns the cosine, fp32 [t], of each triple's query and the query generated (`texts`) from its negative."""
     encoder = TextEncoder.from_backbone(settings.sentence_encoder)
-    queries, place = np.unique(triples.query, return_inverse=True)
-    asked = encode_texts(encoder, dataset.query_texts(queries), **settings.speed)
+    queries, inverse = np.unique(triples.query, return_inverse=True)
+    query_vectors = encode_texts(encoder, dataset.query_texts(queries), **settings.speed)
     written = encode_texts(encoder, texts, **settings.speed)
-    return cosines(asked, place, written, np.searchsorted(passages, triples.passage))
+    return cosines(query_vectors, inverse, written, np.searchsorted(passages, triples.passage))
 
 
 def cosines(left: np.ndarray, left_rows: np.ndarray, right: np.ndarray, right_rows: np.ndarray) -> np.ndarray:

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from gnn_encoder.artifacts import Dataset, Draft
+from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.retrieval.bm25 import FIELDS, Bm25
-from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.bm25 import IndexBm25
 
 

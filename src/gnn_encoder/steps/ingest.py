@@ -7,8 +7,8 @@ from dataclasses import asdict
 from gnn_encoder.artifacts import Draft
 from gnn_encoder.data import canonicalize, open_source
 from gnn_encoder.data.validation import Kind
+from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.errors import UserError
-from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.foundation import Ingest
 
 

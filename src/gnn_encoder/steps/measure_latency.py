@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from gnn_encoder.artifacts import Dataset, Draft, Latency
+from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.evaluation.collected import shown_split
 from gnn_encoder.evaluation.measures import labelled_queries
 from gnn_encoder.retrieval.latency import systems_latency
-from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.outcome import MeasureLatency
 
 
@@ -25,5 +25,5 @@ def measure_latency(
     questions = data.query_texts(labelled_queries(data.judged(shown_split(data))))
     facts = systems_latency(questions, dual_encoder, passage_vectors, bundle)
     Latency.write(latency, facts)
-    took = {system: each["encode_ms"] + each["search_ms"] for system, each in facts["systems"].items()}
+    took = {system: times["encode_ms"] + times["search_ms"] for system, times in facts["systems"].items()}
     return {"headline": ", ".join(f"{system} {ms:.1f} ms" for system, ms in took.items())}

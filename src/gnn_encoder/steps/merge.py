@@ -2,9 +2,7 @@
 
 The merged artifact refers to its parts, without a copy. Only hits are written again: a query's best hits may be in any
 part of a first stage, and hits are small. The figures of the whole are computed again from the merged tables, and the
-history gets one record of the step in place of its tasks' records. The output of a step that is one task has the files
-of that output, and the same digest. Of the pods that trained a model together, the leader has the model, and the merged
-artifact is the leader's. The other pods' outputs are absent if a TrainJob of Kubeflow Trainer had them.
+history gets one record of the step in place of its tasks' records.
 """
 
 from collections.abc import Sequence
@@ -17,6 +15,7 @@ from gnn_encoder.artifacts.folder import Artifact, read_manifest
 from gnn_encoder.artifacts.history import History, Record, read_history
 from gnn_encoder.artifacts.parts import share_parts
 from gnn_encoder.artifacts.tables import System
+from gnn_encoder.engines.step import OF_INPUT, Context, Metrics, step
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.task_figures import (
     UNITS,
@@ -28,9 +27,7 @@ from gnn_encoder.evaluation.task_figures import (
 )
 from gnn_encoder.report.study import first_words_of
 from gnn_encoder.retrieval.first_stage import join_runs
-from gnn_encoder.runs.step import OF_INPUT, Context, Metrics, step
 from gnn_encoder.settings.shared import Merge
-from gnn_encoder.settings.tasks import training_label
 
 
 @dataclass(frozen=True)
@@ -42,7 +39,7 @@ class Part(Artifact):
     @property
     def number(self) -> int:
         """The task's number, from 0."""
-        return int(self.manifest.settings.get("shard") or self.manifest.settings.get("node") or 0)
+        return int(self.manifest.settings["shard"])
 
     @property
     def title(self) -> str:
@@ -52,7 +49,7 @@ class Part(Artifact):
     @property
     def origin(self) -> dict[str, Any]:
         """What all parts of a whole have in common."""
-        settings = {name: value for name, value in self.manifest.settings.items() if name not in ("shard", "node")}
+        settings = {name: value for name, value in self.manifest.settings.items() if name != "shard"}
         code = self.history[self.title].code_digest if self.title else ""
         facts = {"schema": self.manifest.schema, "step": self.manifest.step, "settings": settings}
         return {**facts, "inputs": self.manifest.inputs, "code": code}
@@ -62,24 +59,15 @@ class Part(Artifact):
 def merge(context: Context, settings: Merge, parts: list[Path], dataset: Path, merged: Draft) -> Metrics:
     """Joins all parts, in the order of their numbers."""
     ordered = complete([Part(path, read_manifest(path), read_history(path)) for path in parts])
-    nodes: int = ordered[0].manifest.settings.get("nodes", 0)
-    trained = nodes > 0
-    if len(ordered) > 1 and merged.manifest.schema == "run":
+    if merged.manifest.schema == "run":
         write_joined(Dataset(dataset), ordered, merged)
     else:
-        share_parts(merged, ordered[:1] if trained else ordered)
-    if len(ordered) == 1 and nodes <= 1:
-        return {"parts": 1, "headline": "one part"}
-    if trained:
-        records = [context.history.pop(part.title, Record()) for part in ordered]
-        title = ordered[0].title or ordered[0].manifest.step
-        context.history[training_label(title)] = records[0]
-        return {"parts": len(ordered), "headline": "the leader's model"}
+        share_parts(merged, ordered)
     figures = figures_of(context, Dataset(dataset), merged, ordered)
     first, metrics = ordered[0], [part.manifest.metrics for part in ordered]
     spent = {
-        "seconds": sum(each["seconds"] for each in metrics),  # of all tasks together, which may run side by side
-        "peak_memory_gib": max(each["peak_memory_gib"] for each in metrics),
+        "seconds": sum(of_task["seconds"] for of_task in metrics),  # of all tasks together, which may run side by side
+        "peak_memory_gib": max(of_task["peak_memory_gib"] for of_task in metrics),
     }
     for part in ordered:
         context.history.pop(part.title, None)
@@ -97,11 +85,10 @@ def complete(parts: Sequence[Part]) -> list[Part]:
                 f"{part.path} and {parts[0].path} are not parts of one output: they differ in {', '.join(differing)}; "
                 "run the pipeline again"
             )
-    count, numbers = first["settings"].get("shards", first["settings"].get("nodes", 1)), sorted(p.number for p in parts)
-    alone = "nodes" in first["settings"] and numbers == [0]  # a leader's output is complete without the others'
-    if numbers != list(range(count)) and not alone:
-        found = ", ".join(str(number + 1) for number in numbers)
-        raise UserError(f"{first['step']} has {count} parts, and merge was given {found}: run the pipeline again")
+    count, numbers = first["settings"]["shards"], sorted(part.number for part in parts)
+    if numbers != list(range(count)):
+        present = ", ".join(str(number + 1) for number in numbers)
+        raise UserError(f"{first['step']} has {count} parts, and merge was given {present}: run the pipeline again")
     return sorted(parts, key=lambda part: part.number)
 
 

@@ -11,15 +11,15 @@ from typing import Any
 from gnn_encoder.artifacts import Bundle, Dataset, Draft, Evaluation, Graph, Recommended, read_manifest
 from gnn_encoder.artifacts.history import Record, read_history
 from gnn_encoder.artifacts.report import Decision
+from gnn_encoder.engines.step import Metrics, step
 from gnn_encoder.errors import Missing, UserError
+from gnn_encoder.flow.arguments import ORIGIN
 from gnn_encoder.promotion.gate import KEEP, ChampionComparison, Verdict, against_baseline, decide
 from gnn_encoder.promotion.model_card import Described
 from gnn_encoder.promotion.registry import DECISION, DIGEST, REASON, Registry, Version, registry_of
 from gnn_encoder.retrieval.search import Searcher
-from gnn_encoder.runs.step import Metrics, step
 from gnn_encoder.settings.measures import ALL, floor_parts
 from gnn_encoder.settings.outcome import Evaluate, Promote
-from gnn_encoder.settings.pipeline import ORIGIN
 from gnn_encoder.storage import Transfer, put_folder
 from gnn_encoder.storage.transfer import list_folder
 from gnn_encoder.tracking.context import Context
@@ -115,7 +115,7 @@ class _Challenger:
             "recommendation": self.advice.facts,
             "figures": {f"{split}/{name}": mean for name, mean in figures.items()},
             "baseline": plain[ALL].other[measure],
-            "strata": {stratum: asdict(found) for stratum, found in plain.items()},
+            "strata": {stratum: asdict(paired) for stratum, paired in plain.items()},
             "settings": self.settings.model_dump(mode="json"),
             "comparison": asdict(comparison) if isinstance(comparison, ChampionComparison) else None,
             "model_name": self.settings.model_name,

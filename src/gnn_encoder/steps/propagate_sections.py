@@ -9,10 +9,10 @@ import numpy as np
 
 from gnn_encoder.artifacts import Dataset, Draft, Run, pair_keys
 from gnn_encoder.artifacts.structure import Structure
+from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.collected import evaluated_queries
 from gnn_encoder.evaluation.tuning import chosen_weight
-from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.reranking import PropagateSections
 
 
@@ -67,5 +67,5 @@ def section_means(run: Run, depth: int, section: np.ndarray) -> tuple[np.ndarray
 
 
 def propagated(run: Run, depth: int, means: np.ndarray, weight: float) -> Run:
-    """Returns the run with each query's first `depth` hits, whose `means` [r] are given, ordered by the mixed score."""
+    """Returns the run with each query's first `depth` hits ordered by the mixed score; `means` [r]: a mean per hit."""
     return run.reordered(depth, (1 - weight) * run.score[run.rank <= depth].astype(np.float64) + weight * means)

@@ -7,14 +7,16 @@ from typing import Any
 import numpy as np
 
 from gnn_encoder.artifacts import Bundle, Dataset, Draft, Run
+from gnn_encoder.engines.step import Context, Metrics, step
+from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.collected import evaluated_queries
+from gnn_encoder.evaluation.embedding import vectors_of_queries
 from gnn_encoder.inference.encoding import encode_passages, encode_texts
 from gnn_encoder.machine.scratch import scratch
 from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.retrieval import exact
 from gnn_encoder.retrieval.identical import search_without
 from gnn_encoder.retrieval.passage_index import PassageIndex
-from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.outcome import Rank
 
 
@@ -25,14 +27,17 @@ def rank(
     dataset: Path,
     run: Draft,
     bundle: Path | None = None,
+    passage_vectors: Path | None = None,
 ) -> Metrics:
-    """Ranks with the vectors of a bundle, or with the backbone in the settings.
+    """Ranks with the vectors of a bundle, or with the backbone in the settings; a UserError if there is neither.
 
-    If none is given, no run is written, and the tables leave the system out.
+    With `passage_vectors`, of the encoder that the bundle has, no query is encoded again.
     """
+    if not bundle and not settings.backbone:
+        raise UserError(f"nothing ranks for {settings.system}: give a bundle, or set rank.backbone")
     data = Dataset(dataset)
-    asked = evaluated_queries(data)
-    texts, depth, left_out = data.query_texts(asked), min(settings.depth, len(data.passages)), data.identical[asked]
+    rows = evaluated_queries(data)
+    texts, depth, left_out = data.query_texts(rows), min(settings.depth, len(data.passages)), data.identical[rows]
     facts: dict[str, Any] = {}
 
     def encoded(encoder: TextEncoder) -> np.ndarray:
@@ -44,17 +49,18 @@ def rank(
         if parts.label_use:  # what the table's reader should know of the system
             chosen = parts.manifest.metrics
             facts = {"labels": str(parts.label_use), **{name: chosen.get(name) for name in ("tuned_on", "tuned_by")}}
-        queries = encoded(TextEncoder.load(parts.query_encoder_path))
+        if passage_vectors:
+            queries = vectors_of_queries(passage_vectors, data, rows)
+        else:
+            queries = encoded(TextEncoder.load(parts.query_encoder_path))
         scores, passages = search_without(partial(PassageIndex.read(parts).search, queries), left_out, depth)
-    elif settings.backbone:
+    else:
         encoder = TextEncoder.from_backbone(settings.backbone, max_length=settings.passage_length)
         vectors = scratch(len(data.passages), encoder.width, folder=run.path)
         progress = context.progress("encoding", len(vectors), "passages")
         encode_passages(encoder, data.passages, vectors, progress=progress, **settings.speed)
         encoder.max_length = settings.query_length
         scores, passages = search_without(partial(exact.search, vectors, encoded(encoder)), left_out, depth)
-    else:
-        return {"headline": "neither a bundle nor a backbone"}
-    ranking = Run.from_hits(asked, passages, scores)
+    ranking = Run.from_hits(rows, passages, scores)
     ranking.write(run, settings.system, **facts)
-    return {"hits": len(ranking.query), "headline": f"{len(asked):,} queries"}
+    return {"hits": len(ranking.query), "headline": f"{len(rows):,} queries"}

@@ -12,13 +12,13 @@ import numpy as np
 from gnn_encoder.artifacts import Dataset, Draft, Evaluation, Recommended
 from gnn_encoder.artifacts.history import History, Record
 from gnn_encoder.artifacts.tables import CONVEX
+from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.measures import mean_name
 from gnn_encoder.evaluation.recommendation import Recommendation, Rule, sentence
 from gnn_encoder.evaluation.recommendation import recommend as recommended
 from gnn_encoder.evaluation.significance import paired_randomization, paired_t
 from gnn_encoder.evaluation.strata import warm_strata
-from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.measures import COLD, WARM
 from gnn_encoder.settings.outcome import Evaluate, Recommend
 from gnn_encoder.settings.systems import DPR, DUAL_ENCODER, LEXICAL
@@ -40,36 +40,36 @@ def recommend(context: Context, settings: Recommend, dataset: Path, evaluation: 
     baseline, measure = metrics["baseline"], settings.measure
     systems = dict(candidates(settings, metrics))
     if baseline != DPR and _is_dual_encoder(context.history):
-        systems = {system: place for system, place in systems.items() if place[0] != DPR}
+        systems = {system: weighting for system, weighting in systems.items() if weighting[0] != DPR}
     if baseline not in systems:
         raise UserError(f"recommend.order lacks {baseline}, which is evaluate.baseline: add it")
     queries = metrics["queries"].get(DEV, 0)
     if queries:
-        found = _by_rule(settings, data, evaluated, list(systems))
-        words = sentence(found, mean_name(measure), queries)
+        choice = _by_rule(settings, data, evaluated, list(systems))
+        words = sentence(choice, mean_name(measure), queries)
     else:
-        found = Recommendation(baseline, baseline, ())
+        choice = Recommendation(baseline, baseline, ())
         words = f"Recommended: {baseline}, as the data have no labelled dev query to choose by"
     shown, of_test = metrics["headline_split"], ""
     if shown != DEV:
-        of_test = f"; {_on_test(metrics['results'][shown], shown, found.system, list(systems), measure)}"
-    dense, weight, tuned_on = systems[found.system]
+        of_test = f"; {_on_test(metrics['results'][shown], shown, choice.system, list(systems), measure)}"
+    dense, weight, tuned_on = systems[choice.system]
     facts = {
         "evaluation": evaluated.manifest.digest,
-        "system": found.system, "dense": dense or baseline, "weight": weight, "tuned_on": tuned_on, "best": found.best,
-        "measure": measure, "queries": queries, "sentence": words + of_test,
-        "standings": [each._asdict() for each in found.standings],
+        "system": choice.system, "dense": dense or baseline, "weight": weight, "tuned_on": tuned_on,
+        "best": choice.best, "measure": measure, "queries": queries, "sentence": words + of_test,
+        "standings": [standing._asdict() for standing in choice.standings],
     }  # fmt: skip
     Recommended.write(recommendation, facts)
-    figures = {f"{DEV}/{each.system}/p_against_best/{measure}": each.p_value for each in found.standings}
+    figures = {f"{DEV}/{standing.system}/p_against_best/{measure}": standing.p_value for standing in choice.standings}
     return {**figures, "headline": facts["sentence"]}
 
 
-Place = tuple[str, float | None, str | None]
+Weighting = tuple[str, float | None, str | None]
 """The system with the vectors (empty: none), the weight of the vectors (None: no BM25), the split that tuned it."""
 
 
-def candidates(settings: Recommend, metrics: Mapping[str, Any]) -> Iterator[tuple[str, Place]]:
+def candidates(settings: Recommend, metrics: Mapping[str, Any]) -> Iterator[tuple[str, Weighting]]:
     """Yields the systems of a run that may be recommended, the simplest first, each with how it is served.
 
     A retriever is followed by its weighted sum with BM25. Without a BM25 index in the bundles there is neither BM25 nor
@@ -86,8 +86,8 @@ def candidates(settings: Recommend, metrics: Mapping[str, Any]) -> Iterator[tupl
 
 def _is_dual_encoder(history: History) -> bool:
     """Whether DPR is the dual encoder itself, because no epoch after it was better on dev."""
-    found, bundled = (history.get(title, Record()).inputs for title in ("dense_retrieve", BUNDLED))
-    return "dpr" in found and found["dpr"] == bundled.get("dual_encoder")
+    retrieved, bundled = (history.get(title, Record()).inputs for title in ("dense_retrieve", BUNDLED))
+    return "dpr" in retrieved and retrieved["dpr"] == bundled.get("dual_encoder")
 
 
 def _by_rule(settings: Recommend, data: Dataset, evaluated: Evaluation, order: list[str]) -> Recommendation:

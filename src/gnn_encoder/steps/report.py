@@ -15,6 +15,7 @@ from gnn_encoder.artifacts import (
     read_manifest,
 )
 from gnn_encoder.artifacts.history import joined
+from gnn_encoder.engines.step import Metrics, step
 from gnn_encoder.evaluation.measures import mean_name
 from gnn_encoder.report.examples import examples, explained_by_graph, explained_by_scorer, most_changed
 from gnn_encoder.report.page import Plot, render_page
@@ -22,7 +23,6 @@ from gnn_encoder.report.plots import gains_plot, profile_plot, scatter_plot, sys
 from gnn_encoder.report.profile import data_profile
 from gnn_encoder.report.study import learned
 from gnn_encoder.retrieval.scorers import load_scorer
-from gnn_encoder.runs.step import Metrics, step
 from gnn_encoder.settings import outcome
 from gnn_encoder.tracking.context import Context
 
@@ -53,12 +53,12 @@ def report(
     given.
     """
     data, evaluated = Dataset(dataset), Evaluation.read(evaluation)
-    given = {
+    paths = {
         "dataset": dataset, "evaluation": evaluation, "latency": latency, "graph": graph, "gnn_encoder": gnn_encoder,
         "passage_vectors": passage_vectors, "encoding": encoding, "bundle": bundle, "scorer": scorer,
         "recommendation": recommendation, "graph_choice": graph_choice,
     }  # fmt: skip
-    inputs = {name: path for name, path in given.items() if path}
+    inputs = {name: path for name, path in paths.items() if path}
     profile = data_profile(data, Graph.read(graph) if graph else None)
     metrics: dict[str, Any] = {
         **evaluated.metrics,
@@ -95,7 +95,7 @@ def report(
         groups = zip((won, lost), (hits[candidate][positions] for positions in changed), strict=True)
         won, lost = explained_by_graph(inputs, candidate, groups, settings.speed)
     elif scorer:
-        won, lost = (explained_by_scorer(load_scorer(scorer), data, candidate, found) for found in (won, lost))
+        won, lost = (explained_by_scorer(load_scorer(scorer), data, candidate, group) for group in (won, lost))
     headline = evaluated.manifest.metrics["headline"]
     page = render_page(
         metrics,

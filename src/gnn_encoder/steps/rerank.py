@@ -6,11 +6,11 @@ A task that shares the work re-ranks the hits of its share of the queries.
 from pathlib import Path
 
 from gnn_encoder.artifacts import Dataset, Draft, Run
+from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.evaluation.collected import evaluated_queries
 from gnn_encoder.evaluation.task_figures import reranking_figures
 from gnn_encoder.retrieval.reranking import reranked
 from gnn_encoder.retrieval.scorers import LateInteractionScorer, load_scorer
-from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.outcome import Rerank
 
 

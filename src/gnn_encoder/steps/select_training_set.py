@@ -20,8 +20,8 @@ import numpy as np
 from gnn_encoder.artifacts import Dataset, Draft, GeneratedQueries, KnownPositives, TrainingSet, pair_keys
 from gnn_encoder.artifacts.tables import ORIGINS
 from gnn_encoder.artifacts.texts import folded, is_blank
+from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.errors import UserError
-from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.foundation import SelectTrainingSet
 from gnn_encoder.training.denoising import (
     Pairs,
@@ -117,14 +117,14 @@ def generated_examples(
     keys = pair_keys(negatives.query, negatives.passage)
     unlike = (triples.similarity < threshold) & np.isin(pair_keys(triples.query, triples.negative), keys)
     unlike &= np.isin(triples.query, labelled.query)
-    place = np.searchsorted(triples.passage, triples.negative)
+    position = np.searchsorted(triples.passage, triples.negative)
     measured = dataset.query_texts(np.concatenate([dataset.query_rows("dev"), dataset.query_rows("test")]))
     forms = {folded(text) for text in measured}
     usable = [not is_blank(text) and folded(text) not in forms for text in triples.text]
     texts = np.array(triples.text, dtype=object)
-    rows = np.flatnonzero(unlike & np.array(usable, dtype=bool)[place])
+    rows = np.flatnonzero(unlike & np.array(usable, dtype=bool)[position])
     return TrainingSet(
-        texts[place[rows]].tolist(),
+        texts[position[rows]].tolist(),
         np.full(len(rows), -1, dtype=np.int32),
         triples.negative[rows],
         labelled.table(triples.query[rows], width),

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from gnn_encoder.artifacts import Dataset, Draft, Run
+from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.errors import UserError
 from gnn_encoder.retrieval.first_stage import negative_pool
-from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.foundation import TrainCrossEncoder
 from gnn_encoder.training.dev import DevCandidates
 from gnn_encoder.training.loop import Objective, fit, parameter_groups

@@ -6,8 +6,8 @@ import numpy as np
 
 from gnn_encoder.artifacts import Dataset, Draft, Run, TrainingSet
 from gnn_encoder.artifacts.tables import ORIGINS
+from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.retrieval.first_stage import negative_pool
-from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.foundation import TrainDpr
 from gnn_encoder.training.contrastive import new_dual_encoder, train_contrastive
 

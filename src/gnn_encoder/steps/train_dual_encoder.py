@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from gnn_encoder.artifacts import Dataset, Draft, PairScores, TrainingSet
+from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.errors import UserError
 from gnn_encoder.models.dual_encoder import DualEncoder
-from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.foundation import TrainDualEncoder
 from gnn_encoder.training.contrastive import new_dual_encoder, train_contrastive
 from gnn_encoder.training.dev import MRR, DevPool

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from gnn_encoder.artifacts import Dataset, Draft, Qrels
+from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.encoding import attention_of_any_shape, autocast
 from gnn_encoder.inference.generation import generate, pair_batch, passage_ids, query_ids
 from gnn_encoder.inference.tokens import Tokens
 from gnn_encoder.models.query_generator import QueryGenerator
-from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.foundation import TrainQueryGenerator
 from gnn_encoder.training.batches import ShuffledBatches
 from gnn_encoder.training.embed import passes

@@ -7,10 +7,10 @@ from torch import Tensor, nn
 
 from gnn_encoder.artifacts import Dataset, DocumentGraph, Draft, KnownPositives, PairScores, Run, TrainingSet
 from gnn_encoder.artifacts.tables import ORIGINS
+from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.errors import UserError
 from gnn_encoder.retrieval.first_stage import negative_pool
 from gnn_encoder.retrieval.scorers import save_scorer
-from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.reranking import TrainReranker
 from gnn_encoder.settings.reranking_systems import DOCUMENT_KINDS
 from gnn_encoder.training.corpus_negatives import corpus_negatives
@@ -36,7 +36,7 @@ def train_reranker(
 ) -> Metrics:
     """Trains the kind of re-ranker that the settings name; the training pairs do not depend on the kind.
 
-    `pair_scores`: a teacher's, for listwise distillation, whose negatives have such a score.
+    `pair_scores`: the scores of a teacher, for listwise distillation. All its negatives have such a score.
     """
     data, first = Dataset(dataset), Run.read(first_run)
     labels = data.trained_labels
@@ -90,8 +90,8 @@ def train_reranker(
         )  # fmt: skip
 
     def figures() -> dict[str, float]:
-        found = dev.measure(trained.rank)
-        return {"dev/reranked_AP": found.pop("dev/reranked_AP"), **found}  # the first figure chooses the epoch
+        measured = dev.measure(trained.rank)
+        return {"dev/reranked_AP": measured.pop("dev/reranked_AP"), **measured}  # the first figure chooses the epoch
 
     # `fit` does not know a frozen encoder, so it stays in eval mode, and no checkpoint has it.
     learner = nn.ModuleList(trained.heads) if settings.lite else trained.model

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from gnn_encoder.artifacts import Dataset, Draft, Figures, Graph, Run, TrainingSet, read_manifest, read_vectors
 from gnn_encoder.artifacts.labelled_queries import LabelledQueries, labelled_pairs
+from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.label_tuning import Trial, chosen_use
 from gnn_encoder.evaluation.measures import NAMES, labelled_queries, per_query
@@ -19,7 +20,6 @@ from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.query_graph.narrowing import narrowed
 from gnn_encoder.retrieval import exact
 from gnn_encoder.retrieval.identical import search_without
-from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.graph import BuildGraph, TryVariant
 from gnn_encoder.settings.labels import EncodeWithLabels
 from gnn_encoder.settings.measures import WARM
@@ -44,54 +44,61 @@ def try_variant(
     data, queries, passages = Dataset(dataset), read_vectors(query_vectors), read_vectors(passage_vectors)
     qrels = {split: data.judged(split) for split in SPLITS}
     rows = {split: labelled_queries(labels) for split, labels in qrels.items()}
-    asked = np.concatenate(list(rows.values()))
-    if not len(asked):
+    query_rows = np.concatenate(list(rows.values()))
+    if not len(query_rows):
         raise UserError("no dev or test query has a positive label, so variants cannot be compared")
     trained: Metrics = {}
     if settings.labels:
-        run = _with_labels(settings.labels, data, queries, passages, asked, settings.depth)
+        run = _with_labels(settings.labels, data, queries, passages, query_rows, settings.depth)
     elif not settings.trains:
-        run = _searched(data, passages, asked, np.asarray(queries[asked]), settings.depth)
+        run = _searched(data, passages, query_rows, np.asarray(queries[query_rows]), settings.depth)
     else:
         built = BuildGraph.model_validate(read_manifest(graph).settings)
         arrays, encoders = narrowed(Graph.read(graph), built, settings), DualEncoder.load(dual_encoder)
         passages, of_queries, trained = train_variant(
             context, settings, data, TrainingSet.read(training_set), encoders, arrays, queries, passages
         )
-        run = _searched(data, passages, asked, of_queries(asked), settings.depth)
+        run = _searched(data, passages, query_rows, of_queries(query_rows), settings.depth)
     ids = data.judged_ids()
-    found = {split: per_query(run, qrels[split], rows[split], ids) for split in SPLITS if len(rows[split])}
+    measured = {split: per_query(run, qrels[split], rows[split], ids) for split in SPLITS if len(rows[split])}
     train = data.split_qrels("train")
-    warm = {split: warm_strata(qrels[split], train).rows(WARM) for split in found}
-    tables = [_table(split, rows[split], warm[split], values) for split, values in found.items()]
+    warm = {split: warm_strata(qrels[split], train).rows(WARM) for split in measured}
+    tables = [_table(split, rows[split], warm[split], values) for split, values in measured.items()]
     Figures.write(figures, pa.concat_tables(tables))
     means = {
         f"{split}/{name}": float(mean)
-        for split, values in found.items()
+        for split, values in measured.items()
         for name, mean in zip(NAMES, values.mean(axis=0), strict=True)
     }
-    headline = ", ".join(f"{split} MRR@10 {values[:, 0].mean():.3f}" for split, values in found.items())
+    headline = ", ".join(f"{split} MRR@10 {values[:, 0].mean():.3f}" for split, values in measured.items())
     return {**trained, **means, "headline": headline}
 
 
-def _searched(data: Dataset, passages: np.ndarray, asked: np.ndarray, asking: np.ndarray, depth: int) -> Run:
-    """Ranks passages [m, d] for the queries `asked` [n] with the vectors `asking` [n, d]."""
-    scores, hits = search_without(partial(exact.search, passages, asking), data.identical[asked], depth)
-    return Run.from_hits(asked, hits, scores)
+def _searched(
+    data: Dataset, passages: np.ndarray, query_rows: np.ndarray, query_vectors: np.ndarray, depth: int
+) -> Run:
+    """Ranks passages [m, d] for the queries `query_rows` [n] with their `query_vectors` [n, d]."""
+    scores, hits = search_without(partial(exact.search, passages, query_vectors), data.identical[query_rows], depth)
+    return Run.from_hits(query_rows, hits, scores)
 
 
 def _with_labels(
-    settings: EncodeWithLabels, data: Dataset, queries: np.ndarray, passages: np.ndarray, asked: np.ndarray, depth: int
+    settings: EncodeWithLabels,
+    data: Dataset,
+    queries: np.ndarray,
+    passages: np.ndarray,
+    query_rows: np.ndarray,
+    depth: int,
 ) -> Run:
-    """Ranks for the queries `asked` [n] with the use of labels that `encode_with_labels` would choose.
+    """Ranks for the queries `query_rows` [n] with the use of labels that `encode_with_labels` would choose.
 
     `queries` [q, d] and `passages` [m, d] are M_de's vectors of all.
     """
     of_train = np.asarray(queries[data.query_rows("train")])
     use, _ = chosen_use(data, settings, passages, of_train, lambda rows: np.asarray(queries[rows]))
     labels = LabelledQueries.of(*labelled_pairs(data), len(passages), of_train)
-    depth, left_out = min(depth, len(passages)), data.identical[asked]
-    return Trial(asked, np.asarray(queries[asked]), labels, passages, depth, left_out).ranked(use)
+    depth, left_out = min(depth, len(passages)), data.identical[query_rows]
+    return Trial(query_rows, np.asarray(queries[query_rows]), labels, passages, depth, left_out).ranked(use)
 
 
 def _table(split: str, rows: np.ndarray, warm: np.ndarray, values: np.ndarray) -> pa.Table:

@@ -143,12 +143,12 @@ def file_at(uri: str) -> Stored:
     address = Address.parse(uri)
     with store_errors(address):
         try:
-            found = client().head_object(Bucket=address.bucket, Key=address.prefix)
+            response = client().head_object(Bucket=address.bucket, Key=address.prefix)
         except ClientError as error:
             if error_code(error) not in GONE:
                 raise
             raise Missing(f"{address} does not exist: check the address") from None
-    return Stored(found["ContentLength"], tag=found["ETag"].strip('"'))
+    return Stored(response["ContentLength"], tag=response["ETag"].strip('"'))
 
 
 def get_file(uri: str, listing: Listing, folder: Path, advance: Advance | None = None) -> None:
@@ -175,6 +175,15 @@ def remove_files(names: Iterable[str], uri: str) -> None:
     address = Address.parse(uri)
     with store_errors(address):
         retried(lambda: _delete(address, names))
+
+
+def remove_folder(uri: str) -> None:
+    """Deletes the files that `put_folder` sent to an address, and the marker last."""
+    address = Address.parse(uri)
+    with store_errors(address):
+        names = (_read_marker(address) or ({}, True))[0]
+        retried(lambda: _delete(address, names))
+        retried(lambda: _delete(address, (INDEX,)))
 
 
 def _read_marker(address: Address) -> tuple[Listing, bool] | None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from gnn_encoder.artifacts.folder import digest_of
 from gnn_encoder.artifacts.history import Curves, History
 from gnn_encoder.storage.checkpoint_store import Checkpoints
-from gnn_encoder.storage.meeting import Meeting
 from gnn_encoder.tracking.mlflow_runs import StepLog
 from gnn_encoder.tracking.progress import Progress, emit
 
@@ -58,17 +57,19 @@ class Context:
 
     def checkpoints(self) -> Checkpoints:
         """The checkpoints of this call; a rerun of the same work resumes from them."""
-        return Checkpoints(*self._place, self._warn)
+        return Checkpoints(*self._root_and_call, self.warn)
 
-    def meeting(self) -> Meeting:
-        """Where the machines that share this call meet: beside its checkpoints."""
-        return Meeting(*self._place)
+    def address_beside_checkpoints(self, name: str) -> str:
+        """A folder or address beside the checkpoints of this call, for what its processes hand over."""
+        root, call = self._root_and_call
+        return f"{root.rstrip('/')}/{call}-{name}"
 
     @property
-    def _place(self) -> tuple[str, str]:
+    def _root_and_call(self) -> tuple[str, str]:
         root = os.environ.get(CHECKPOINTS) or "gnn-encoder-runs/checkpoints"
         return root, f"{self.step}-{self.key[:20]}"
 
-    def _warn(self, message: str) -> None:
+    def warn(self, message: str) -> None:
+        """Says something in the console and on stderr that ends no step."""
         emit(self.title or self.step, "note", message=message)
         print(f"warning: {message}", file=sys.stderr)

@@ -156,6 +156,7 @@ def step_log(step: str, *, params: Mapping[str, Any], tags: Mapping[str, str]) -
 def reaching(uri: str) -> Iterator[Any]:
     """A client of the tracking store at `uri`; in the block, errors of the store become UserErrors."""
     with store_errors(uri):
+        await_lock(uri)
         yield _client(uri)
 
 
@@ -175,16 +176,19 @@ def store_errors(uri: str) -> Iterator[None]:
         ) from error
 
 
+def await_lock(uri: str) -> None:
+    """Waits for a SQLite store's lock. MLflow tries a damaged file for 100 s, and gives up after a lock of 20 s."""
+    file = unquote(uri.removeprefix("sqlite:///"))
+    if uri.startswith("sqlite:///") and os.access(file, os.W_OK):
+        with closing(sqlite3.connect(file, timeout=LOCK_SECONDS)) as database:
+            database.execute("BEGIN IMMEDIATE")
+
+
 def _client(uri: str) -> Any:
     if re.search(r"//[^/]*[\s@][^/]*@", uri):  # read as part of the host's name, it would be shown in every error
         raise UserError(
             f"the MLflow store {re.sub('//.*@', '//', uri)}: write an @ in its password as %40, a space as %20"
         )
-    file = unquote(uri.removeprefix("sqlite:///"))
-    if uri.startswith("sqlite:///") and os.access(file, os.W_OK):
-        # MLflow tries a damaged file for 100 s, and gives up after a lock of 20 s.
-        with closing(sqlite3.connect(file, timeout=LOCK_SECONDS)) as database:
-            database.execute("BEGIN IMMEDIATE")
     # Telemetry is off unless the user switches it on. It would wait for a network that may be missing.
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     # Errors are raised as exceptions, too; MLflow's log would print SQLAlchemy's tracebacks beside our line.
@@ -212,8 +216,8 @@ def experiment_id(client: Any, parent: str | None = None, artifact_location: str
         return str(client.get_run(parent).info.experiment_id)
     if injected := os.environ.get("MLFLOW_EXPERIMENT_ID"):
         return injected
-    if found := find_experiment(client):
-        return str(found.experiment_id)
+    if experiment := find_experiment(client):
+        return str(experiment.experiment_id)
     return str(client.create_experiment(_experiment_name(), artifact_location, tags=KIND))
 
 

@@ -80,14 +80,15 @@ class PipelineLog:
     def _tolerating(self) -> Iterator[None]:
         # If the store fails later, a run that took hours must not end.
         try:
-            with mlflow_runs.reaching(self.uri):
+            with mlflow_runs.store_errors(self.uri):
+                mlflow_runs.await_lock(self.uri)
                 yield
         except UserError as error:
             print(f"warning: {error}", file=sys.stderr)
 
     def _close(self, run_id: str, status: str) -> None:
-        for each in (*self._running(f"tags.mlflow.parentRunId = '{run_id}'"), run_id):
-            self._client.set_terminated(each, status)
+        for open_run in (*self._running(f"tags.mlflow.parentRunId = '{run_id}'"), run_id):
+            self._client.set_terminated(open_run, status)
 
     def _running(self, condition: str) -> list[str]:
         runs = self._client.search_runs([self._experiment], f"attributes.status = 'RUNNING' and {condition}")

@@ -14,8 +14,8 @@ class Batch:
     """b examples and the c distinct passages P_b = P_b⁺ ∪ P_b⁻ among them.
 
     `examples` [b] rows of the training set; `passages` [c] dataset rows, ascending; `positive` [b] indices into
-    `passages`; `excluded` [2, x] int64, (example, passage) indices of pairs that are not negatives; `masked` bool [n]
-    over graph queries, those that this round removes from the graph (None outside graph training).
+    `passages`; `excluded` [2, x] int64, (example, passage) indices of pairs that are not negatives; `masked` bool [n]:
+    the graph's queries that this round removes from the graph (None outside graph training).
     """
 
     examples: np.ndarray
@@ -86,8 +86,8 @@ class ExampleBatches(ShuffledBatches):
 
     def batch(self, drawn: Draw) -> Batch:
         """The batch of a draw."""
-        asked, answers = self.examples.query[drawn.examples], self.examples.positive[drawn.examples]
+        queries, answers = self.examples.query[drawn.examples], self.examples.positive[drawn.examples]
         passages = np.unique(np.concatenate([answers, drawn.negatives[drawn.negatives >= 0]]))
         positive = np.searchsorted(passages, answers)
-        excluded = self.known.excluded(asked, passages, positive)
+        excluded = self.known.excluded(queries, passages, positive)
         return Batch(drawn.examples, passages, positive, excluded, drawn.masked, drawn.seed)

@@ -56,24 +56,26 @@ def train_contrastive(
     scale = loss_scale(settings.score_scale, passage_encoder.normalize)
     where, cached, pool = device(), settings.gradient_cache, DevPool(dataset, settings)
 
-    def contrastive(batch: Batch, asked: Tensor, found: Tensor) -> Tensor:
+    def contrastive(batch: Batch, query_vectors: Tensor, passage_vectors: Tensor) -> Tensor:
         positive, excluded = torch.from_numpy(batch.positive).to(where), torch.from_numpy(batch.excluded).to(where)
-        return contrastive_loss(asked, found, positive, excluded, scale, cached=cached)
+        return contrastive_loss(query_vectors, passage_vectors, positive, excluded, scale, cached=cached)
 
     def loss(batch: Batch) -> Tensor:
-        asked = embed(query_encoder, queries, batch.examples, cached=cached)
+        query_vectors = embed(query_encoder, queries, batch.examples, cached=cached)
         if not teacher:
-            return contrastive(batch, asked, embed(passage_encoder, passages, batch.passages, cached=cached))
+            return contrastive(batch, query_vectors, embed(passage_encoder, passages, batch.passages, cached=cached))
         listed, scores = teacher.lists(examples.query[batch.examples], batch.seed)
         rows = np.union1d(batch.passages, listed[listed >= 0])
-        found = embed(passage_encoder, passages, rows, cached=cached)
-        own, places = (torch.from_numpy(np.searchsorted(rows, some)).to(where) for some in (batch.passages, listed))
+        passage_vectors = embed(passage_encoder, passages, rows, cached=cached)
+        batch_rows, listed_rows = (
+            torch.from_numpy(np.searchsorted(rows, some)).to(where) for some in (batch.passages, listed)
+        )
         divergence = listwise_distillation(
-            list_scores(asked, found, places, scale, cached=cached),
+            list_scores(query_vectors, passage_vectors, listed_rows, scale, cached=cached),
             torch.from_numpy(scores).to(where),
             teacher.temperature,
         )
-        contrast = contrastive(batch, asked, found.index_select(0, own))
+        contrast = contrastive(batch, query_vectors, passage_vectors.index_select(0, batch_rows))
         return (1 - teacher.weight) * contrast + teacher.weight * divergence
 
     def measure() -> dict[str, float]:

@@ -20,7 +20,7 @@ def corpus_negatives(dataset: Dataset, width: int, document_share: float, seed: 
     With probability `document_share` the source is the passages in documents of the query's relevant passages,
     otherwise the corpus; a draw is uniform over the source's passages that are no known positive of the query. After
     `TRIES` positives of the documents, the corpus is the source. The corpus has no such replacement: it contains the
-    documents' passages. So -1 is of a query whose known positives are nearly the whole corpus.
+    documents' passages. So -1 occurs only if the query's known positives are nearly the whole corpus.
 
     Raises:
         UserError: the data have no documents, and `document_share` is not 0.
@@ -39,15 +39,15 @@ def corpus_negatives(dataset: Dataset, width: int, document_share: float, seed: 
             )
         document = dataset.structure.document[: len(dataset.passages)]
         relevant = RelevantDocuments(labels.query, labels.passage, document)
-    found = np.full(len(query), -1, np.int32)
+    negatives = np.full(len(query), -1, np.int32)
     for attempt in range(2 * TRIES):
-        missing = np.flatnonzero(found < 0)
+        missing = np.flatnonzero(negatives < 0)
         drawn = generator.integers(len(dataset.passages), size=len(missing), dtype=np.int32)
         if relevant and attempt < TRIES:
             inside = np.flatnonzero(in_documents[missing])
             drawn[inside] = relevant.draw(query[missing[inside]], generator)
-        found[missing] = np.where(known.contains(query[missing], drawn), -1, drawn)
-    return found.reshape(len(labels.query), width)
+        negatives[missing] = np.where(known.contains(query[missing], drawn), -1, drawn)
+    return negatives.reshape(len(labels.query), width)
 
 
 class RelevantDocuments:
@@ -68,7 +68,7 @@ class RelevantDocuments:
     def draw(self, query: np.ndarray, generator: np.random.Generator) -> np.ndarray:
         """One passage for each of `query` [r], uniformly over the passages of all its documents."""
         low, high = (self._before[np.searchsorted(self._query, query, side=side)] for side in ("left", "right"))
-        place = generator.integers(low, high)
-        pair = np.searchsorted(self._before, place, side="right") - 1
-        passages: np.ndarray = self._passages[self._first[self._document[pair]] + place - self._before[pair]]
+        position = generator.integers(low, high)
+        pair = np.searchsorted(self._before, position, side="right") - 1
+        passages: np.ndarray = self._passages[self._first[self._document[pair]] + position - self._before[pair]]
         return passages

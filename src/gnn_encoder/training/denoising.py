@@ -39,11 +39,11 @@ class Pairs:
 
     def table(self, queries: np.ndarray, width: int) -> np.ndarray:
         """Passages int32 [n, width] of `queries` [n] (any order, may repeat); -1: fewer passages."""
-        names, place = np.unique(queries, return_inverse=True)
-        own = self.where(np.isin(self.query, names)).first(width)
+        names, row_of_query = np.unique(queries, return_inverse=True)
+        pairs = self.where(np.isin(self.query, names)).first(width)
         rows = np.full((len(names), width), -1, dtype=np.int32)
-        rows[np.searchsorted(names, own.query), own.ranks()] = own.passage
-        table: np.ndarray = rows[place]
+        rows[np.searchsorted(names, pairs.query), pairs.ranks()] = pairs.passage
+        table: np.ndarray = rows[row_of_query]
         return table
 
 

@@ -69,8 +69,8 @@ class DevCandidates:
     @property
     def pairs(self) -> tuple[np.ndarray, np.ndarray]:
         """Dataset rows of the queries [r] and of their candidates [r]."""
-        query, place = np.nonzero(self.candidates >= 0)
-        return self.queries[query], self.candidates[query, place]
+        query, column = np.nonzero(self.candidates >= 0)
+        return self.queries[query], self.candidates[query, column]
 
     def measure(self, score: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> dict[str, float]:
         """Figures of the first `CANDIDATES` candidates after re-ranking by `score` (query, passage rows [r] → [r]).

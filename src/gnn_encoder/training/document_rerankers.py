@@ -120,19 +120,19 @@ class DocumentBatches:
 
     def score(self, query: np.ndarray, passage: np.ndarray) -> Tensor:
         """Scores [r] of pairs, with gradient."""
-        asked, first = np.unique(query, return_inverse=True)
-        answering, second = np.unique(passage, return_inverse=True)
+        query_rows, first = np.unique(query, return_inverse=True)
+        passage_rows, second = np.unique(passage, return_inverse=True)
         of_query, of_passage = _tensors((first, second))
-        queries, asks = (side.index_select(0, of_query) for side in self._asked(asked))
+        queries, asks = (side.index_select(0, of_query) for side in self._query_vectors(query_rows))
         sides = [
             max_similarity(queries, vectors.index_select(0, of_passage), asks, inside[of_passage])
-            for vectors, inside in self._compared(answering)
+            for vectors, inside in self._compared(passage_rows)
         ]
         return self.model.context.relevance(sides[0], sides[-1])
 
     def table(self, query: np.ndarray, passage: np.ndarray) -> Tensor:
         """Scores [g, c] of all pairs of queries [g] and passages [c], with gradient."""
-        queries, asks = self._asked(query)
+        queries, asks = self._query_vectors(query)
         sides = [
             max_similarity(queries[:, None], vectors[None], asks[:, None], inside[None])
             for vectors, inside in self._compared(passage)
@@ -154,21 +154,21 @@ class DocumentBatches:
             kinds=self.config.edge_types, limit=self.settings.max_neighbours, generator=self._generator,
         )  # fmt: skip
         others = np.setdiff1d(hood.nodes, passages)
-        own = self._live(passages)
-        known = TokenMatrices.join([own, self._live(others) if self.cache is None else self.cache.of(others)])
+        content = self._live(passages)
+        known = TokenMatrices.join([content, self._live(others) if self.cache is None else self.cache.of(others)])
         nodes = np.concatenate([passages, others])
         order = np.argsort(nodes, kind="stable")
         tokens = known.take(order[np.searchsorted(nodes, hood.nodes, sorter=order)])
         context = self.model.context
-        found = context.network(tokens, hood.hops, len(passages))
-        return own, found._replace(values=context.context_vectors(found.values))
+        in_context = context.network(tokens, hood.hops, len(passages))
+        return content, in_context._replace(values=context.context_vectors(in_context.values))
 
     def _compared(self, passages: np.ndarray) -> list[tuple[Tensor, Tensor]]:
         """Padded vectors [c, k, d] and the tokens bool [c, k] of what a query is compared with, the context last."""
-        own, found = self.matrices(passages)
-        return [_padded(each) for each in ((own, found) if self.model.context.uses_content else (found,))]
+        content, in_context = self.matrices(passages)
+        return [_padded(side) for side in ((content, in_context) if self.model.context.uses_content else (in_context,))]
 
-    def _asked(self, rows: np.ndarray) -> tuple[Tensor, Tensor]:
+    def _query_vectors(self, rows: np.ndarray) -> tuple[Tensor, Tensor]:
         ids, mask, asks = _tensors(query_arrays(self.model.text, self._queries, rows))
         return self.model.text(ids, mask), asks
 
@@ -214,9 +214,9 @@ class TokenCache(PassageCache):
     def _write(self, file: Path, progress: Progress) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         with torch.autocast(device().type, enabled=False):
-            found = self._nodes(progress)
+            matrices = self._nodes(progress)
         # A node has as many tokens in each epoch. A resumed training may find the vectors in place, so both are files.
-        for name, array in ((OFFSETS, found.offsets), (file.name, found.values)):
+        for name, array in ((OFFSETS, matrices.offsets), (file.name, matrices.values)):
             partial = file.with_name(f".{name}.partial")
             stored = np.lib.format.open_memmap(partial, mode="w+", dtype=array.dtype, shape=array.shape)
             for start in range(0, len(array), COPIED):

@@ -65,7 +65,7 @@ def run_parts(function: Callable[..., Tensor], parts: Iterable[tuple[Tensor, ...
     activations again.
 
     The function may use its part and a model's parameters, but no other tensor that needs a gradient: backward
-    would pass through it once per part. The first pass runs without autograd, whose nodes would take half a megabyte
+    would pass through it once per part. The first pass runs without autograd: its nodes would take half a megabyte
     per part.
     """
     if not cached:

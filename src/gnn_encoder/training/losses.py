@@ -96,7 +96,7 @@ def list_scores(queries: Tensor, passages: Tensor, listed: Tensor, scale: float,
 
     def scores(part: Tensor, start: int) -> Tensor:
         with torch.autocast(queries.device.type, enabled=False):  # as in `contrastive_loss`
-            own = embedding(listed[start : start + len(part)], passages.float())
-            return scale * torch.einsum("bd,bld->bl", part.float(), own)
+            list_vectors = embedding(listed[start : start + len(part)], passages.float())
+            return scale * torch.einsum("bd,bld->bl", part.float(), list_vectors)
 
     return by_rows(scores, queries, max(1, SCORED // listed.shape[1] // queries.shape[1]), cached=cached)

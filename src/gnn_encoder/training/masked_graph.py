@@ -111,10 +111,10 @@ class MaskedGraphTraining:
         else:
             asking, answering = model.dual_encoder.query_encoder, model.dual_encoder.passage_encoder
             questions = dataset.query_texts(np.arange(len(dataset.queries)))
-            asked = Tokens.of(asking.tokenizer, questions, asking.max_length)
-            answers = passage_tokens(answering.tokenizer, dataset.passages, answering.max_length)
-            self.queries = EncodedTexts(asking, asked, settings)
-            self.passages = EncodedTexts(answering, answers, settings)
+            question_tokens = Tokens.of(asking.tokenizer, questions, asking.max_length)
+            answer_tokens = passage_tokens(answering.tokenizer, dataset.passages, answering.max_length)
+            self.queries = EncodedTexts(asking, question_tokens, settings)
+            self.passages = EncodedTexts(answering, answer_tokens, settings)
             self._trained_beside = model.dual_encoder, settings.learning_rate
             unit_length = answering.normalize
         neighbours = np.unique(graph.edges[graph.edges >= 0])
@@ -143,14 +143,14 @@ class MaskedGraphTraining:
     def loss(self, batch: Batch, hood: Neighbourhood | None = None) -> Tensor:
         """Eq. 12 over the batch; `hood` is the batch's neighbourhood if it was already computed."""
         hood, where = hood or self.neighbourhood(batch), device()
-        distinct, place = np.unique(np.concatenate([self.node[batch.examples], hood.nodes]), return_inverse=True)
-        vectors = self.queries.live(self.graph.queries[distinct]).index_select(0, torch.from_numpy(place).to(where))
-        asked, neighbours = vectors[: len(batch.examples)], vectors[len(batch.examples) :]
+        distinct, row = np.unique(np.concatenate([self.node[batch.examples], hood.nodes]), return_inverse=True)
+        vectors = self.queries.live(self.graph.queries[distinct]).index_select(0, torch.from_numpy(row).to(where))
+        query_vectors, neighbours = vectors[: len(batch.examples)], vectors[len(batch.examples) :]
         passages = self.passages.live(batch.passages)
         interactive = self.interactive_passages(hood, neighbours, passages, batch.passages)
         positive, excluded = torch.from_numpy(batch.positive).to(where), torch.from_numpy(batch.excluded).to(where)
         cached = self.settings.gradient_cache
-        return contrastive_loss(asked, interactive, positive, excluded, self.scale, cached=cached)
+        return contrastive_loss(query_vectors, interactive, positive, excluded, self.scale, cached=cached)
 
     def interactive_passages(self, hood: Neighbourhood, queries: Tensor, passages: Tensor, rows: np.ndarray) -> Tensor:
         """h'_p [t, d] from live h_q [u, d] of the neighbours and live h_p [t, d] (eq. 6–10)."""

@@ -64,8 +64,8 @@ class PairBatches(ShuffledBatches):
     @property
     def pairs(self) -> tuple[np.ndarray, np.ndarray]:
         """Dataset rows of the queries [r] and passages [r] that any batch may have."""
-        row, place = np.nonzero(self.pool >= 0)
-        queries, passages = self.query[row], self.pool[row, place]
+        row, column = np.nonzero(self.pool >= 0)
+        queries, passages = self.query[row], self.pool[row, column]
         return np.concatenate([self.query, queries]), np.concatenate([self.passage, passages])
 
     def draws(self, epoch: int) -> Iterator[tuple[np.ndarray, np.ndarray, int, int]]:
@@ -119,12 +119,14 @@ def in_batch_loss(
         known: pairs that are never negatives. Rows from `queries` on are generated queries, with one positive each.
     """
     first = batch.column == 0
-    asked, passages = batch.query[first], np.unique(batch.passage)
+    query_rows, passages = batch.query[first], np.unique(batch.passage)
     positive = np.searchsorted(passages, batch.passage[first])
-    none = torch.zeros(0, len(asked), device=device())
-    scores = shared(lambda rows: table(asked, rows).T, passages, none).T
-    excluded = known.excluded(np.where(asked < queries, asked, -1), passages, positive)
-    return in_batch_softmax(scores, *(torch.from_numpy(each).to(scores.device) for each in (positive, excluded))).mean()
+    none = torch.zeros(0, len(query_rows), device=device())
+    scores = shared(lambda rows: table(query_rows, rows).T, passages, none).T
+    excluded = known.excluded(np.where(query_rows < queries, query_rows, -1), passages, positive)
+    return in_batch_softmax(
+        scores, *(torch.from_numpy(array).to(scores.device) for array in (positive, excluded))
+    ).mean()
 
 
 def pair_loss(
@@ -159,7 +161,7 @@ def pair_loss(
     scores = shared(scored, np.arange(len(batch.query)), torch.zeros(0, 1, device=where))[:, 0]
     if loss == "pointwise":
         return binary_cross_entropy_with_logits(scores, torch.from_numpy(batch.column == 0).to(where).float())
-    row, column = (torch.from_numpy(place).to(where) for place in (batch.group, batch.column))
+    row, column = (torch.from_numpy(index).to(where) for index in (batch.group, batch.column))
 
     def grouped(values: Tensor) -> Tensor:
         table = torch.full((int(batch.group.max()) + 1, int(batch.column.max()) + 1), -torch.inf, device=where)

@@ -72,8 +72,9 @@ class PassageCache:
 
 
 def _remove_outdated(folder: Path, version: int) -> None:
-    """Deletes each version whose successor came into use before the last checkpoint, because no resumed training reads
-    it. A checkpoint's time is when its state was copied. Versions above `version` stay; they are of an earlier attempt
+    """Deletes the versions that no resumed training reads: a later version came into use before the last checkpoint.
+
+    A checkpoint's time is when its state was copied. Versions above `version` stay; they are of an earlier attempt
     that got further.
     """
     checkpoint = folder / FILE

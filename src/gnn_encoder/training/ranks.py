@@ -158,14 +158,17 @@ def own_share(rows: np.ndarray) -> np.ndarray:
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """In the block, the leader works while the other processes wait: on a CPU it has the threads of its machine's."""
-    own = torch.get_num_threads()
+    """In the block, the leader works while the other processes wait.
+
+    On a CPU, it has the threads of all processes on its machine.
+    """
+    threads = torch.get_num_threads()
     if not torch.cuda.is_available():
-        torch.set_num_threads(own * _on_this_machine())
+        torch.set_num_threads(threads * _on_this_machine())
     try:
         yield
     finally:
-        torch.set_num_threads(own)
+        torch.set_num_threads(threads)
 
 
 def average_gradients(parameters: Iterable[torch.nn.Parameter], loss: float) -> float:

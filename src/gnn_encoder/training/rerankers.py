@@ -111,8 +111,8 @@ def cross_encoder(
 def _memory(settings: TrainReranker) -> dict[str, Any]:
     """The fields of `MemoryConfig` but its source."""
     names = ("episodes", "shared_episodes", "bidirectional", "memory_includes_question", "split_sentences")
-    own = {name: getattr(settings, name) for name in names}
-    return {"width": settings.memory_width, "dropout": settings.memory_dropout, **own}
+    values = {name: getattr(settings, name) for name in names}
+    return {"width": settings.memory_width, "dropout": settings.memory_dropout, **values}
 
 
 def _bert_dmn(settings: TrainReranker, data: Dataset, rows: np.ndarray, generated: Sequence[str]) -> Reranker:
@@ -183,25 +183,25 @@ def _colbert(settings: TrainReranker, data: Dataset, generated: Sequence[str]) -
         return model(ids, mask), used
 
     def score(query: np.ndarray, passage: np.ndarray) -> Tensor:
-        asked, first = np.unique(query, return_inverse=True)
-        answering, second = np.unique(passage, return_inverse=True)
-        queries, asks = vectors(*_tensors(query_arrays(model, questions, asked)))
-        found, answers = vectors(*_tensors(passage_arrays(model, passages, answering)))
+        query_rows, first = np.unique(query, return_inverse=True)
+        passage_rows, second = np.unique(passage, return_inverse=True)
+        queries, asks = vectors(*_tensors(query_arrays(model, questions, query_rows)))
+        passage_vectors, answers = vectors(*_tensors(passage_arrays(model, passages, passage_rows)))
         of_query, of_passage = _tensors((first, second))
-        read = queries.index_select(0, of_query), found.index_select(0, of_passage)
+        read = queries.index_select(0, of_query), passage_vectors.index_select(0, of_passage)
         return max_similarity(*read, asks[of_query], answers[of_passage])
 
     def table(query: np.ndarray, passage: np.ndarray) -> Tensor:
         queries, asks = vectors(*_tensors(query_arrays(model, questions, query)))
         parts, scores = list(passes(passages.lengths[passage])), []
         for part in parts:
-            found, answers = vectors(*_tensors(passage_arrays(model, passages, passage[part])))
-            scores.append(max_similarity(queries[:, None], found[None], asks[:, None], answers[None]))
+            passage_vectors, answers = vectors(*_tensors(passage_arrays(model, passages, passage[part])))
+            scores.append(max_similarity(queries[:, None], passage_vectors[None], asks[:, None], answers[None]))
         return torch.cat(scores, dim=1)[:, np.argsort(np.concatenate(parts))]
 
     def lengths(query: np.ndarray, passage: np.ndarray) -> np.ndarray:
-        found: np.ndarray = passages.lengths[passage] + model.layout.query_length
-        return found
+        totals: np.ndarray = passages.lengths[passage] + model.layout.query_length
+        return totals
 
     def rank(query: np.ndarray, passage: np.ndarray) -> np.ndarray:
         return late_scores(model, data, query, passage, precision=settings.precision)

@@ -67,8 +67,8 @@ def _propagated(context: Context, training: MaskedGraphTraining, stored: np.ndar
         precision = training.settings.precision
         encode_passages(encoder, training.dataset.passages, encoded, precision=precision, progress=progress)
     of_queries = model.gnn.config.passages_of_queries(stored, encoded)
-    asked = training.queries.vectors(training.graph.queries)
-    full_graph = Propagation(model.gnn, training.graph, asked, of_queries)
+    query_vectors = training.queries.vectors(training.graph.queries)
+    full_graph = Propagation(model.gnn, training.graph, query_vectors, of_queries)
     vectors = scratch(*stored.shape, dtype=stored.dtype)
     full_graph.write(vectors, np.arange(m), encoded)
     return vectors

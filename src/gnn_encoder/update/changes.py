@@ -63,10 +63,10 @@ def find(known: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     if not len(known):
         return np.full(len(wanted), -1, np.int64)
     # Both sides in order: a binary search for unordered digests waits for memory, seven times as long for 10 million.
-    order, asked = (np.argsort(digests[:, 0], kind="stable") for digests in (known, wanted))
-    place = np.searchsorted(known[order, 0], wanted[asked, 0])
+    order, wanted_order = (np.argsort(digests[:, 0], kind="stable") for digests in (known, wanted))
+    position = np.searchsorted(known[order, 0], wanted[wanted_order, 0])
     rows = np.empty(len(wanted), np.int64)
-    rows[asked] = order[np.minimum(place, len(known) - 1)]
+    rows[wanted_order] = order[np.minimum(position, len(known) - 1)]
     # If two known digests share the first word, one counts as missing. That costs time, not correctness.
     return np.where((known[rows] == wanted).all(axis=1), rows, -1)
 

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 from kfp_api import EXAMPLE, KfpServer
+from packages import remembered
 
 from gnn_encoder import data
 from gnn_encoder.kubeflow import server as kubeflow_server
+from gnn_encoder.kubeflow import submission
 
 digest = functools.cache(data.source_digest)  # a second of every submission
 
@@ -23,6 +25,7 @@ def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wJalrXUtnFEMI")
     monkeypatch.setattr(kubeflow_server, "POLL_SECONDS", 0.01)
     monkeypatch.setattr(data, "source_digest", digest)
+    monkeypatch.setattr(submission, "package", remembered)
 
 
 @pytest.fixture

@@ -71,7 +71,7 @@ def test_a_token_in_a_file_is_read_for_each_request(
         assert "cannot read the token that KF_PIPELINES_SA_TOKEN_PATH names: " in told and told.count("\n") == 1
         file.write_text("first\n")
 
-        def renew(parameters: dict[str, str]) -> None:
+        def renew(arguments: dict[str, str]) -> None:
             server.token = "second"  # from the next request on
             file.write_text("second\n")
 

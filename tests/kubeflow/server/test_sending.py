@@ -9,17 +9,21 @@ from typing import Any
 import pytest
 from beir_folder import write_beir
 from command_line import call
-from kfp_api import EXAMPLE, KfpServer, check, described
+from kfp_api import EXAMPLE, KfpServer, arguments_of, check, described, tasks_of
 from slow_store import slow_store
 from submitting import IMAGES, submit
 
 from gnn_encoder.artifacts.folder import MANIFEST
-from gnn_encoder.runs.reranking import reranking_arguments
-from gnn_encoder.settings.calls import calls
-from gnn_encoder.settings.pipeline import PIPELINES
+from gnn_encoder.flow.arguments import task_name
+from gnn_encoder.flow.graph import Graph
+from gnn_encoder.pipelines.rerank import rerank
+from gnn_encoder.pipelines.train import train
 from gnn_encoder.settings.presets import load_settings
 
-STEPS = PIPELINES["train"]
+
+def settings_of(graph: Graph) -> dict[str, Any]:
+    """Task of each call of a graph → its settings."""
+    return {task_name(node.title): node.settings.model_dump(mode="json") for node in graph.nodes}
 
 
 def test_what_is_sent(
@@ -34,19 +38,14 @@ def test_what_is_sent(
     assert sent["display_name"].startswith("quickstart-2")
     assert sent["experiment_id"] == again["experiment_id"] == "experiment-0"
     assert sent["service_account"] == "pipeline-runner"
-    assert sent["runtime_config"]["pipeline_root"] == "s3://retrieval/pipelines"
-    parameters = {}
-    for step, given in sent["runtime_config"]["parameters"].items():
-        shared = {f"{step}.{i}": text for i, text in enumerate(given)} if isinstance(given, list) else {step: given}
-        parameters |= {name: json.loads(text) for name, text in shared.items()}
-    expected = calls(load_settings("quickstart", ["train_gnn.epochs=3"]), STEPS)
-    assert {name: value["settings"] for name, value in parameters.items()} == {
-        name: call.settings.model_dump(mode="json") if call.asked else {} for name, call in expected.items()
-    }
-    assert all(bool(value["code_digest"]) == value["asked"] for value in parameters.values())
-    assert parameters["ingest"]["source_digests"]["dataset"]
-    tasks = sent["pipeline_spec"]["pipeline_spec"]["root"]["dag"]["tasks"]
-    assert {each["cachingOptions"]["enableCache"] for each in run(tasks)} == {True}
+    assert sent["runtime_config"] == {"pipeline_root": "s3://retrieval/pipelines", "parameters": {}}
+    arguments = {task: json.loads(text) for task, text in arguments_of(sent).items()}
+    graph = train(load_settings("quickstart", ["train_gnn.epochs=3"]))
+    assert {task: each.get("settings", {}) for task, each in arguments.items()} == settings_of(graph)
+    assert all(each["code_digest"] for each in arguments.values())
+    assert arguments["ingest"]["source_digests"]["dataset"]
+    tasks = tasks_of(sent)
+    assert {each["cachingOptions"]["enableCache"] for each in tasks.values()} == {True}
     assert len(sent["pipeline_spec"]["platform_spec"]["platforms"]["kubernetes"]["deploymentSpec"]["executors"]) == len(
         tasks
     )
@@ -67,33 +66,22 @@ def test_the_least_of_a_cluster_file_and_without_caching(
     assert set(plain) == {"display_name", "experiment_id", "pipeline_spec", "runtime_config"}
     assert "pipeline_root" not in plain["runtime_config"]
     assert [each["display_name"] for each in server.experiments] == ["gnn-encoder", "mine"]
-    tasks = uncached["pipeline_spec"]["root"]["dag"]["tasks"]
-    assert not any(each["cachingOptions"].get("enableCache") for each in run(tasks))
+    assert not any(each["cachingOptions"].get("enableCache") for each in tasks_of(uncached).values())
 
 
-def run(tasks: dict[str, Any]) -> list[dict[str, Any]]:
-    """The tasks that are steps, not loops, which have no cache."""
-    return [task for task in tasks.values() if "parameterIterator" not in task]
-
-
-def test_a_reranking_pipeline_is_sent(
-    server: KfpServer, cluster: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_reranking_pipeline_is_sent(server: KfpServer, cluster: str, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = ["--pipeline", "rerank", "--systems", "k_nrm,colbert_distilled"]
     assert submit(monkeypatch, server.url, "--cluster", cluster, *arguments) == 0
     (sent,) = server.seen("POST", ".*/runs")
     assert sent["display_name"].startswith("rerank-quickstart-2")
-    parameters = sent["runtime_config"]["parameters"]
-    assert set(parameters) == set(sent["pipeline_spec"]["pipeline_spec"]["root"]["inputDefinitions"]["parameters"])
-    expected = reranking_arguments(load_settings("quickstart", []), ["k_nrm", "colbert_distilled"])
-    assert parameters == expected and parameters["bundle"] == ""
-    ((first,), (nothing,), (taught,)) = (
-        parameters[loop] for loop in ("systems", "generated_systems", "distilled_systems")
-    )
-    assert json.loads(first["train"])["settings"]["kind"] == "k_nrm"
-    assert not json.loads(nothing["train"])["asked"] and set(taught) == {"teacher", "score", "train", "rerank"}
+    assert not any(name.startswith("importer") for name in tasks_of(sent))
+    given = {task: json.loads(text).get("settings", {}) for task, text in arguments_of(sent).items()}
+    assert given == settings_of(rerank(load_settings("quickstart", []), ["k_nrm", "colbert_distilled"]))
+    assert given["train-reranker-k-nrm"]["kind"] == "k_nrm"
+    assert {"score-candidates-colbert-distilled", "rerank-colbert-distilled"} <= set(given)
 
 
+@pytest.mark.slow
 def test_first_stages_and_word_vectors_of_an_object_store(
     server: KfpServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -106,12 +94,14 @@ def test_first_stages_and_word_vectors_of_an_object_store(
         for source in ("s3://bucket/runs/other.trec.gz", "s3://bucket/runs/bundle"):
             words = "train_reranker.word_vectors=s3://bucket/runs/glove.txt"
             assert submit(monkeypatch, server.url, *rerank, "--first-stage", source, "--set", words) == 0
-            found[source] = server.seen("POST", ".*/runs")[-1]["runtime_config"]["parameters"]
-        assert [each["bundle"] for each in found.values()] == ["", "s3://bucket/runs/bundle"]
-        digests = {json.loads(each["first_stage"])["source_digests"]["first_stage"] for each in found.values()}
-        assert len(digests) == 2
-        (entry,) = found["s3://bucket/runs/bundle"]["systems"]
-        assert json.loads(entry["train"])["source_digests"]["word_vectors"]
+            found[source] = server.seen("POST", ".*/runs")[-1]
+        assert [imported(each) for each in found.values()] == [[], ["s3://bucket/runs/bundle"]]
+        digests = [
+            {task: json.loads(text).get("source_digests") for task, text in arguments_of(each).items()}
+            for each in found.values()
+        ]
+        assert len({each["first-stage"]["first_stage"] for each in digests}) == 2
+        assert all(each["train-reranker-k-nrm"]["word_vectors"] for each in digests)
         for source, words in (
             ("s3://bucket/runs/none.trec", "s3://bucket/runs/none.trec does not exist"),
             ("s3://bucket/runs", "s3://bucket/runs is no bundle; the name of a run file ends with .trec"),
@@ -135,6 +125,13 @@ def test_first_stages_and_word_vectors_of_an_object_store(
     for more in (["--systems", "k_nrm"], ["--first-stage", ""]):
         assert submit(monkeypatch, server.url, *more) == 2
         assert "add --pipeline rerank" in capsys.readouterr().err
+
+
+def imported(sent: dict[str, Any]) -> list[str]:
+    """The addresses of the artifacts that exist before a run."""
+    document = sent["pipeline_spec"]
+    executors = document.get("pipeline_spec", document)["deploymentSpec"]["executors"].values()
+    return [each["importer"]["artifactUri"]["constant"] for each in executors if "importer" in each]
 
 
 def test_a_step_without_an_image_is_refused(
@@ -199,15 +196,23 @@ def test_what_pods_cannot_reach_is_refused(
 ) -> None:
     host = "http://127.0.0.1:1"
     write_beir(tmp_path / "beir")
+    (tmp_path / "trainer.yaml").write_text(f"{IMAGES}trainer: {{}}\n", "utf-8")
     for more, words in [
         (["--dataset", "beir"], f"{tmp_path}/beir lies on this machine, where no pod can read it"),
         (["--set", f"shared.backbone={tiny_backbone}", "--set", "train_gnn.heads=4"], "lies on this machine"),
         (["--cluster", str(EXAMPLE), "--set", "train_dpr.processes=2"], "gives the step 1 GPU"),
-        (["--set", "train_gnn.nodes=2"], "train_gnn.nodes = 2: the nodes meet where the checkpoints are: name a store"),
+        (
+            ["--cluster", "trainer.yaml", "--set", "train_gnn.nodes=2"],
+            "train_gnn.nodes = 2: the pods of a TrainJob read and write beside the checkpoints: name an s3://",
+        ),
+        (
+            ["--set", "train_gnn.nodes=2"],
+            "train_gnn.nodes = 2: Kubeflow Trainer starts the nodes: set trainer in the cluster file, or "
+            "train_gnn.processes instead",
+        ),
         (
             ["--pipeline", "rerank", "--systems", "colbert", "--set", "train_reranker.nodes=2"],
-            "train_reranker.nodes = 2: only Kubeflow Trainer starts the nodes of a re-ranker: set trainer in the "
-            "cluster file, or train_reranker.processes instead",
+            "train_reranker.nodes = 2: Kubeflow Trainer starts the nodes",
         ),
         (
             ["--pipeline", "rerank", "--systems", "bert_dmn_lite", "--set", "train_reranker.nodes=2"],
@@ -219,34 +224,24 @@ def test_what_pods_cannot_reach_is_refused(
         assert words in told and told.count("\n") == 1
 
 
-def test_of_a_training_with_a_trainjob_the_leader_alone_is_sent(
-    server: KfpServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    needs = "defaults: {environment: {GNN_ENCODER_CHECKPOINTS: s3://bucket/checkpoints}}\n"
-    for name, more in (("plain.yaml", ""), ("trainer.yaml", "trainer: {runtime: torch-distributed}\n")):
-        (tmp_path / name).write_text(IMAGES + needs + more, "utf-8")
-        assert submit(monkeypatch, server.url, "--cluster", name, "--set", "train_gnn.nodes=3") == 0
-    plain, led = (sent["runtime_config"]["parameters"] for sent in server.seen("POST", ".*/runs"))
-    assert [json.loads(task)["label"] for task in plain["train_gnn"]] == [f"node {i} of 3" for i in (1, 2, 3)]
-    assert led == plain | {"train_gnn": plain["train_gnn"][:1]}
-
-
-def test_of_a_re_ranker_with_nodes_the_leader_is_sent(
+def test_a_training_with_nodes_is_sent_as_one_task(
     server: KfpServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     needs = "defaults: {environment: {GNN_ENCODER_CHECKPOINTS: s3://bucket/checkpoints}}\ntrainer: {}\n"
     (tmp_path / "trainer.yaml").write_text(IMAGES + needs, "utf-8")
-    rerank = ["--pipeline", "rerank", "--systems", "colbert,ss_bert_h", "--cluster", "trainer.yaml"]
-    nodes = ["--set", "train_reranker.nodes=3", "--set", "train_query_generator.nodes=2"]
-    assert submit(monkeypatch, server.url, *rerank, *nodes) == 0
-    (sent,) = server.seen("POST", ".*/runs")
-    given = sent["runtime_config"]["parameters"]
-    for loop, title in (("systems", "ColBERT"), ("generated_systems", "SS-BERT(h)")):
-        ((entry,), trained) = given[loop], json.loads(given[loop][0]["train"])
-        assert (trained["label"], trained["settings"]["nodes"], trained["settings"]["node"]) == (title, 3, 0)
-        assert "node" not in json.loads(entry["rerank"])["settings"]
-    (leader,) = map(json.loads, given["train_query_generator"])
-    assert (leader["label"], leader["settings"]["node"]) == ("node 1 of 2", 0)
+    options = ["--cluster", "trainer.yaml", "--set", "train_query_generator.nodes=2"]
+    rerank = ["--pipeline", "rerank", "--systems", "colbert,ss_bert_h", "--set", "train_reranker.nodes=3"]
+    assert submit(monkeypatch, server.url, *options, "--set", "train_gnn.nodes=3") == 0
+    assert submit(monkeypatch, server.url, *options, *rerank) == 0
+    trained, reranked = map(arguments_of, server.seen("POST", ".*/runs"))
+    assert [task for task in trained if task.startswith("train-gnn")] == ["train-gnn"]
+    assert json.loads(trained["train-gnn"])["settings"]["nodes"] == 3
+    nodes = {task: json.loads(text).get("settings", {}).get("nodes") for task, text in reranked.items()}
+    assert {task: count for task, count in nodes.items() if count} == {
+        "train-reranker-colbert": 3,
+        "train-reranker-ss-bert-h": 3,
+        "train-query-generator": 2,
+    }
 
 
 def test_a_dry_run_asks_nobody(
@@ -259,8 +254,7 @@ def test_a_dry_run_asks_nobody(
     monkeypatch.setattr(socket.socket, "connect", refuse)
     with pytest.raises(AssertionError):
         submit(monkeypatch, "http://127.0.0.1:1")
-    arguments = ["submit", "--preset", "obliqa", "--dataset", "s3://bucket/data"]
-    arguments += ["--cluster", str(EXAMPLE), "--dry-run"]
+    arguments = ["submit", "--preset", "quickstart", "--cluster", str(EXAMPLE), "--dry-run"]
     assert call(monkeypatch, *arguments) == 0
     head, *rows = capsys.readouterr().out.splitlines()
     assert head.split() == ["step", "cpu", "memory", "gpu", "timeout", "retries", "image"]

@@ -16,11 +16,12 @@ from submitting import IMAGES, submit
 
 from gnn_encoder.cli import app
 from gnn_encoder.kubeflow import server as kubeflow_server
+from gnn_encoder.kubeflow.cluster import Cluster
 from gnn_encoder.kubeflow.server import Server
 from gnn_encoder.kubeflow.submission import wait
-from gnn_encoder.settings.cluster import Cluster
 
 
+@pytest.mark.slow
 def test_waiting_for_success(
     server: KfpServer, cluster: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -36,8 +37,8 @@ def test_waiting_for_success(
     shown = capsys.readouterr()
     lines = shown.out.splitlines()
     assert sorted(line.split()[1:] for line in lines if line[2:3] == ":") == [
-        ["bm25_retrieve", "pending"], ["bm25_retrieve", "skipped"],
-        ["build_graph", "running"], ["build_graph", "succeeded"], ["ingest", "running"], ["ingest", "succeeded"],
+        ["bm25-retrieve", "pending"], ["bm25-retrieve", "skipped"],
+        ["build-graph", "running"], ["build-graph", "succeeded"], ["ingest", "running"], ["ingest", "succeeded"],
     ]  # fmt: skip
     assert len([line for line in lines if line.endswith("upstream connect error; still waiting")]) == 1
     assert lines[-4:] == [
@@ -70,12 +71,13 @@ def test_a_failed_step_is_named_with_its_pod(
     server.progress = [at("RUNNING", ingest="Running"), at("FAILED", **phases)]
     assert submit(monkeypatch, server.url, "--wait") == 1
     shown = capsys.readouterr()
-    assert "status     failed\n" in shown.out and "dense_retrieve" not in shown.out + shown.err
+    assert "status     failed\n" in shown.out and "dense-retrieve" not in shown.out + shown.err
     pod = f"{WORKFLOW}-{template}-{node_hash(f'{WORKFLOW}.{node}')}"
     log = f"kubectl logs -n kubeflow {pod} -c main"
-    assert shown.err == f"error: build_graph failed; why is in its log: {log}\n"
+    assert shown.err == f"error: build-graph failed; why is in its log: {log}\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build_graph", ["Failed", ["Failed", "Failed"]])
 @pytest.mark.parametrize(
     ("metadata", "beginning"),
@@ -117,66 +119,18 @@ def test_a_run_of_another_pipeline_is_read(
     assert len(capsys.readouterr().out.splitlines()) == 5
 
 
-def test_of_a_step_with_several_tasks_the_failed_one_is_named(
-    server: KfpServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_of_a_step_with_several_calls_the_failed_one_is_named_with_its_pod(
+    server: KfpServer, cluster: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    server.progress = [at("FAILED", rank="Succeeded", rank_2="Failed")]
-    assert submit(monkeypatch, server.url, "--wait") == 1
-    shown = capsys.readouterr()
-    assert shown.err.startswith("error: rank_2 failed; ") and "rank_2                 failed\n" in shown.out
-    assert str(node_hash(f"{WORKFLOW}.root.rank-2.executor")) in shown.err
-
-
-def test_of_a_loops_tasks_the_failed_one_is_shown(
-    server: KfpServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    states = [["RUNNING", "SUCCEEDED", "PENDING"], ["SUCCEEDED", "FAILED", "SUCCEEDED"]]
-    runs = [at(state, ingest="Succeeded") for state in ("RUNNING", "FAILED")]
-    for run, several in zip(runs, states, strict=True):
-        tasks = run["run_details"]["task_details"]
-        tasks += [
-            {**tasks[0], "display_name": "train-reranker", "state": state, "child_tasks": []} for state in several
-        ]
-    for name in ("iteration-item-driver", "importer"):
-        tasks.append({**tasks[0], "display_name": name, "state": "FAILED", "child_tasks": []})
-    server.progress = runs
-    assert submit(monkeypatch, server.url, "--wait") == 1
-    shown = capsys.readouterr()
-    lines = [line.split()[1:] for line in shown.out.splitlines() if "train_reranker" in line]
-    assert lines == [["train_reranker", "running"], ["train_reranker", "failed"]]
-    assert "error: train_reranker failed; why is in its log: kubectl get pods" in shown.err
-    assert "error: KFP's driver of a loop or a condition failed" in shown.err
-    assert "error: importer failed" in shown.err
-
-
-@pytest.mark.parametrize("failed", ["Failed", ["Failed", "Failed"]])
-@pytest.mark.parametrize("with_platform", [False, True])
-def test_of_a_loops_tasks_the_failed_one_is_named_with_its_pod(
-    with_platform: bool,
-    failed: str | list[str],
-    server: KfpServer,
-    cluster: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    options = ["--cluster", cluster] if with_platform else []
-    assert submit(monkeypatch, server.url, *options) == 0
-    document = server.runs[0]["pipeline_spec"]
-    assert ("platform_spec" in document) == with_platform
-    spec = document["pipeline_spec"] if with_platform else document
-    (loop,) = (
-        name
-        for name, task in spec["root"]["dag"]["tasks"].items()
-        if "train-gnn" in spec["components"][task["componentRef"]["name"]].get("dag", {}).get("tasks", {})
-    )
-    phases = {f"{loop}__train_gnn__{number}": phase for number, phase in enumerate(["Succeeded", failed, "Running"])}
-    server.progress = [at("FAILED", **phases)]
-    assert submit(monkeypatch, server.url, *options, "--wait") == 1
-    node = f"root.{loop}.iteration-iterations(1:1).iteration-item.train-gnn.executor"
-    retried, last = ("retry-", f"{node}(1)") if isinstance(failed, list) else ("", node)
-    told = capsys.readouterr().err
-    assert "error: train_gnn failed; why is in its log: kubectl logs -n kubeflow " in told
-    assert f"{retried}system-container-impl-{node_hash(f'{WORKFLOW}.{last}')} -c main" in told
+    for options, beginning in ([], ""), (["--cluster", cluster], "metadata-1-2-"):
+        server.progress = [at("FAILED", rank_untrained="Succeeded", rank_gnn_encoder="Failed", importer="Failed")]
+        assert submit(monkeypatch, server.url, *options, "--wait") == 1
+        shown = capsys.readouterr()
+        lines = [line.split()[1:] for line in shown.out.splitlines() if "rank-" in line]
+        assert lines == [["rank-untrained", "succeeded"], ["rank-gnn-encoder", "failed"]]
+        pod = f"{WORKFLOW}-{beginning}system-container-impl-{node_hash(f'{WORKFLOW}.root.rank-gnn-encoder.executor')}"
+        assert f"error: rank-gnn-encoder failed; why is in its log: kubectl logs -n kubeflow {pod} -c" in shown.err
+        assert "error: importer failed" in shown.err
 
 
 def test_hashes_are_those_that_argo_gives() -> None:
@@ -190,7 +144,7 @@ def test_a_driver_that_fails(
     for phases, words, node, template in [
         ({"ingest_driver": "Failed", "ingest": "Omitted"}, "ingest, which", "root.ingest-driver", "container"),
         ({"root_driver": "Error"}, "the run failed", "root-driver", "dag"),
-        ({"condition_4_driver": "Failed"}, "a loop or a condition failed", "root.condition-4-driver", "dag"),
+        ({"importer_driver": "Failed"}, "an importer failed", "root.importer-driver", "dag"),
     ]:
         server.progress = [at("RUNNING"), at("FAILED", **phases)]
         assert submit(monkeypatch, server.url, "--cluster", cluster, "--wait") == 1
@@ -278,6 +232,7 @@ def test_a_server_that_stays_away_while_waiting(
     assert len(server.failures) == 7
 
 
+@pytest.mark.slow
 def test_a_server_that_accepts_and_never_answers(
     server: KfpServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -301,6 +256,7 @@ def test_a_server_that_accepts_and_never_answers(
     assert "no answer within 1 s; still waiting\n" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_the_run_alone(server: KfpServer, tmp_path: Path) -> None:
     (tmp_path / "cluster.yaml").write_text(IMAGES, "utf-8")
     server.progress = [at("RUNNING")]

@@ -81,16 +81,16 @@ class Job:
             **more,
         }
 
-    def check_former(self, place: str, facts: dict[str, Any]) -> None:
-        """Raises UserError if the table at `place` with the facts of its export is not one to update from this job."""
+    def check_former(self, target: str, facts: dict[str, Any]) -> None:
+        """Raises UserError if the table at `target` with the facts of its export is not one to update from this job."""
         mine = {"format": self.form, "system": self.bundle.system, "width": self.width}
         theirs = {name: facts.get(name) for name in mine}
         if mine != theirs:
             names = "{format} of {system}, width {width}"
-            raise UserError(f"{place} holds {names.format(**theirs)}, not {names.format(**mine)}: name another place")
+            raise UserError(f"{target} holds {names.format(**theirs)}, not {names.format(**mine)}: name another place")
         if self.index is not None and self.index != bool(facts.get("index")):
             has = "an" if facts.get("index") else "no"
-            raise UserError(f"{place} has {has} index, and an update keeps that: export to another place to change it")
+            raise UserError(f"{target} has {has} index, and an update keeps that: export to another place to change it")
 
 
 def questions_of(bundle: Bundle) -> list[str]:

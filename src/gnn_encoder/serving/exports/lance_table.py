@@ -151,7 +151,7 @@ class _Table:
         return None
 
     def search(self, queries: np.ndarray, k: int, effort: int | None) -> list[np.ndarray]:
-        found: list[np.ndarray] = []
+        hit_digests: list[np.ndarray] = []
         for start in range(0, len(queries), TOGETHER):
             some = queries[start : start + TOGETHER]
             search = self._table.search(list(some), vector_column_name="vector").distance_type("dot").limit(k)
@@ -159,5 +159,5 @@ class _Table:
             hits = search.select(["digest", "_distance"]).to_arrow()
             of = hits.column("query_index").to_numpy() if len(some) > 1 else np.zeros(len(hits), np.int32)
             digests, order = hits.column("digest").to_numpy(), np.lexsort((hits.column("_distance").to_numpy(), of))
-            found += np.split(digests[order], np.searchsorted(of[order], np.arange(1, len(some))))
-        return found
+            hit_digests += np.split(digests[order], np.searchsorted(of[order], np.arange(1, len(some))))
+        return hit_digests

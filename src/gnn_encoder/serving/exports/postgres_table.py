@@ -267,9 +267,9 @@ class _Table:
     def altered(self) -> str | None:
         rows = len(self._job.bundle.vectors)
         done = self._job.stage("comparing", rows)
-        found = self._run(f"SELECT passage_id FROM {{table}} WHERE digest <> {DIGEST} LIMIT 1").fetchone()
+        row = self._run(f"SELECT passage_id FROM {{table}} WHERE digest <> {DIGEST} LIMIT 1").fetchone()
         done(rows)
-        return None if found is None else str(found[0])
+        return None if row is None else str(row[0])
 
     def search(self, queries: np.ndarray, k: int, effort: int | None) -> list[np.ndarray]:
         self._run(f"SET LOCAL enable_indexscan = {'off' if effort is None else 'on'}")

@@ -48,16 +48,16 @@ def _replay(job: Job, folder: Path) -> str:
         from sentence_transformers import SentenceTransformer
     except ImportError:
         raise missing("sentence-transformers", "export") from None
-    asked, vectors, done = job.questions, job.queries, job.stage("comparing", len(job.questions), "texts")
-    found = SentenceTransformer(str(folder), device="cpu").encode(asked, batch_size=32, show_progress_bar=False)
+    questions, vectors, done = job.questions, job.queries, job.stage("comparing", len(job.questions), "texts")
+    encoded = SentenceTransformer(str(folder), device="cpu").encode(questions, batch_size=32, show_progress_bar=False)
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    worst = np.abs((np.asarray(found, np.float32) - vectors) / np.maximum(lengths, np.finfo(np.float32).tiny)).max(
+    worst = np.abs((np.asarray(encoded, np.float32) - vectors) / np.maximum(lengths, np.finfo(np.float32).tiny)).max(
         axis=1
     )
     if not (worst <= CLOSE).all():
-        text = asked[int(np.argmax(worst))]
+        text = questions[int(np.argmax(worst))]
         raise UserError(
             f"sentence-transformers gives other vectors: {text!r} differs by {worst.max():.2g}; not exported"
         )
-    done(len(asked))
-    return f"{len(asked):,} texts have the bundle's vectors, within {CLOSE:g}"
+    done(len(questions))
+    return f"{len(questions):,} texts have the bundle's vectors, within {CLOSE:g}"

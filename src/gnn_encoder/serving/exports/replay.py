@@ -56,27 +56,27 @@ def replay(job: Job, digests: np.ndarray, table: Stored, index: bool) -> tuple[s
     Raises:
         UserError: the table differs, or its index finds too little.
     """
-    found = table.digests()
-    if not np.array_equal(np.sort(digests), np.sort(found)):
-        foreign, lacking = (~np.isin(found, digests)).sum(), (~np.isin(digests, found)).sum()
+    stored = table.digests()
+    if not np.array_equal(np.sort(digests), np.sort(stored)):
+        foreign, lacking = (~np.isin(stored, digests)).sum(), (~np.isin(digests, stored)).sum()
         raise UserError(
-            f"the table has {len(found):,} rows for {len(digests):,} of the bundle; {foreign:,} are not the bundle's, "
+            f"the table has {len(stored):,} rows for {len(digests):,} of the bundle; {foreign:,} are not the bundle's, "
             f"and {lacking:,} are missing; not exported"
         )
     if (passage := table.altered()) is not None:
         raise UserError(f"passage {passage!r} has other texts or another vector there than in the bundle; not exported")
     hits = _Hits(job, digests)
     few = min(len(job.queries), max(SCANNED // len(digests), 10))
-    asked = np.unique(np.linspace(0, len(job.queries) - 1, few).astype(np.int64))
-    for query, given in zip(asked, table.search(job.queries[asked], hits.k, None), strict=True):
-        if not hits.same(int(query), given):
+    query_rows = np.unique(np.linspace(0, len(job.queries) - 1, few).astype(np.int64))
+    for query, hit_digests in zip(query_rows, table.search(job.queries[query_rows], hits.k, None), strict=True):
+        if not hits.same(int(query), hit_digests):
             raise UserError(f"{job.questions[query]!r} has other first hits there than in the bundle; not exported")
-    said = f"{len(digests):,} rows are the bundle's, and so are the first hits of {len(asked):,} texts"
+    said = f"{len(digests):,} rows are the bundle's, and so are the first hits of {len(query_rows):,} texts"
     if not index:
         return said, None
     for effort in table.efforts:
         answers = table.search(job.queries, hits.k, effort)
-        recall = float(np.mean([hits.recall(query, given) for query, given in enumerate(answers)]))
+        recall = float(np.mean([hits.recall(query, hit_digests) for query, hit_digests in enumerate(answers)]))
         if recall >= RECALL:
             return f"{said}; recall@{hits.k} of its index is {recall:.3f} with {table.effort} = {effort}", effort
     raise UserError(
@@ -97,7 +97,7 @@ class _Hits:
         lengths = np.linalg.norm(np.asarray(self._vectors[rows.ravel()], np.float32), axis=1).reshape(rows.shape)
         self._slack = CLOSE * np.linalg.norm(self._queries, axis=1) * lengths.max(axis=1)
 
-    def _given(self, query: int, digests: np.ndarray) -> np.ndarray:
+    def _scores_of(self, query: int, digests: np.ndarray) -> np.ndarray:
         """Returns the bundle's scores of some rows; each digest is one of the bundle's."""
         rows = self._order[np.searchsorted(self._sorted, digests)]
         scores: np.ndarray = np.asarray(self._vectors[rows], np.float32) @ self._queries[query]
@@ -107,9 +107,9 @@ class _Hits:
         """Whether some rows, best first, are the first hits."""
         if len(digests) != self.k or len(np.unique(digests)) != self.k:
             return False
-        return bool((np.abs(self._given(query, digests) - self._scores[query]) <= self._slack[query]).all())
+        return bool((np.abs(self._scores_of(query, digests) - self._scores[query]) <= self._slack[query]).all())
 
     def recall(self, query: int, digests: np.ndarray) -> float:
         """Returns the share of the first hits that some rows have."""
-        good = self._given(query, digests) >= self._scores[query, -1] - self._slack[query]
+        good = self._scores_of(query, digests) >= self._scores[query, -1] - self._slack[query]
         return float(good.sum()) / self.k

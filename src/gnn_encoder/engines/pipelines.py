@@ -1,0 +1,291 @@
+"""`gnn-encoder run`, `update`, `ablate` on this machine: check settings, run a pipeline, link its outputs."""
+
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gnn_encoder.artifacts import Bundle
+from gnn_encoder.artifacts.arrays import read_vectors, vector_type
+from gnn_encoder.artifacts.finished_run import BUNDLE, graph_bundle, labelled_bundle, place_of
+from gnn_encoder.artifacts.folder import read_manifest
+from gnn_encoder.artifacts.history import Record, read_history
+from gnn_encoder.engines.containers import IMAGE, Containers, check_engine
+from gnn_encoder.engines.latest import MODELS, kept_labels, with_added_labels, with_latest
+from gnn_encoder.engines.local import calls_of
+from gnn_encoder.engines.local_run import Outcome, run_calls
+from gnn_encoder.engines.provenance import graph_arguments
+from gnn_encoder.engines.supervision import Show
+from gnn_encoder.errors import UserError, expanded
+from gnn_encoder.flow.arguments import StepArguments
+from gnn_encoder.flow.graph import Given, Graph
+from gnn_encoder.models.backbone import backbone_width
+from gnn_encoder.models.check import check_models
+from gnn_encoder.pipelines.ablation import ablation
+from gnn_encoder.pipelines.train import train
+from gnn_encoder.pipelines.update import update as update_graph
+from gnn_encoder.planning import AUTO
+from gnn_encoder.promotion.registry import Registry, open_registry
+from gnn_encoder.settings.bm25 import IndexBm25
+from gnn_encoder.settings.labels import settings_of_use
+from gnn_encoder.settings.pipeline import FOUNDATION, PIPELINES, Settings
+from gnn_encoder.settings.presets import load_settings, parse_settings
+from gnn_encoder.settings.shared import Inference
+from gnn_encoder.settings.studies import variants
+from gnn_encoder.settings.systems import label_systems, systems_with_models
+from gnn_encoder.tracking.pipeline_run import existing_store, tracking_uri
+
+PROCESSES, CONTAINERS = RUNNERS = ("subprocess", "docker")
+"""On this machine a step is a process or a container."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """A training pipeline with checked settings, in a writable root."""
+
+    preset: str
+    settings: Settings
+    root: Path
+    planned: Mapping[str, float] = field(default_factory=dict)
+    """Title of a call → seconds that it takes, of the calls that a plan knows."""
+
+    def models(self) -> Registry:
+        """Returns the model's registry; a UserError if the store is not usable, `Missing` if nothing has run yet."""
+        return open_registry(existing_store(self.root), self.settings.promote.model_name)
+
+    def arguments(self, registry: str = "") -> dict[str, StepArguments]:
+        """Returns the arguments of the calls; a UserError if the data source or the backbone does not exist.
+
+        `registry` is a text about the registered versions. If the text changes, `promote` decides again.
+        """
+        uri = tracking_uri(self.root)
+        return graph_arguments(train(self.settings), registry=f"{uri} {registry}".strip())
+
+    def run(
+        self,
+        show: Show,
+        arguments: Mapping[str, StepArguments] | None = None,
+        runner: str = PROCESSES,
+        memory: str = "",
+    ) -> Outcome:
+        """Runs the pipeline.
+
+        Args:
+            arguments: arguments of the steps, by default `self.arguments()`.
+            runner: `subprocess` or `docker`; with `docker` each step is a container.
+            memory: memory limit of a container, such as `6g`; empty: none.
+
+        Raises:
+            UserError: settings do not fit the backbone; data source, backbone, tracking store or container engine is
+                not usable; or another run is active under the root. No step has started then.
+        """
+        graph = train(self.settings)
+        arguments = self.arguments() if arguments is None else arguments
+        check_models(graph.nodes)
+        check_heads(self.settings)
+        if runner not in RUNNERS:
+            raise UserError(f"no runner {runner!r}: choose one of {', '.join(RUNNERS)}")
+        if memory and runner != CONTAINERS:
+            raise UserError(f"--memory limits containers: add --runner {CONTAINERS}")
+        containers = None
+        if runner == CONTAINERS:
+            check_engine(IMAGE)
+            values = (str(v) for step in PIPELINES["train"] for v in getattr(self.settings, step).model_dump().values())
+            read = {value for value in values if value.startswith("/") and Path(value).exists()}
+            containers = Containers(str(self.root), tuple(read), memory)
+        params = {"preset": self.preset, **params_of(self.settings, PIPELINES["train"])}
+        calls, name = calls_of(graph, arguments), dated(Path(self.preset).stem)
+        outcome = run_calls(calls, self.root, name, params, show, containers)
+        return with_latest(self.root, outcome)
+
+
+def training(preset: str, dataset: str | None, overrides: Iterable[str], root: Path, writes: bool = True) -> Training:
+    """Returns the training pipeline of a preset; a UserError if the settings or the root are not usable.
+
+    Only if it `writes`, the root exists then.
+    """
+    settings = load_settings(preset, [*overrides, *dataset_override(dataset)])
+    check_nodes(train(settings))
+    root = writable(root) if writes else root.resolve()
+    return Training(preset, with_added_labels(settings, root, writes), root)
+
+
+def automatic(
+    dataset: str | None, overrides: Iterable[str], budget: str, root: Path, show: Callable[[str, str], None]
+) -> Training:
+    """Returns the training pipeline of a plan for the data, this machine and a budget (`planning.auto`).
+
+    `show` gets the name and the text of each reason.
+    """
+    from gnn_encoder.planning.auto import planned, planned_seconds  # imports torch
+
+    changes, root = [*overrides, *dataset_override(dataset)], writable(root)
+    plan = planned(changes, budget, root, show)
+    settings = load_settings(str(plan), changes)
+    check_nodes(train(settings))
+    return Training(AUTO, with_added_labels(settings, root), root, planned_seconds(plan))
+
+
+def _label_settings(since: Path) -> dict[str, Any]:
+    """Returns settings of `encode_with_labels` that make a finished run's bundles again, with the chosen use of labels.
+
+    Without bundles of the run's dual encoder, the settings ask for none.
+    """
+    model, chosen = read_manifest(since / "dual_encoder").digest, {"kinds": []}  # type: ignore[var-annotated]
+    for kind, system in label_systems().items():
+        folder = since / place_of(system)
+        if not folder.is_dir() or (bundle := Bundle.read(folder)).manifest.inputs.get("dual_encoder") != model:
+            continue
+        chosen["kinds"].append(kind)
+        chosen |= {name: bundle.manifest.settings[name] for name in Inference.model_fields}
+        if bundle.label_use:
+            chosen |= settings_of_use(kind, asdict(bundle.label_use))
+    return chosen
+
+
+def _bm25_settings(bundle: Bundle) -> dict[str, Any]:
+    """Returns settings of `index_bm25` that make a bundle's BM25 index again, or the run's if the bundle has none."""
+    from gnn_encoder.retrieval.bm25 import kind_of  # imports bm25s
+
+    if bundle.bm25_path:
+        return kind_of(bundle.bm25_path).model_dump()
+    history = read_history(bundle.path)
+    known = history.get("index_bm25") or history.get("bm25_retrieve") or Record()
+    return {name: value for name, value in known.settings.items() if name in IndexBm25.model_fields}
+
+
+def update(since: Path, dataset: str | None, overrides: Iterable[str], root: Path, show: Show) -> Outcome:
+    """Runs the update pipeline on a dataset, with the models and settings of the finished run in folder `since`."""
+    settings, graph = updating(since, dataset, overrides, root)
+    params = {"from": str(expanded(since).resolve()), **params_of(settings, PIPELINES["update"])}
+    check_models(graph.nodes)
+    root = writable(root)
+    outcome = run_calls(calls_of(graph, graph_arguments(graph)), root, dated("update"), params, show)
+    return with_latest(root, outcome)
+
+
+def updating(
+    since: Path, dataset: str | None, overrides: Iterable[str], root: Path, writes: bool = True
+) -> tuple[Settings, Graph]:
+    """Returns the settings and the graph of `update`; the root exists then only if it `writes`."""
+    overrides, steps = list(overrides), PIPELINES["update"]
+    for override in overrides:
+        if override.partition(".")[0] not in steps:
+            raise UserError(f"--set {override}: an update runs {', '.join(steps)} alone")
+    since = expanded(since).resolve()
+    if not since.is_dir():
+        raise UserError(f"no finished run at {since}: use gnn-encoder run first, or name the run's folder with --from")
+    models = {name: Given(str((since / name).resolve())) for name in MODELS}
+    for model in models.values():
+        read_manifest(model.address, "model")
+    artifacts = {"ingest": since / "dataset", "build_graph": since / "graph", "encode_corpus": graph_bundle(since)}
+    tree = {step: read_manifest(artifact).settings for step, artifact in artifacts.items()} | {"choose_bundle": {}}
+    tree["ingest"].pop("chosen_on_dev", None)  # of the run's trainings
+    tree["index_bm25"] = _bm25_settings(Bundle.read(artifacts["encode_corpus"]))
+    for name in IndexBm25.model_fields:
+        tree["encode_corpus"].pop(name, None)  # of a run before `index_bm25`
+    for step in ("build_graph", "encode_corpus", "choose_bundle"):
+        tree[step]["previous"] = str(since)
+    tree["build_graph"]["vector_type"] = vector_type(read_vectors(since / "passage_vectors"))
+    tree["encode_with_labels"] = _label_settings(since)
+    served = Bundle.read(since / BUNDLE).system
+    for row in systems_with_models():
+        if row.name == served if row.bundled_last else (since / row.model).exists():
+            models[row.model] = Given(str((since / row.model).resolve()))
+            read_manifest(models[row.model].address, "model")
+    root = writable(root) if writes else root.resolve()
+    tree["ingest"]["labels"] = kept_labels(labelled_bundle(since), root, writes)
+    settings = parse_settings(tree, [*overrides, *dataset_override(dataset)], source=str(since))
+    return settings, update_graph(settings, models)
+
+
+def ablate(
+    preset: str,
+    dataset: str | None,
+    overrides: Iterable[str],
+    studies: Iterable[str],
+    user_variants: Iterable[str],
+    seeds: int,
+    root: Path,
+    show: Show,
+) -> Outcome:
+    """Runs the ablation pipeline for the variants of `studies` and the `user_variants`, each with `seeds` seeds."""
+    settings, graph = ablating(preset, dataset, overrides, studies, user_variants, seeds)
+    root = writable(root)
+    params = {"preset": preset, "seeds": seeds, **params_of(settings, FOUNDATION)}
+    check_models(graph.nodes)
+    name = dated(f"ablation-{Path(preset).stem}")
+    return run_calls(calls_of(graph, graph_arguments(graph)), root, name, params, show)
+
+
+def ablating(
+    preset: str,
+    dataset: str | None,
+    overrides: Iterable[str],
+    studies: Iterable[str],
+    user_variants: Iterable[str],
+    seeds: int,
+) -> tuple[Settings, Graph]:
+    """Returns the settings and the graph of `ablate`."""
+    settings = load_settings(preset, [*overrides, *dataset_override(dataset)])
+    graph = ablation(settings, variants(settings, studies, user_variants), seeds)
+    check_nodes(graph)
+    return settings, graph
+
+
+def check_nodes(graph: Graph) -> None:
+    """Raises UserError for a training on several nodes: this is one machine."""
+    for node in graph.nodes:
+        if (count := getattr(node.settings, "nodes", 1)) > 1:
+            raise UserError(
+                f"{node.step}.nodes = {count}: nodes are pods of a cluster; on this machine set {node.step}.processes "
+                "instead"
+            )
+
+
+def check_heads(settings: Settings) -> None:
+    """Checks the number of heads before the first step; otherwise `train_gnn` would fail hours later."""
+    width, heads = backbone_width(settings.train_dual_encoder.backbone), settings.train_gnn.heads
+    if width and width % heads:
+        raise UserError(f"train_gnn.heads = {heads}: must divide the backbone's width {width}")
+
+
+def dataset_override(dataset: str | None) -> list[str]:
+    """Returns `--dataset` as an override of the settings."""
+    return path_override("ingest.dataset", dataset)
+
+
+def path_override(key: str, value: str | None) -> list[str]:
+    """Returns an option's value as an override of the settings; an existing path becomes absolute."""
+    if value is None:
+        return []
+    path = expanded(value)
+    # YAML's escapes, because JSON writes an emoji as two surrogates.
+    quoted = yaml.safe_dump(str(path.resolve()) if path.exists() else value, default_style='"', width=math.inf)
+    return [f"{key}={quoted}"]
+
+
+def dated(title: str) -> str:
+    """Returns the name of a run: title and time."""
+    return f"{title}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
+def writable(root: Path) -> Path:
+    """Returns the absolute path of a root, which exists then; a UserError if it is not writable."""
+    root = root.resolve()
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        (root / ".lock").touch()
+    except OSError as error:
+        raise UserError(f"cannot write to {root}: {error.strerror}; give another --root") from None
+    return root
+
+
+def params_of(settings: Settings, steps: Iterable[str]) -> dict[str, Any]:
+    """Returns all settings of the steps, with names `step.setting`."""
+    values = settings.model_dump(mode="json")
+    return {f"{step}.{name}": value for step in steps for name, value in values[step].items()}

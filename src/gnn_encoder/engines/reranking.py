@@ -1,0 +1,74 @@
+"""`gnn-encoder rerank` on this machine: check settings, run the pipeline, link the bundle with the best re-ranker."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from gnn_encoder.artifacts.finished_run import BUNDLE
+from gnn_encoder.engines.latest import linked
+from gnn_encoder.engines.local import calls_of
+from gnn_encoder.engines.local_run import Outcome, run_calls
+from gnn_encoder.engines.pipelines import check_nodes, dataset_override, dated, params_of, path_override, writable
+from gnn_encoder.engines.provenance import graph_arguments
+from gnn_encoder.engines.supervision import Show
+from gnn_encoder.flow.graph import Given, Graph
+from gnn_encoder.models.check import check_models
+from gnn_encoder.pipelines.rerank import rerank as rerank_graph
+from gnn_encoder.pipelines.rerank import studied_systems
+from gnn_encoder.settings.pipeline import PIPELINES, Settings
+from gnn_encoder.settings.presets import load_settings
+from gnn_encoder.settings.reranking_systems import system_names
+from gnn_encoder.storage import local_folder
+
+
+def rerank(
+    preset: str,
+    dataset: str | None,
+    overrides: Iterable[str],
+    systems: Sequence[str],
+    first_stage: str | None,
+    root: Path,
+    show: Show,
+    study: str = "",
+) -> Outcome:
+    """Runs the re-ranking pipeline for some systems; the last one is the one in the headline.
+
+    If the first stage is a bundle, `latest/bundle` is then that bundle with the best re-ranker. The other links stay.
+    With `study`, it runs for the systems of one of `RERANKING_STUDIES`, and reports the study.
+    """
+    settings, graph = reranking(preset, dataset, overrides, systems, first_stage, study)
+    root = writable(root)
+    check_models(graph.nodes)
+    names = ",".join(settings.compare_rerankers.systems)
+    params = {"preset": preset, "systems": names, **params_of(settings, (*PIPELINES["rerank"], "evaluate"))}
+    name = dated(f"{study or 'rerank'}-{Path(preset).stem}")
+    outcome = run_calls(calls_of(graph, graph_arguments(graph)), root, name, params, show)
+    if outcome.status == "FINISHED" and BUNDLE in outcome.outputs:
+        outcome.outputs[BUNDLE] = linked(root, BUNDLE, outcome.outputs[BUNDLE])
+    return outcome
+
+
+def reranking(
+    preset: str,
+    dataset: str | None,
+    overrides: Iterable[str],
+    systems: Sequence[str],
+    first_stage: str | None,
+    study: str = "",
+) -> tuple[Settings, Graph]:
+    """Returns the settings and the graph of `rerank`."""
+    settings = reranking_settings(preset, dataset, overrides, first_stage)
+    names = studied_systems(settings, study) if study else system_names(systems)
+    settings = settings.model_copy(
+        update={"compare_rerankers": settings.compare_rerankers.model_copy(update={"systems": tuple(names)})}
+    )
+    bundle = settings.first_stage.bundle
+    first_stage_bundle = Given(str(local_folder(bundle, indexed=False).resolve())) if bundle else None
+    graph = rerank_graph(settings, names, study, first_stage_bundle)
+    check_nodes(graph)
+    return settings, graph
+
+
+def reranking_settings(preset: str, dataset: str | None, overrides: Iterable[str], first_stage: str | None) -> Settings:
+    """Returns the settings of a re-ranking pipeline."""
+    options = [*dataset_override(dataset), *path_override("first_stage.source", first_stage)]
+    return load_settings(preset, [*overrides, *options])

@@ -1,0 +1,285 @@
+"""What `gnn-encoder prune` keeps and deletes: in roots of real runs, and in ones that are written by hand."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import tiny_pipeline
+from command_line import call
+
+from gnn_encoder.artifacts.folder import Artifact, Draft, drafting, read_manifest
+from gnn_encoder.engines import lifeline
+from gnn_encoder.engines.local_run import run_calls
+from gnn_encoder.engines.processes import FORK_AFTER
+from gnn_encoder.engines.prune import CHECKPOINTS, FETCHED, OUTPUTS, PARTS, remove, unneeded
+from gnn_encoder.engines.supervision import Event
+from gnn_encoder.machine.disk import freed
+from gnn_encoder.promotion.registry import open_registry
+from gnn_encoder.storage import CACHE
+from gnn_encoder.tracking.mlflow_runs import create_run, experiment_id, reaching
+from gnn_encoder.tracking.pipeline_run import own_store
+
+
+class Data(Artifact):
+    schema = "dataset"
+
+
+class Root:
+    """A root with artifacts and logs as runs write them."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        (path / "logs").mkdir(parents=True)
+        (path / ".lock").touch()
+        self.time = 0.0
+
+    def draft(self, place: str) -> Draft:
+        return Draft(self.path / "pipeline" / place, "dataset")
+
+    def artifact(self, place: str, text: str = "words") -> Path:
+        with drafting(self.path / "pipeline" / place, "dataset") as draft:
+            (draft / "words.txt").write_text(text)
+        return draft.target
+
+    def log(self, name: str, *outputs: Path) -> None:
+        """Writes the events of a run with these outputs, after the runs before."""
+        self.time += 1
+        event = {"step": "s", "event": "outputs", "time": self.time, "outputs": {str(i): str(path) for i, path in
+                 enumerate(outputs)}}  # fmt: skip
+        (self.path / "logs" / f"{name}.events.jsonl").write_text(json.dumps(event) + "\n{cut")
+
+    def found(self, keep: int = 0) -> dict[str, set[str]]:
+        """Kind → what is not needed, by path in the root or in the cache."""
+        found: dict[str, set[str]] = {}
+        for each in unneeded(self.path, keep):
+            top = self.path if each.path.is_relative_to(self.path) else self.path.parent
+            found.setdefault(each.kind, set()).add(str(each.path.relative_to(top)).removeprefix("pipeline/"))
+        return found
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    monkeypatch.setenv(FORK_AFTER, "never")
+    monkeypatch.setenv(CACHE, str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Root:
+    return Root(tmp_path / "root")
+
+
+@pytest.mark.slow
+def test_what_was_pruned_is_made_again_and_what_was_kept_is_reused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "root"
+
+    def run(name: str, dataset: str, code: str = "1") -> tuple[dict[str, Path], list[str]]:
+        events: list[Event] = []
+        outcome = run_calls(tiny_pipeline.calls(code, dataset=dataset), root, name, {}, events.extend)
+        assert outcome.status == "FINISHED", outcome.message
+        return outcome.outputs, [each["event"] for each in events if each["event"] in ("cached", "starting")]
+
+    def prune(*more: str) -> str:
+        assert call(monkeypatch, "prune", "--root", str(root), *more) == 0
+        return capsys.readouterr().out
+
+    root.mkdir()
+    first, _ = run("first", "old")
+    second, _ = run("second", "new")
+    third, how = run("third", "new", code="2")  # other code that makes the same data: the ranking is reused
+    assert how == ["starting", "cached"] and third["bm25_run"] == second["bm25_run"]
+    before = sorted(root.rglob("*"))
+    shown = prune("--keep", "1")
+    assert "outputs of earlier runs 3" in " ".join(shown.split()) and f"prune --root {root} --keep 1 --delete" in shown
+    assert sorted(root.rglob("*")) == before, "without --delete nothing is deleted"
+    assert "deleted" in prune("--keep", "1", "--delete")
+    assert not any(path.exists() for path in (first["dataset"], first["bm25_run"], second["dataset"]))
+    assert not first["dataset"].parents[1].exists() and second["bm25_run"].is_dir(), "no empty folders stay"
+    assert "everything is needed" in prune("--keep", "1", "--delete")
+    assert run("again", "new", code="2") == (third, ["cached", "cached"])
+    made, how = run("old again", "old")
+    assert how == ["starting", "starting"]
+    assert (made["bm25_run"] / "run.txt").read_text() == "OLD"
+
+
+def test_the_newest_runs_are_kept_with_what_they_reused(root: Root) -> None:
+    one, two, three = (root.artifact(f"r/{name}/dataset", name) for name in ("one", "two", "three"))
+    root.log("a", one, two)
+    root.log("b", one)
+    root.log("c", three)
+    (root.path / "logs" / "began.events.jsonl").touch()  # without outputs it needs nothing
+    assert root.found(3) == {}
+    assert root.found(2) == {OUTPUTS: {"r/two/dataset"}}
+    assert root.found(1) == {OUTPUTS: {"r/one/dataset", "r/two/dataset"}}
+
+
+def test_links_and_what_a_kept_artifact_links_to_are_kept(root: Root) -> None:
+    for name in ("latest", "own", "named", "shared", "free"):
+        root.artifact(f"r/{name}/dataset", name)
+    for name, of, how in (("by_name", "named", Draft.link), ("by_inode", "shared", Draft.share)):
+        draft = root.draft(f"r/{name}/dataset")
+        how(draft, Data.read(root.path / f"pipeline/r/{of}/dataset"), "words.txt")
+        draft.finish()
+    every = {path.parent.name for path in root.path.glob("pipeline/r/*/dataset")}
+    assert {place.split("/")[1] for place in root.found()[OUTPUTS]} == every, "the control: nothing is linked"
+    for link in ("latest/dataset", "mine/best", "latest/.labels/0001/former", "latest/bundles/x"):
+        (root.path / link).parent.mkdir(parents=True, exist_ok=True)
+    (root.path / "latest" / "dataset").symlink_to(root.path / "pipeline/r/latest/dataset")
+    (root.path / "mine" / "best").symlink_to("../pipeline/r/own/dataset")
+    (root.path / "latest/.labels/0001/former").symlink_to(root.path / "pipeline/r/by_name/dataset")
+    (root.path / "latest/bundles/x").symlink_to(root.path / "pipeline/r/by_inode/dataset/words.txt")
+    assert root.found() == {OUTPUTS: {"r/free/dataset", "r/shared/dataset"}}
+    remove(unneeded(root.path, 0))
+    assert (root.path / "latest/bundles/x").read_text() == "shared", "the file stays under its other name"
+
+
+@pytest.mark.slow
+def test_the_bundles_of_registered_versions_are_kept(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    own, other, neither = (root.artifact(f"r/{name}/dataset") for name in ("own", "other", "neither"))
+    elsewhere = f"sqlite:///{root.path.parent / 'elsewhere.db'}"
+    for uri, name, path in ((own_store(root.path), "one", own), (elsewhere, "two", other)):
+        open_registry(uri, name).register(str(path), {}, {}, "")
+    assert root.found() == {OUTPUTS: {f"r/{path.parent.name}/dataset" for path in (other, neither)}}
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", elsewhere)
+    assert root.found() == {OUTPUTS: {"r/neither/dataset"}}
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    assert call(monkeypatch, "prune", "--root", str(root.path), "--keep", "0", "--delete") == 2
+    assert neither.is_dir(), "a store that does not answer may have registered it"
+
+
+def test_links_out_of_the_root_are_not_followed(root: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    outside = Root(tmp_path / "outside")
+    theirs = outside.artifact("r/step/dataset")
+    inside = root.artifact("r/step/dataset")
+    (inside / "folder").symlink_to(theirs)
+    (inside / "file").symlink_to(theirs / "words.txt")
+    (root.path / "pipeline" / "r" / "other").symlink_to(theirs.parent)
+    (root.path / "pipeline" / "other").symlink_to(theirs.parents[1])
+    (outside.path / "pipeline" / "r" / ".x.partial-1").mkdir()
+    (root.path / "tmp").mkdir()
+    (root.path / "tmp" / "link").symlink_to(theirs)
+    (root.path / "checkpoints").symlink_to(outside.path / "checkpoints")
+    checkpoint = outside.path / "checkpoints" / f"train-{'0' * 20}"
+    checkpoint.mkdir(parents=True)
+    assert root.found() == {OUTPUTS: {"r/step/dataset"}, PARTS: {"tmp/link"}}
+    before = sorted(outside.path.rglob("*"))
+    assert call(monkeypatch, "prune", "--root", str(root.path), "--keep", "0", "--delete") == 0
+    assert not inside.exists() and not (root.path / "tmp" / "link").is_symlink()
+    assert sorted(outside.path.rglob("*")) == before and (theirs / "words.txt").read_text() == "words"
+    shutil.rmtree(root.path / "pipeline")
+    (root.path / "pipeline").symlink_to(outside.path / "pipeline")
+    assert root.found() == {}, "nor is the folder of all outputs"
+
+
+@pytest.mark.parametrize("lock", [".lock", lifeline.STEPS_FILE])
+def test_the_root_of_an_active_run_is_refused(
+    root: Root, lock: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    artifact = root.artifact("r/step/dataset")
+    monkeypatch.setattr(lifeline, "GRACE_SECONDS", 0.0)
+    command = ("prune", "--root", str(root.path), "--keep", "0", "--delete")
+    with lifeline._lock(root.path / lock, 0.0):
+        assert call(monkeypatch, *command) == 2
+    assert "another run is going on" in capsys.readouterr().err
+    assert artifact.is_dir()
+    assert call(monkeypatch, *command) == 0 and not artifact.exists(), "the control"
+
+
+def test_a_folder_without_runs_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(monkeypatch, "prune", "--root", str(tmp_path)) == 2
+    assert f"no runs under {tmp_path}" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def runs_of(root: Root) -> Iterator[tuple[Root, object]]:
+    """A root, and a function that writes a run into its MLflow store."""
+    with reaching(own_store(root.path)) as client:
+
+        def write(name: str, status: str, **tags: str) -> None:
+            run = create_run(client, experiment_id(client), name)
+            for tag, value in tags.items():
+                client.set_tag(run, tag, value)
+            client.set_terminated(run, status)
+
+        yield root, write
+
+
+def test_checkpoints_are_kept_while_a_kept_run_can_go_on_from_them(runs_of: tuple[Root, object]) -> None:
+    root, write = runs_of
+    assert callable(write)
+    artifact = root.artifact("r/step/dataset")
+    for key in "abc":
+        (root.path / "checkpoints" / f"train_gnn-{key * 20}").mkdir(parents=True)
+    (root.path / "checkpoints" / "my-notes").mkdir()
+    write("train_gnn", "FINISHED", key="a" * 64)
+    write("train_gnn", "FAILED", key="b" * 64)
+    root.log("done", artifact)
+    root.log("killed", artifact)
+    write("done", "FINISHED")
+    write("killed", "KILLED")
+    of_a = f"checkpoints/train_gnn-{'a' * 20}"
+    assert root.found(2) == {CHECKPOINTS: {of_a}}
+    root.log("done", artifact)  # is the newest now
+    assert root.found(1)[CHECKPOINTS] == {of_a.replace("a" * 20, key * 20) for key in "abc"}
+
+
+def test_parts_of_killed_attempts_and_an_interrupted_deletion(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    artifact = root.artifact("r/step/dataset")
+    for place in ("pipeline/r/step/.run.partial-7/.x.partial-8", "tokens/.partial-x", "tmp/killed"):
+        (root.path / place).mkdir(parents=True)
+    parts = {"r/step/.run.partial-7", "r/step/.run.partial-7/.x.partial-8", "tokens/.partial-x", "tmp/killed"}
+    assert root.found() == {OUTPUTS: {"r/step/dataset"}, PARTS: parts}
+    command, real = ("prune", "--root", str(root.path), "--keep", "0", "--delete"), shutil.rmtree
+
+    def rmtree(path: Path) -> None:
+        raise OSError(5, "Input/output error", str(path))
+
+    monkeypatch.setattr(shutil, "rmtree", rmtree)
+    assert call(monkeypatch, *command) == 2
+    assert not artifact.exists(), "it is no artifact any more"
+    monkeypatch.setattr(shutil, "rmtree", real)
+    assert OUTPUTS not in root.found()
+    assert call(monkeypatch, *command) == 0
+    assert root.found() == {} and not list(root.path.glob("pipeline/r/step/.*partial*"))
+
+
+@pytest.mark.slow
+def test_fetched_bundles_without_an_alias_are_found(root: Root, tmp_path: Path) -> None:
+    def fetched(number: int, schema: str) -> str:
+        with drafting(tmp_path / "cache" / f"{number:032x}", schema) as draft:
+            (draft / "words.txt").write_text(str(number))
+        return read_manifest(draft.target).digest
+
+    champion, _, _ = fetched(1, "bundle"), fetched(2, "bundle"), fetched(3, "dataset")
+    (tmp_path / "cache" / "mine").mkdir()
+    places = {number: f"cache/{number:032x}" for number in (1, 2)}
+    assert root.found() == {FETCHED: {places[1], places[2]}}
+    models = open_registry(own_store(root.path), "model")
+    models.register("s3://bucket/champion", {"digest": champion}, {}, "")
+    assert root.found() == {FETCHED: {places[1], places[2]}}, "a version without an alias is fetched again if needed"
+    models.promote("1")
+    assert root.found() == {FETCHED: {places[2]}}
+    models.register("s3://bucket/old", {}, {}, "")
+    models.promote("2")
+    assert root.found() == {}, "a version of which no digest is known may be any of them"
+
+
+def test_freed_space_is_counted_by_inode(tmp_path: Path) -> None:
+    for name in ("one", "two", "three"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "one" / "large").write_bytes(bytes(2**20))
+    alone, small = freed([tmp_path / "one", tmp_path / "three"])
+    assert 2**20 <= alone < 2**20 + 2**16 > small
+    (tmp_path / "two" / "same").hardlink_to(tmp_path / "one" / "large")
+    assert freed([tmp_path / "one"])[0] < 2**16, "the file stays under its other name"
+    assert freed([tmp_path / "one", tmp_path / "two"]) == [alone, small]
+    (tmp_path / "three" / "link").symlink_to(tmp_path / "one" / "large")
+    assert freed([tmp_path / "three"])[0] < 2**16

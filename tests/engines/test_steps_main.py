@@ -1,0 +1,116 @@
+"""A step's command: the paths that it makes of the addresses in an executor input, whoever wrote it."""
+
+import json
+import sys
+from functools import wraps
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gnn_encoder.engines.local import Call, calls_of, executor_input
+from gnn_encoder.flow.arguments import StepArguments
+from gnn_encoder.flow.graph import Given, Graph
+from gnn_encoder.settings.outcome import Evaluate
+from gnn_encoder.steps.__main__ import main
+
+
+def declaration(
+    context: Any, settings: Any, dataset: Path, runs: list[Path], run: Any, table: Any, bundle: Path | None = None
+) -> None:
+    """The signature of a step with all kinds of inputs, and two outputs."""
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[SimpleNamespace]:
+    """The calls of `outside:gather`, a step of another package."""
+    made: list[SimpleNamespace] = []
+
+    @wraps(declaration)
+    def gather(arguments: str, addresses: dict[str, str], tags: dict[str, str], **paths: Any) -> None:
+        made.append(SimpleNamespace(arguments=json.loads(arguments), addresses=addresses, paths=paths))
+
+    outside = ModuleType("outside")
+    outside.gather = gather  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "outside", outside)
+    return made
+
+
+def command(given: dict[str, list[str]], made: dict[str, str], **arguments: Any) -> list[str]:
+    """The command of a step with addresses of its inputs and outputs, as KFP's launcher completes it."""
+    artifacts = {name: {"artifacts": [{"uri": uri} for uri in uris]} for name, uris in given.items()}
+    outputs = {name: {"artifacts": [{"uri": uri}]} for name, uri in made.items()}
+    text = json.dumps(
+        {
+            "inputs": {"parameterValues": {"arguments": json.dumps(arguments)}, "artifacts": artifacts},
+            "outputs": {"artifacts": outputs},
+        }
+    )
+    return ["outside:gather", "--executor_input", text]
+
+
+OUTPUTS = {"run": "/root/run", "table": "/root/table"}
+
+
+@pytest.mark.parametrize(
+    ("runs", "paths"),
+    [
+        ({"runs": ["/b", "/a", "/c"]}, ["/b", "/a", "/c"]),
+        ({"runs_0": ["/b"], "runs_2": ["/c"], "runs_1": ["/a"]}, ["/b", "/a", "/c"]),
+        ({f"runs_{i}": [f"/{i}"] for i in range(12)}, [f"/{i}" for i in range(12)]),
+        ({"runs_0": ["/a"], "runs_2": ["/not the next"]}, ["/a"]),
+        ({}, []),
+    ],
+)
+def test_a_list_is_one_list_or_has_numbered_names(
+    runs: dict[str, list[str]], paths: list[str], calls: list[SimpleNamespace]
+) -> None:
+    main(command({"dataset": ["/data"], **runs}, OUTPUTS, label="A"))
+    (call,) = calls
+    assert call.paths == {"dataset": "/data", "runs": paths, **OUTPUTS}, "an optional input may be absent"
+    assert call.addresses == {"dataset": "/data"} and call.arguments["label"] == "A"
+
+
+def test_an_optional_input_that_is_given_is_passed_on(calls: list[SimpleNamespace]) -> None:
+    main(command({"dataset": ["/data"], "bundle": ["/bundle"], "runs": ["/a"]}, OUTPUTS))
+    assert calls[0].paths["bundle"] == "/bundle" == calls[0].addresses["bundle"]
+
+
+@pytest.mark.parametrize(
+    ("uri", "path"),
+    [
+        ("s3://bucket/v2/run", "/s3/bucket/v2/run"),
+        ("minio://mlpipeline/v2/run", "/minio/mlpipeline/v2/run"),
+        ("gs://bucket/v2/run", "/gcs/bucket/v2/run"),
+    ],
+)
+def test_an_address_in_a_store_is_where_kfps_launcher_puts_it(
+    uri: str, path: str, calls: list[SimpleNamespace]
+) -> None:
+    from kfp.dsl import Artifact
+
+    assert Artifact(uri=uri).path == path
+    main(command({"dataset": [uri], "runs_0": [uri]}, {"run": f"{uri}/a", "table": f"{uri}/b"}))
+    (call,) = calls
+    assert call.paths == {"dataset": path, "runs": [path], "run": f"{path}/a", "table": f"{path}/b"}
+    assert call.addresses == {"dataset": uri}, "a registered bundle is named by its address, not by a pod's path"
+
+
+def test_the_local_engine_writes_what_the_command_reads(calls: list[SimpleNamespace]) -> None:
+    graph = Graph("one")
+    graph.add("evaluate", Evaluate(), dataset=Given("/data"), runs=[Given("/a"), Given("/b")])
+    (call,) = calls_of(graph, {"evaluate": StepArguments(settings={"depth": 7})})
+    assert (call.inputs, call.lists, call.outputs) == (
+        {"dataset": "/data", "runs": ["/a", "/b"]}, ("runs",), ("evaluation",)
+    )  # fmt: skip
+    again = Call(**json.loads(json.dumps(vars(call))))  # as the engine's process reads it
+    text = executor_input(again, {"dataset": ["/data"], "runs": ["/a", "/b"]}, OUTPUTS)
+    main(["outside:gather", "--executor_input", text])
+    assert calls[0].paths == {"dataset": "/data", "runs": ["/a", "/b"], **OUTPUTS}
+    assert calls[0].arguments["settings"] == {"depth": 7}
+
+
+def test_another_command_is_refused() -> None:
+    with pytest.raises(SystemExit, match="unknown option --input: give NAME --executor_input JSON"):
+        main(["ingest", "--input", "{}"])

@@ -1,0 +1,28 @@
+"""The settings with which an update makes a bundle's BM25 index again."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from bundles import fill_bundle
+
+from gnn_encoder.artifacts import Bundle, Dataset, drafting
+from gnn_encoder.artifacts.history import Record, write_history
+from gnn_encoder.engines.pipelines import _bm25_settings
+from gnn_encoder.models.dual_encoder import TextEncoder
+from gnn_encoder.retrieval.bm25 import Bm25
+from gnn_encoder.settings.bm25 import IndexBm25
+
+
+@pytest.mark.parametrize("step", ["index_bm25", "bm25_retrieve"])  # of today, and of a run of an earlier version
+@pytest.mark.parametrize("indexed", [True, False])
+def test_bm25_is_set_as_in_the_run(
+    step: str, indexed: bool, tiny_dataset: Dataset, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    kind = IndexBm25(k1=0.9, fields="separate")
+    encoder = TextEncoder.from_backbone(str(tiny_backbone), max_length=24)
+    with drafting(tmp_path / "bundle", "bundle") as draft:
+        index = Bm25.build(tiny_dataset.passages, kind) if indexed else None
+        fill_bundle(draft, np.ones((100, encoder.width), np.float32), tiny_dataset, encoder.save, bm25=index)
+        write_history(draft.path, {step: Record({**kind.model_dump(), "eval_depth": 1000})})
+    assert IndexBm25(**_bm25_settings(Bundle.read(tmp_path / "bundle"))) == kind

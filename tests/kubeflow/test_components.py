@@ -1,0 +1,129 @@
+"""Each step as a component of KFP: in a file, in `from components import`, and in somebody else's pipeline."""
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from command_line import call
+from kfp import compiler, components, dsl
+from kfp.dsl import Dataset, Input
+from kfp_api import check_pipeline
+
+from gnn_encoder import data
+from gnn_encoder.flow.arguments import task_name
+from gnn_encoder.flow.declared import declared, step_names
+from gnn_encoder.kubeflow.components import run_parameters, step_of_task
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The component files that the command writes."""
+    folder = tmp_path_factory.mktemp("components") / "of" / "steps"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("here"))
+        Path("c.yaml").write_text("images: {cpu: a, gpu: b}\nsteps: {train_gnn: {gpu: {}}}\n", "utf-8")
+        assert call(patch, "compile", "--components", str(folder), "--cluster", "c.yaml") == 0
+    return folder
+
+
+@pytest.mark.parametrize("name", step_names())
+def test_a_step_is_a_component_with_its_inputs_and_outputs(name: str, files: Path) -> None:
+    step, made = declared(name), components.load_component_from_file(str(files / f"{name}.yaml"))
+    inputs = made.component_spec.inputs
+    given = {key: each for key, each in inputs.items() if key not in ("arguments", "source", "seed", "label")}
+    assert {key: (each.is_artifact_list, each.optional) for key, each in given.items()} == {
+        key: (each.is_list, each.is_optional) for key, each in step.inputs.items()
+    }
+    assert {key for key in inputs if key not in given} == {"arguments", *run_parameters(step).values()}
+    assert all(inputs[key].optional for key in inputs if key not in given)
+    assert list(made.component_spec.outputs or {}) == list(step.outputs)
+    assert made.component_spec.implementation.container.image == ("b" if name == "train_gnn" else "a")
+    assert made.description == step.purpose
+    check_pipeline(yaml.safe_load((files / f"{name}.yaml").read_text("utf-8")))
+
+
+@dsl.component(base_image="python:3.11")
+def write_texts(texts: dsl.Output[Dataset]) -> None:
+    """A step of somebody else."""
+
+
+@dsl.component(base_image="python:3.11")
+def read_figures(evaluation: Input[dsl.Artifact]) -> None:
+    """Another."""
+
+
+def test_a_component_file_is_used_in_a_pipeline_of_somebody_else(files: Path, tmp_path: Path) -> None:
+    steps = {name: components.load_component_from_file(str(files / f"{name}.yaml")) for name in step_names()}
+
+    @dsl.pipeline(name="theirs")
+    def theirs(address: str, seed: str = "7") -> None:
+        texts = write_texts()
+        dataset = steps["ingest"](source=address, seed=seed).after(texts).outputs["dataset"]
+        index = steps["index_bm25"](dataset=dataset, arguments='{"settings": {"k1": 1.2}}')
+        with dsl.ParallelFor(['{"label": "a"}', '{"label": "b"}']) as arguments:
+            ranking = steps["bm25_retrieve"](dataset=dataset, bm25_index=index.output, arguments=arguments)
+        figures = steps["evaluate"](dataset=dataset, runs=dsl.Collected(ranking.output))
+        read_figures(evaluation=figures.output)
+
+    path = tmp_path / "theirs.yaml"
+    compiler.Compiler().compile(theirs, str(path))
+    spec = yaml.safe_load(path.read_text("utf-8"))
+    check_pipeline(spec)
+    tasks = spec["root"]["dag"]["tasks"]
+    assert tasks["ingest"]["inputs"]["parameters"]["source"] == {"componentInputParameter": "address"}
+    assert tasks["evaluate"]["inputs"]["artifacts"]["runs"]["taskOutputArtifact"]["producerTask"].startswith("for-loop")
+    container = spec["deploymentSpec"]["executors"]["exec-ingest"]["container"]
+    assert (container["image"], container["command"][-1]) == ("a", "ingest")
+
+
+def test_a_component_that_lacks_an_input_is_refused(files: Path) -> None:
+    index = components.load_component_from_file(str(files / "index_bm25.yaml"))
+
+    def lacking() -> None:
+        index()
+
+    with pytest.raises(TypeError, match="missing 1 required argument: dataset"):
+        dsl.pipeline(name="lacking")(lacking)
+
+
+def test_components_are_imported_by_name() -> None:
+    ours: Any = importlib.import_module("components")
+    assert ours.train_gnn.name == "train-gnn" and set(ours.__all__) == set(step_names())
+    assert set(ours.evaluate.component_spec.inputs) >= {"dataset", "runs", "arguments", "seed", "label"}
+    with pytest.raises(ImportError):
+        exec("from components import train_nothing", {})
+
+
+def test_a_package_or_components_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(data, "source_digest", lambda values: "1")
+    Path("c.yaml").write_text("images: {cpu: a}\n", "utf-8")
+    assert call(monkeypatch, "compile", "--cluster", "c.yaml") == 2
+    assert "give --preset for the package of a run, or --components DIR" in capsys.readouterr().err
+    compiled = ("compile", "--preset", "quickstart", "--cluster", "c.yaml")
+    assert call(monkeypatch, *compiled, "-o", "package.txt") == 2
+    assert "-o package.txt: the name of a package ends with .yaml" in capsys.readouterr().err
+    assert call(monkeypatch, *compiled, "-o", "package.yaml") == 0
+    assert capsys.readouterr().out == "wrote package.yaml\n"
+    component = components.load_component_from_file("package.yaml")
+    assert list(component.component_spec.inputs) == ["dataset", "label", "seed"]
+
+
+@pytest.mark.parametrize(
+    ("title", "task", "step"),
+    [
+        ("rank: Dual encoder", "rank-dual-encoder", "rank"),
+        ("rerank: 1 of 2", "rerank-1-of-2", "rerank"),
+        ("merge: encode_nodes", "merge-encode-nodes", "merge"),
+        ("train_reranker: SS-BERT(h)", "train-reranker-ss-bert-h", "train_reranker"),
+        ("evaluate", "evaluate", "evaluate"),
+        ("evaluate_passages: C", "evaluate-passages-c", "evaluate_passages"),
+    ],
+)
+def test_the_name_of_a_task_tells_its_step(title: str, task: str, step: str) -> None:
+    assert (task_name(title), step_of_task(task)) == (task, step)
+    assert step_of_task("importer") == step_of_task("for-loop-1") == step_of_task("rankings") == ""
