@@ -1,4 +1,7 @@
-"""Flowcharts of graphs: what is one box, which arrows are left out, and the README's picture."""
+"""Flowcharts of graphs: what is one box, which arrows are left out, and the README's picture.
+
+After a wanted change of the quickstart's graph: `python tests/flow/test_mermaid.py` writes the picture again.
+"""
 
 import re
 from collections.abc import Mapping
@@ -133,8 +136,12 @@ def pictures(text: str) -> list[str]:
 
 
 def test_the_readme_has_the_chart_of_the_quickstart() -> None:
-    assert pictures(README.read_text("utf-8")) == [mermaid(train(load_settings("quickstart")))], (
-        "put the output of `gnn-encoder run --preset quickstart --mermaid` into the README"
-    )
+    (picture,) = pictures(README.read_text("utf-8"))
+    assert picture == mermaid(train(load_settings("quickstart"))), f"python {Path(__file__).name} writes it into README"
     other: Mapping[str, Graph] = graphs()
     assert mermaid(other["tasks that share a step"]) != mermaid(other["train"]), "the control: settings change charts"
+
+
+if __name__ == "__main__":
+    text = README.read_text("utf-8")
+    README.write_text(text.replace(pictures(text)[0], mermaid(train(load_settings("quickstart")))), "utf-8")

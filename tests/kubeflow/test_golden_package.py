@@ -1,6 +1,6 @@
 """The package of a graph of three nodes, as a file to read: what becomes of nodes, lists, labels and needs.
 
-After a wanted change: `PYTHONPATH=src python tests/kubeflow/test_golden_package.py` writes the file again.
+After a wanted change: `.venv/bin/python tests/kubeflow/test_golden_package.py` writes the file again.
 """
 
 from pathlib import Path

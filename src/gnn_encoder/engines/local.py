@@ -34,7 +34,7 @@ CACHE = ".cache"
 INGEST = "ingest"
 OF_ORIGIN = (
     "merge", "choose_graph", "rank", "fuse", "evaluate", "recommend", "choose_bundle", "measure_latency", "report",
-    "compare_variants", "compare_rerankers", "bundle_reranker",
+    "try_variant", "compare_variants", "choose_reranker", "compare_rerankers", "bundle_reranker",
 )  # fmt: skip
 """Steps that read how their inputs were made, or pass it on: the history, or the settings and inputs in the manifest.
 Two indexes with the same hits make the same run, but the page, the README and the check of `choose_bundle` name one of

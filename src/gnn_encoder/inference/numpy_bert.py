@@ -25,6 +25,13 @@ erf: Callable[[np.ndarray], np.ndarray] = np.frompyfunc(math.erf, 1, 1)
 """Elementwise, on float64 objects: a query has few tokens, and SciPy takes 0.3 s to import."""
 
 
+POOLED: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "cls": lambda hidden: np.asarray(hidden[0]),
+    "mean": lambda hidden: np.asarray(hidden.mean(axis=0)),
+}
+"""Pooling → a text's vector [d] from its tokens' vectors [l, d], as in `models.dual_encoder`."""
+
+
 class Bert:
     """A BERT (Devlin et al., 2019) with its pooling and its tokenizer."""
 
@@ -33,7 +40,8 @@ class Bert:
         """Reads the BERT in a folder of `TextEncoder.save`; None for another encoder. Errors as `read_config`."""
         config = read_config(str(folder))
         is_bert = BERT.items() <= config.items() and (folder / TOKENIZER).is_file()
-        return cls(folder, config) if is_bert else None
+        bert = cls(folder, config) if is_bert else None
+        return bert if bert and bert._layout["pooling"] in POOLED else None
 
     def __init__(self, folder: Path, config: dict[str, Any]) -> None:
         self.width: int = config["hidden_size"]
@@ -51,7 +59,7 @@ class Bert:
             hidden = self._hidden(np.array(self._tokenizer.encode(question).ids))
         except (KeyError, IndexError, ValueError) as error:
             raise UserError(f"{self._folder}: its weights do not fit its config.json ({error})") from None
-        vector = hidden[0] if self._layout["pooling"] == "cls" else hidden.mean(axis=0)
+        vector = POOLED[self._layout["pooling"]](hidden)
         if self._layout["normalize"]:
             vector = vector / max(np.linalg.norm(vector), 1e-12)
         return np.asarray(vector[None], np.float32)

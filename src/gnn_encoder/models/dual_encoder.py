@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,8 @@ class TextEncoder(nn.Module):
 
     def __init__(self, backbone: Any, tokenizer: Any, pooling: Pooling, normalize: bool, max_length: int) -> None:
         super().__init__()
+        if pooling not in get_args(Pooling):
+            raise ValueError(f"no pooling {pooling!r}")
         self.backbone, self.tokenizer = backbone, tokenizer
         self.pooling: Pooling = pooling
         self.normalize = normalize

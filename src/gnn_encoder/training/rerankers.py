@@ -27,7 +27,7 @@ from gnn_encoder.models.late_interaction import LateInteraction, LateInteraction
 from gnn_encoder.models.word_models import Knrm, QaLstm, WordDmn, WordModel
 from gnn_encoder.settings.foundation import TrainCrossEncoder
 from gnn_encoder.settings.reranking import TrainReranker
-from gnn_encoder.settings.reranking_systems import WORD_KINDS
+from gnn_encoder.settings.reranking_systems import PAIR_KINDS, WORD_KINDS
 from gnn_encoder.training.embed import passes
 from gnn_encoder.training.loop import parameter_groups
 from gnn_encoder.training.pairs import PairBatch
@@ -96,7 +96,11 @@ def new_reranker(
         return _on_words(settings, data, passages, generated)
     if settings.kind == "bert_dmn":
         return _bert_dmn(settings, data, passages, generated)
-    return (_colbert if settings.kind == "colbert" else cross_encoder)(settings, data, generated)
+    if settings.kind == "colbert":
+        return _colbert(settings, data, generated)
+    if settings.kind in PAIR_KINDS:
+        return cross_encoder(settings, data, generated)
+    raise ValueError(f"nothing trains a re-ranker of the kind {settings.kind}")
 
 
 def cross_encoder(
