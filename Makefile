@@ -13,16 +13,18 @@ run: $(INSTALLED)
 test: $(INSTALLED)
 	$(MAKE) -j 2 lint suite
 
-# Several processes with one thread each, because tests start steps as processes, and threads do not speed up imports.
-# The longest files come first (tests/conftest.py), so that no core waits for a long file at the end.
-BESIDE := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+# Several processes with one thread each, because tests start steps as processes, and threads do not speed up imports;
+# one more than there are cores, because some tests wait for servers and locks. The longest files come first
+# (tests/conftest.py), so that no core waits for a long file at the end.
+WORKERS := $(shell $(PYTHON) -c "import os; print(min(4, (os.cpu_count() or 1) + 1))")
+BESIDE := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 suite: $(INSTALLED)
 	$(BESIDE)
 
 test-slow: $(INSTALLED)
 	$(BESIDE) -m slow
 
-# Whole runs must reach the figures in tests/effectiveness/. DATA=FOLDER: of the sets with a BEIR folder in it, too.
+# Whole runs must reach the figures in tests/effectiveness/, also of the sets in DATA=FOLDER, and survive kill -9.
 test-effectiveness: $(INSTALLED)
 	DATA="$(DATA)" $(BIN)/python -m pytest -m effectiveness -rs
 

@@ -81,6 +81,7 @@ def test_links_between_the_pages_are_citations(dataset: Dataset) -> None:
     assert between == {(page, other) for page, other in written if page != other} and between
 
 
+@pytest.mark.slow
 def test_they_are_searched_and_explained(dataset: Dataset, tiny_backbone: Path, tmp_path: Path) -> None:
     models = write_models(tmp_path / "models", tiny_backbone)
     made = encode(dataset.path, models, tmp_path / "made")

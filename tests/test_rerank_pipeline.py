@@ -105,6 +105,7 @@ def test_every_kind_is_trained_ranked_and_compared(
     assert list(again["results"]["test"]) == ["BM25", "ColBERT, distilled"]
 
 
+@pytest.mark.slow
 def test_two_kinds_are_trained_ranked_and_compared(
     trained: Trained, same: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from gnn_encoder.artifacts import Report
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.effectiveness, pytest.mark.timeout(3600)]
 
 SETTINGS = [
     "ingest.max_passages=250", "train_query_generator.max_pairs=40", "generate_queries.max_passages=20",

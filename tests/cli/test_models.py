@@ -54,6 +54,7 @@ def test_versions_are_listed_and_shown(
     assert re.search(rf"^bundle +{root}/bundle-2$", shown, re.M) and shown.endswith("# The card\n")
 
 
+@pytest.mark.slow
 def test_after_a_rollback_search_answers_with_the_former_model(
     root: Path, tiny_dataset: Dataset, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -74,6 +74,7 @@ def tracked(root: Path, name: str) -> dict[str, Any]:
     return {run.info.run_name: run for run in [parent, *children]}
 
 
+@pytest.mark.slow
 def test_steps_run_then_are_reused_then_recomputed_where_corrupt(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     outcome, heard = go(root, "first", dataset="some words")
     assert outcome.exit_code == 0

@@ -208,6 +208,7 @@ def test_a_trainjob_of_an_earlier_attempt_is_deleted_first(api: KubernetesApi) -
     assert set(api.jobs) == {"other", "others"} and api.deleted[0] == "old"
 
 
+@pytest.mark.slow
 def test_pods_of_an_earlier_attempt_do_not_join(api: KubernetesApi, monkeypatch: pytest.MonkeyPatch) -> None:
     old = {"metadata": {"name": "old", "labels": {TRAINING: "k" * 20, "pipeline/runid": "run-0"}}}
     api.jobs["old"], api.pods["old"] = old, [{"metadata": {"name": "pod"}}]
@@ -289,6 +290,7 @@ def test_the_address_of_a_training_is_of_its_run(api: KubernetesApi) -> None:
     assert own_run("train_gnn") == "b1"
 
 
+@pytest.mark.slow
 def test_a_hand_over_that_cannot_be_deleted_ends_no_step(
     api: KubernetesApi, store: SlowStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
@@ -334,6 +336,7 @@ def without_an_answer(api: KubernetesApi, seconds: float) -> Iterator[None]:
     thread.join()
 
 
+@pytest.mark.slow
 def test_an_api_that_does_not_answer_for_long_ends_the_step(
     api: KubernetesApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -342,6 +345,7 @@ def test_an_api_that_does_not_answer_for_long_ends_the_step(
         follow(TRAINED)
 
 
+@pytest.mark.slow
 def test_an_api_that_does_not_answer_says_nothing_about_pods(
     api: KubernetesApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:

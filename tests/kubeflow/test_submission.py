@@ -138,6 +138,7 @@ def test_a_run_that_fails(cluster: Cluster, server: KfpServer, capsys: pytest.Ca
     assert shown.err.startswith("error: train-gnn failed; ") and "##" not in shown.out
 
 
+@pytest.mark.slow
 def test_a_run_that_registers_nothing_new(
     cluster: Cluster, server: KfpServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -147,6 +148,7 @@ def test_a_run_that_registers_nothing_new(
     assert f"no new version of gnn-encoder is in {cluster.uri}: KFP reused" in told and told.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_decision_that_was_not_logged(
     cluster: Cluster, server: KfpServer, capsys: pytest.CaptureFixture[str]
 ) -> None:

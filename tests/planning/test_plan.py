@@ -175,6 +175,7 @@ def test_unlikely_rates_are_measured_again(
     assert not list(left) and capsys.readouterr().err.count("measured again") == said
 
 
+@pytest.mark.slow
 def test_a_plan_is_kept_for_the_next_start(
     tmp_path: Path, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

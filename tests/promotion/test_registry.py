@@ -82,6 +82,7 @@ def test_only_the_first_of_several_moves_counts(uri: str) -> None:
     assert models.promote("1", models.aliases()), "the control"
 
 
+@pytest.mark.slow
 def test_moves_by_hand_all_count_one_after_the_other(uri: str) -> None:
     models = with_versions(uri, "busy", 4)
     with ThreadPoolExecutor(4) as threads:

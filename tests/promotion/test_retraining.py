@@ -55,6 +55,7 @@ def root(
     return Root(tmp_path, tiny_dataset, tiny_backbone, tiny_seq2seq)
 
 
+@pytest.mark.slow
 def test_it_trains_unless_the_champion_or_the_newest_is_of_the_same(root: Root) -> None:
     first = root.plan()
     assert first.same is None and first.news == "no version of gnn-encoder is registered yet"

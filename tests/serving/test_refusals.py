@@ -85,6 +85,7 @@ def test_bodies_have_limits(server: Server) -> None:
     assert server.send("GET", "/search")[0] == 405 and server.send("GET", "/nothing")[0] == 404
 
 
+@pytest.mark.slow
 def test_a_thousand_malformed_requests(server: Server) -> None:
     """Whatever is sent, the answer is a refusal in one line, and the server is well afterwards."""
     chance = random.Random(0)

@@ -33,6 +33,7 @@ def damaged(bundle: Bundle, some: Any = None, done: Any = None) -> Iterator[Bloc
         yield Damaged(block.passages, block.parts, vectors)
 
 
+@pytest.mark.slow
 def test_another_vector_is_found(
     engine: Engine, former: Bundle, later: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,6 +41,7 @@ def test_without_tracking_it_decides_and_registers_nothing(gate: Gate, monkeypat
     assert headline.startswith(expected)
 
 
+@pytest.mark.slow
 def test_the_alias_moves_only_on_promote(gate: Gate) -> None:
     assert gate.decided("first", 8)["decision"] == "promote"
     assert gate.aliases() == {CHAMPION: "1"}

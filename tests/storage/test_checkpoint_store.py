@@ -159,6 +159,7 @@ def test_only_what_changed_is_sent_and_what_is_superseded_goes(
     assert not store.objects
 
 
+@pytest.mark.slow
 def test_a_send_that_is_cut_off_leaves_the_state_before(
     store: SlowStore, machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -264,6 +265,7 @@ def test_how_far_a_state_is(tmp_path: Path) -> None:
     assert checkpoint.steps_done(checkpoints.folder) == 7
 
 
+@pytest.mark.slow
 def test_a_process_whose_place_was_taken_does_not_remove_a_later_state(
     store: SlowStore, machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -122,6 +122,7 @@ def test_a_server_whose_certificate_a_private_authority_signed(
         assert server.problems == [] and len(server.runs) == 1
 
 
+@pytest.mark.slow
 def test_several_users_want_a_namespace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

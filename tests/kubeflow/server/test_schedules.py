@@ -54,6 +54,7 @@ def test_what_is_sent(
     assert sent["runtime_config"] == once["runtime_config"]
 
 
+@pytest.mark.slow
 def test_options(server: KfpServer, monkeypatch: pytest.MonkeyPatch) -> None:
     more = ("--every", "1d12h", "--name", "Nightly: ü", "--at-once", "3", "--catch-up")
     assert schedule(monkeypatch, server.url, "add", *more) == 0
@@ -131,6 +132,7 @@ def test_a_name_is_taken_once(
     assert len(server.schedules) == 2
 
 
+@pytest.mark.slow
 def test_several_users(monkeypatch: pytest.MonkeyPatch) -> None:
     with KfpServer(multi_user=True) as server:
         assert schedule(monkeypatch, server.url, "add", "--every", "24h", "--cluster", str(EXAMPLE)) == 0

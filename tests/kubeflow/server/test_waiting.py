@@ -138,6 +138,7 @@ def test_hashes_are_those_that_argo_gives() -> None:
     assert node_hash("foobar") == 0xBF9CF968  # of FNV's published vectors
 
 
+@pytest.mark.slow
 def test_a_driver_that_fails(
     server: KfpServer, cluster: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -155,6 +156,7 @@ def test_a_driver_that_fails(
         assert f"kubectl logs -n kubeflow {pod} -c main" in shown.err
 
 
+@pytest.mark.slow
 def test_the_namespace_and_a_pod_that_cannot_be_told(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
