@@ -8,6 +8,7 @@ from gnn_encoder.pipelines.foundation import Foundation, lay_foundation, with_ea
 from gnn_encoder.settings import graph as graphs
 from gnn_encoder.settings import outcome
 from gnn_encoder.settings.pipeline import Settings, choice
+from gnn_encoder.settings.shared import Speed
 from gnn_encoder.settings.systems import (
     CONVERGED,
     CROSS_ENCODER,
@@ -18,6 +19,7 @@ from gnn_encoder.settings.systems import (
     LEXICAL,
     SYSTEMS,
     UNTRAINED,
+    fusion_systems,
     label_systems,
 )
 
@@ -32,7 +34,7 @@ def train(settings: Settings) -> Graph:
     bundled: dict[str, Artifact | None] = {"dataset": base.dataset, "bm25_index": bm25_index}
 
     # What labels give without training: labelled training queries lift their passages.
-    bundles = bundles_without_training(flow, settings, bm25_index=bm25_index, **inputs)
+    bundles = bundles_without_training(flow, settings, settings.build_graph.speed, bm25_index=bm25_index, **inputs)
 
     # The graph and the training that are best with frozen encoders, if the settings name several.
     trained_on = {"training_set": base.training_set, **inputs, "graph": base.graph}
@@ -122,18 +124,33 @@ def train(settings: Settings) -> Graph:
     return with_early_refusals(flow, *tried.tried)
 
 
-def bundles_without_training(flow: Graph, settings: Settings, /, **inputs: Artifact | None) -> dict[str, Output]:
-    """Adds the bundles of the systems that change what M_de finds and train nothing; returns them by system."""
+def bundles_without_training(
+    flow: Graph, settings: Settings, speed: Speed, /, **inputs: Artifact | None
+) -> dict[str, Output]:
+    """Adds the bundles of the systems that change what an encoder finds and train nothing; returns them by system.
+
+    speed: of the step that encoded the queries, for labels that are added later.
+    """
     label_settings = settings.encode_with_labels.model_copy(
-        update={**_bundled(settings), **settings.build_graph.speed, "measure": settings.evaluate.measures[0]}
+        update={**_bundled(settings), **speed, "measure": settings.evaluate.measures[0]}
     )
-    return {
+    bundles = {
         system: flow.add(
             "encode_with_labels", label_settings.model_copy(update={"kind": kind, "kinds": (kind,)}), system, **inputs
         ).output
         for kind, system in label_systems().items()
         if kind in label_settings.kinds
     }
+    fusion = settings.fuse_parts.model_copy(update={**_bundled(settings), **speed})
+    if not inputs["bm25_index"] or not fusion.kinds:
+        return bundles
+    read = ("dataset", "passage_vectors", "bm25_index")
+    parts = flow.add("make_parts", settings.make_parts, **{name: inputs[name] for name in read}).output
+    for kind, system in fusion_systems().items():
+        if kind in fusion.kinds:
+            one = fusion.model_copy(update={"kind": kind, "kinds": (kind,)})
+            bundles[system] = flow.add("fuse_parts", one, system, parts=parts, **inputs).output
+    return bundles
 
 
 def encode_graph(

@@ -34,7 +34,9 @@ def update(settings: Settings, models: Mapping[str, Given]) -> Graph:
         "dual_encoder": models["dual_encoder"],
         "passage_vectors": built["passage_vectors"],
     }
-    bundles = list(bundles_without_training(flow, settings, bm25_index=bm25_index, **inputs).values())
+    bundles = list(
+        bundles_without_training(flow, settings, settings.build_graph.speed, bm25_index=bm25_index, **inputs).values()
+    )
     _, graph_bundle = encode_graph(
         flow,
         settings,

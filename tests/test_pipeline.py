@@ -33,7 +33,15 @@ from gnn_encoder.promotion.registry import CHAMPION, open_registry
 from gnn_encoder.retrieval.search import Searcher, fused_run
 from gnn_encoder.settings.pipeline import FOUNDATION
 from gnn_encoder.settings.studies import STUDIES
-from gnn_encoder.settings.systems import CONVERGED, DPR, GNN_ENCODER, QUERY_CLUSTERS, QUERY_MEMORY, label_systems
+from gnn_encoder.settings.systems import (
+    CONVERGED,
+    DPR,
+    GNN_ENCODER,
+    LEARNED_FUSION,
+    QUERY_CLUSTERS,
+    QUERY_MEMORY,
+    label_systems,
+)
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -88,6 +96,8 @@ def test_the_forecast_of_the_disk_is_what_the_run_took(trained: Trained) -> None
         for space in run_space(settings, DataSize.read(settings.ingest))
         if space.title not in (TOKEN_IDS, IN_MLFLOW)
     }
+    for title in ("make_parts", "fuse_parts: Learned fusion"):
+        assert 0 < real.pop(title)[0] < expected.pop(title), "tiny data have few candidates, and trees of few leaves"
     assert sum(expected.values()) == pytest.approx(sum(size for size, _ in real.values()), rel=0.15)
     trainings = ("train_dpr", "train_cross_encoder", "train_gnn")
     for step in (*trainings, "score_candidates", "build_graph", "encode_nodes"):
@@ -108,7 +118,7 @@ def test_the_recommended_system_is_the_bundle_and_each_system_has_one(trained: T
     assert "Graphs tried with frozen encoders" in page and "labels too</" in page
     made = {Bundle.read(path).system: path.name for path in (latest / "bundles").iterdir()}
     assert (
-        set(made) == {"Dual encoder", CONVERGED, *label_systems().values(), GNN_ENCODER}
+        set(made) == {"Dual encoder", CONVERGED, *label_systems().values(), LEARNED_FUSION, GNN_ENCODER}
         and made[GNN_ENCODER] == "gnn_encoder"
     )
     assert graph_bundle(latest).resolve() == (latest / GRAPH_BUNDLE).resolve()

@@ -71,6 +71,7 @@ def tiny_settings(backbone: Path, seq2seq: Path) -> dict[str, Any]:
             "cluster_weights": [0.5],
             "clusters": [2],
         },
+        "fuse_parts": {"kinds": ["trees"]},
         "train_converged": {"epochs": 2, "patience": 1},
         "choose_graph": {"variants": {"as it is": {}, "labels too": {"build_graph.edges": "retrieved+labelled"}}},
         "train_gnn": {"mask_fraction": 0.5, "heads": 2},

@@ -8,6 +8,7 @@ import pytest
 from gnn_encoder.flow.declared import declared
 from gnn_encoder.flow.graph import Given, Graph, Node, Output
 from gnn_encoder.pipelines.ablation import ablation
+from gnn_encoder.pipelines.ladder import ladder
 from gnn_encoder.pipelines.rerank import rerank, studied_systems
 from gnn_encoder.pipelines.train import train
 from gnn_encoder.pipelines.update import update
@@ -102,6 +103,7 @@ def test_bundles_read_an_index_of_words_only_if_they_have_one(has_bm25: bool) ->
 def graphs(settings: Settings) -> Iterator[tuple[set[str], Graph]]:
     """The graphs of all pipelines with some settings, each with the steps that are its ends."""
     yield {"promote"}, train(settings)
+    yield {"promote"}, ladder(settings)
     yield {"choose_bundle"}, update(settings, MODELS)
     yield {"choose_bundle"}, update(settings, {**MODELS, "converged": Given("/c"), "dpr": Given("/d")})
     yield {"compare_variants"}, ablation(settings, variants(settings, STUDIES, ()), 2)

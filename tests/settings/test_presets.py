@@ -12,6 +12,7 @@ from gnn_encoder.evaluation.measures import NAMES
 from gnn_encoder.flow.graph import Given, Graph
 from gnn_encoder.kubeflow.package import load_cluster
 from gnn_encoder.pipelines.ablation import ablation
+from gnn_encoder.pipelines.ladder import ladder
 from gnn_encoder.pipelines.rerank import rerank
 from gnn_encoder.pipelines.train import train
 from gnn_encoder.pipelines.update import update
@@ -173,6 +174,8 @@ def graph_of(pipeline: str, settings: Settings) -> Graph:
     """The graph of a pipeline, which calls each of its steps."""
     if pipeline == "train":
         return train(settings)
+    if pipeline == "ladder":
+        return ladder(settings)
     if pipeline == "update":
         return update(settings, {name: Given(name) for name in ("dual_encoder", "cross_encoder", "gnn_encoder")})
     if pipeline == "ablation":
@@ -185,7 +188,7 @@ def graph_of(pipeline: str, settings: Settings) -> Graph:
 def test_a_pipelines_sections_are_those_of_the_steps_in_its_graph(name: str) -> None:
     settings = override("choose_graph.variants={one: {train_gnn.epochs: 9}}")
     steps = {node.step for node in graph_of(name, settings).nodes}
-    not_listed = {"train": {"choose_bundle"}, "rerank": {"evaluate"}}.get(name, set())
+    not_listed = {"train": {"choose_bundle"}, "ladder": {"choose_bundle"}, "rerank": {"evaluate"}}.get(name, set())
     assert steps & Settings.model_fields.keys() == {*PIPELINES[name]} | not_listed
 
 

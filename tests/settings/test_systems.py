@@ -87,9 +87,9 @@ LEFT_OUT = (UNTRAINED, QUERY_MEMORY, QUERY_CLUSTERS)
 """By the settings of the tests below."""
 
 
-def with_a_line(flow: Graph, settings: Settings, /, **inputs: Artifact) -> dict[str, Output]:
+def with_a_line(flow: Graph, settings: Settings, speed: Any, /, **inputs: Artifact) -> dict[str, Output]:
     """The line of the graph that makes the new system's bundle, here by the step of a dual encoder's."""
-    bundles = bundles_without_training(flow, settings, **inputs)
+    bundles = bundles_without_training(flow, settings, speed, **inputs)
     bundles[NEW.name] = bundle_of(flow, settings, NEW.name, **inputs)
     return bundles
 

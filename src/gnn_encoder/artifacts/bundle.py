@@ -5,6 +5,7 @@ vector_passages.npy  the passage row int32 [v], ascending, of each vector; missi
 index.faiss     inner-product index over the vectors; missing if the vectors themselves are searched. In parts over
                 consecutive rows: index-00001-of-00004.faiss and so on (`artifacts.parts`)
 labels/         labelled training queries, and their use, if they change scores (`artifacts.labelled_queries`)
+fusion/         a learned fusion, and those of its parts that are not elsewhere here (`artifacts.parts_folder`)
 corpus.parquet  the passages, as in the dataset
 query_encoder/  E_Q and its tokenizer
 bm25/           BM25 index of the same passages, if the run wants one (`gnn_encoder.retrieval.bm25`)
@@ -38,7 +39,7 @@ from gnn_encoder.settings.systems import GNN_ENCODER
 
 INDEX, QUERY_ENCODER, BM25, RERANKER, CARD = "index.faiss", "query_encoder", "bm25", "reranker", "bundle.json"
 VECTOR_PASSAGES, LABELS = "vector_passages", "labels"
-ADDED, SERVING = "added", "serving.json"
+ADDED, SERVING, FUSION = "added", "serving.json", "fusion"
 
 
 @dataclass(frozen=True)
@@ -131,16 +132,24 @@ class Bundle(Artifact):
         return folder if (folder := self.path / RERANKER).is_dir() else None
 
     @property
+    def fusion_path(self) -> Path | None:
+        """The folder of the learned fusion; None if the bundle has none."""
+        return folder if (folder := self.path / FUSION).is_dir() else None
+
+    @property
     def labels_path(self) -> Path | None:
         """The folder of the labelled training queries; None if the bundle has none."""
         return folder if (folder := self.path / LABELS).is_dir() else None
 
     @property
     def searched_bytes(self) -> int:
-        """Size of the files that a search by vectors reads: the index, and the queries of a memory."""
+        """Size of the files that a search by vectors reads: the index, a memory's queries, and a fusion's parts."""
         files = self.index_files or [self.path / VECTORS]
-        if self.label_use and self.label_use.method == "softmax":
+        if self.label_use and self.label_use.method in ("softmax", "fusion"):
             files.append(self.path / LABELS / QUERIES)
+        if self.fusion_path:
+            parts = (f"{FUSION}/", f"{BM25}/")
+            files += [self.path / name for name in self.manifest.files if name.startswith(parts)]
         return sum(file.stat().st_size for file in files)
 
     @property

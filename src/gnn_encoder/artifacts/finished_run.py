@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gnn_encoder.artifacts.bundle import Bundle
 from gnn_encoder.artifacts.dataset import Dataset
-from gnn_encoder.settings.systems import GNN_ENCODER
+from gnn_encoder.settings.systems import GNN_ENCODER, fusion_systems
 
 BUNDLE, BUNDLES = "bundle", "bundles"
 """Names in the folder of a finished run: the recommended bundle, and the folder with the bundle of each system."""
@@ -34,10 +34,13 @@ def graph_bundle(run: Path) -> Path:
 def labelled_bundle(run: Path) -> Path:
     """Returns the bundle of a finished run that takes labels: the recommended one, unless it is a plain dual encoder's.
 
-    Then it is the GNN-encoder's. It is also the GNN-encoder's if labels were added to or removed from that bundle alone
-    since the run read the data: the next run reads them.
+    Then it is the GNN-encoder's, or a fusion's if the run trained nothing. It is also that one if labels were added to
+    or removed from it alone since the run read the data: the next run reads them.
     """
     chosen, graph = run / BUNDLE, graph_bundle(run)
+    if graph == chosen:
+        fused = [run / place_of(system) for system in fusion_systems().values()]
+        graph = next((bundle for bundle in reversed(fused) if bundle.exists()), graph)
     if not chosen.exists():
         return graph
     bundle = Bundle.read(chosen)

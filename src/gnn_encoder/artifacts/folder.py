@@ -51,6 +51,7 @@ VERSIONS = {
     "latency": 1,
     "decision": 2,
     "recommendation": 1,
+    "parts": 1,
     "graph_choice": 1,
     "figures": 1,
     "tokens": 1,

@@ -5,7 +5,7 @@ queries.parquet   their ids and texts, aligned
 indptr.npy        int64 [m + 1]
 query.npy         int32 [e]: passage p is a labelled positive of the queries query[indptr[p]:indptr[p + 1]]
 plain.npy         [l, d], in the type of the bundle's vectors: vectors without labels of the passages that have a
-                  labelled query, ascending
+                  labelled query, ascending; missing if labels change no vector
 use.json          `LabelUse`
 
 Labels that were added after the run change pairs of some passages: `ChangedPairs`, in `added/labels/` of the bundle.
@@ -28,7 +28,7 @@ from gnn_encoder.artifacts.arrays import ranges
 from gnn_encoder.artifacts.dataset import Dataset
 from gnn_encoder.artifacts.tables import pair_keys
 
-Method = Literal["sum", "max", "softmax", "clusters"]
+Method = Literal["sum", "max", "softmax", "clusters", "fusion"]
 QUERIES, TEXTS, INDPTR, QUERY = "queries.npy", "queries.parquet", "indptr.npy", "query.npy"
 PLAIN, USE = "plain.npy", "use.json"
 
@@ -38,7 +38,8 @@ class LabelUse:
     """How labelled queries change the scores of their passages (`retrieval.labelled_vectors`, `retrieval.memory`).
 
     A `weight` of 0 leaves all passages as they are. `clusters`: most vectors of a passage besides its own;
-    `neighbours`, `temperature` and `threshold`: of the softmax. A method that has no such number has 0.
+    `neighbours`, `temperature` and `threshold`: of the softmax. A method that has no such number has 0. `fusion`: the
+    queries are read by parts of a fusion (`retrieval.parts`), whose own numbers say how.
     """
 
     method: Method
@@ -51,7 +52,7 @@ class LabelUse:
     @property
     def changes_vectors(self) -> bool:
         """Whether some passages have other vectors than without labels."""
-        return bool(self.weight) and self.method != "softmax"
+        return bool(self.weight) and self.method not in ("softmax", "fusion")
 
     def __str__(self) -> str:
         near = f" with a similarity of {self.threshold:g} or more" if self.threshold else ""
@@ -61,6 +62,8 @@ class LabelUse:
             "softmax": f", softmax of the {self.neighbours} nearest queries{near}, temperature {self.temperature:g}",
             "clusters": f", up to {self.clusters} clusters",
         }
+        if self.method == "fusion":
+            return "among the parts of a fusion"
         return f"weight {self.weight:g}{more[self.method]}" if self.weight else "weight 0: as the dual encoder"
 
 
@@ -79,20 +82,27 @@ class LabelledQueries:
         Queries without a pair are left out.
         """
         rows, query = np.unique(query, return_inverse=True)
+        return cls.grouped(query, passage, passages, np.asarray(vectors[rows], np.float32))
+
+    @classmethod
+    def grouped(cls, query: np.ndarray, passage: np.ndarray, passages: int, vectors: np.ndarray) -> "LabelledQueries":
+        """As `of`, with all `vectors` [n, d] as they are, which may lie on the disk."""
         pairs = np.unique(pair_keys(passage, query))
         indptr = np.zeros(passages + 1, np.int64)
         np.cumsum(np.bincount(pairs >> 32, minlength=passages), out=indptr[1:])
-        return cls(np.asarray(vectors[rows], np.float32), indptr, (pairs & 0xFFFFFFFF).astype(np.int32))
+        return cls(vectors, indptr, (pairs & 0xFFFFFFFF).astype(np.int32))
 
     @classmethod
     def read(cls, folder: Path) -> "LabelledQueries":
         """Opens the folder, its arrays memory-mapped."""
         return cls(*(np.load(folder / name, mmap_mode="r") for name in (QUERIES, INDPTR, QUERY)))
 
-    def write(self, folder: Path, ids: pa.Array, texts: pa.Array, plain: np.ndarray, use: LabelUse) -> None:
+    def write(self, folder: Path, ids: pa.Array, texts: pa.Array, plain: np.ndarray | None, use: LabelUse) -> None:
         """Writes the folder; `ids` and `texts` [n] are the queries', `plain` [m, d] the passages' vectors."""
         folder.mkdir()
-        arrays = {QUERIES: self.vectors, INDPTR: self.indptr, QUERY: self.query, PLAIN: plain[self.passages]}
+        arrays = {QUERIES: self.vectors, INDPTR: self.indptr, QUERY: self.query}
+        if plain is not None:
+            arrays[PLAIN] = plain[self.passages]
         for name, array in arrays.items():
             np.save(folder / name, array, allow_pickle=False)
         pq.write_table(pa.table({"query_id": ids, "text": texts}), folder / TEXTS)

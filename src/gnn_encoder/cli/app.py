@@ -51,6 +51,9 @@ def run(
     ] = "auto",
     dataset: Data = None,
     budget: Annotated[str, typer.Option(help="Time that the preset auto plans for, such as 30m or 2h.")] = "30m",
+    until: Annotated[
+        str | None, typer.Option(help="labels: rank by words, by the encoder as it is and by labels; train nothing.")
+    ] = None,
     overrides: Overrides = None,
     root: Root = DEFAULT_ROOT,
     runner: Annotated[str, typer.Option(help="subprocess, or docker for containers (make images).")] = "subprocess",
@@ -58,7 +61,9 @@ def run(
     dry_run: DryRun = False,
     mermaid: Mermaid = False,
 ) -> None:
-    """Run the training pipeline. Finished steps are reused; an interrupted step resumes at its last checkpoint.
+    """Run the training pipeline, or with --until labels only what trains nothing.
+
+    Finished steps are reused; an interrupted step resumes at its last checkpoint.
 
     Without a preset, the run is sized to the data, this machine and the budget. --dry-run keeps this plan, for the run.
     """
@@ -67,6 +72,15 @@ def run(
     from gnn_encoder.pipelines.train import train
     from gnn_encoder.planning import AUTO
 
+    if until is not None:
+        if runner != "subprocess" or memory:
+            raise UserError(f"--until {until} runs its steps as processes: leave out --runner and --memory")
+        laddering = pipelines.laddering(preset, dataset, overrides or [], root, until, writes=not (dry_run or mermaid))
+        if dry_run or mermaid:
+            show_graph(laddering.graph, laddering.root, mermaid)
+            return
+        show_results(root, follow([node.title for node in laddering.graph.nodes], laddering.run))
+        return
     if preset == AUTO:
         training = pipelines.automatic(
             dataset, overrides or [], budget, root, lambda name, why: typer.echo(f"{name:<10} {why}", err=mermaid)

@@ -148,6 +148,9 @@ def export(
     typer.echo(f"{address} is {opened.system}'s: {said}; {reader}")
     if opened.label_use and opened.label_use.method == "softmax" and form != "sentence-transformers":
         typer.echo("warning: a query memory lifts passages at search, which vectors alone do not show", err=True)
+    if opened.fusion_path:
+        left = "BM25, labelled queries, the query adapter and the fusion, which stay in the bundle"
+        typer.echo(f"warning: the export has the vectors alone, without {left}: its ranking is another", err=True)
 
 
 def explain(
@@ -177,6 +180,7 @@ def explain(
     from rich.console import Console
 
     from gnn_encoder.artifacts import Bundle
+    from gnn_encoder.explanation.fusion import explain_by_fusion
     from gnn_encoder.explanation.labels import explain_by_labels
     from gnn_encoder.explanation.passages import LEGEND
     from gnn_encoder.explanation.search import explain_reranked, explain_search, show_hit, show_parts
@@ -194,6 +198,8 @@ def explain(
         explained = (
             explain_reranked(Searcher(opened), reranker_of(opened), question, k, depth)
             if rerank
+            else explain_by_fusion(Searcher(opened), question, k)
+            if opened.fusion_path
             else explain_by_labels(Searcher(opened), question, k, neighbors)
         )
         for ranked, parts in explained:

@@ -81,7 +81,11 @@ def with_latest(root: Path, outcome: Outcome) -> Outcome:
         if name.rpartition("/")[2] == BUNDLE and read_manifest(path).rows:  # without rows: not recommended
             bundles[place_of(Bundle.read(path).system)] = path
     outputs |= bundles | {BUNDLE: outputs[CHOSEN]}
-    outputs["graph"] = outputs.get("chosen_graph", outputs["graph"])
+    if "graph" not in outputs:  # nothing was trained: links to the models of an earlier training would mislead
+        for name in {*KEPT, *(row.model for row in systems_with_models())} - outputs.keys():
+            (root / "latest" / name).unlink(missing_ok=True)
+    else:
+        outputs["graph"] = outputs.get("chosen_graph", outputs["graph"])
     if ENCODING in outputs:  # of several tasks
         outputs["encoding"] = outputs[ENCODING]
     needed = []

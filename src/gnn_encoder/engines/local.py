@@ -33,8 +33,8 @@ CACHE = ".cache"
 """Folder below the outputs, with a file for each call that can be reused."""
 INGEST = "ingest"
 OF_ORIGIN = (
-    "merge", "choose_graph", "rank", "fuse", "evaluate", "recommend", "choose_bundle", "measure_latency", "report",
-    "try_variant", "compare_variants", "choose_reranker", "compare_rerankers", "bundle_reranker",
+    "merge", "choose_graph", "fuse_parts", "rank", "fuse", "evaluate", "recommend", "choose_bundle", "measure_latency",
+    "report", "try_variant", "compare_variants", "choose_reranker", "compare_rerankers", "bundle_reranker",
 )  # fmt: skip
 """Steps that read how their inputs were made, or pass it on: the history, or the settings and inputs in the manifest.
 Two indexes with the same hits make the same run, but the page, the README and the check of `choose_bundle` name one of

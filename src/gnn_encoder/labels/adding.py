@@ -92,6 +92,8 @@ def _changed(run: FinishedRun | LabelledRun, versions: Versions, labels: list[Ad
         effect = "1 passage has a new vector"
     elif use and not use.weight:
         effect = "no score changes, because the run gave labels the weight 0: the next run reads them and weighs anew"
+    elif use and use.method == "fusion":
+        effect = "labelled words, sum and memory count at once; the next run learns the adapter and the fusion anew"
     elif use and not use.changes_vectors:
         effect = "no vector changes, a search looks at the queries of the labels"
     return Outcome(labels, fresh, effect, time.perf_counter() - began)

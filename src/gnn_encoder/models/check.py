@@ -22,7 +22,7 @@ from gnn_encoder.models.backbone import (
     resolve_backbone,
     sentence_transformers_layout,
 )
-from gnn_encoder.settings.foundation import GenerateQueries, TrainCrossEncoder, TrainQueryGenerator
+from gnn_encoder.settings.foundation import Encode, GenerateQueries, TrainCrossEncoder, TrainQueryGenerator
 from gnn_encoder.settings.outcome import Rank
 from gnn_encoder.settings.reranking import TrainReranker
 from gnn_encoder.settings.reranking_systems import LATE_KINDS, NUMBERS, PAIR_KINDS, WORD_KINDS
@@ -101,6 +101,9 @@ def _check(models: _Models, step: str, values: StepSettings) -> None:
     if isinstance(values, Backbone):
         _check_text(models, values.backbone, values.pooling)
         models.check_lengths(values.backbone, step, values, LENGTHS)
+    elif isinstance(values, Encode):
+        _check_text(models, values.encoder, values.pooling)
+        models.check_lengths(values.encoder, step, values, LENGTHS)
     elif isinstance(values, Rank) and values.backbone:
         _check_text(models, values.backbone, "auto")
     elif isinstance(values, GenerateQueries):

@@ -43,6 +43,8 @@ BART = 560_000_000
 """Bytes of a query generator that is not on this machine: BART-base."""
 OPTIMIZED = 3
 """Numbers per parameter in a checkpoint: the parameter and the optimizer's two moments."""
+FEATURES, CANDIDATES, TREES = 18, 110, 400_000
+"""Of a fusion: features, candidates of a training query, and bytes of 200 trees."""
 RANKED = ("bm25_retrieve", "dense_retrieve", "rerank")
 """Steps of which the merge writes a new table."""
 TOKEN_IDS, IN_MLFLOW = "token ids", "report in MLflow"
@@ -131,6 +133,8 @@ class _Forecast:
             "build_graph": self._graph,
             "choose_graph": self._chosen_graph,
             "encode_with_labels": self._labelled_bundle,
+            "make_parts": lambda step: (self._parts(step), 0),
+            "fuse_parts": lambda step: (self._bundle(step) + TREES, 0),
             "train_gnn": self._gnn,
             "encode_nodes": lambda _: (self.vectors + self.nodes * (4 * self.width + 16) + 16 * self.m, 0),
             "encode_corpus": self._encoded,
@@ -251,6 +255,13 @@ class _Forecast:
         # Clusters add vectors of labelled passages, if they are chosen. A use that changes no vector, such as a weight
         # of 0 or a softmax, has M_de's file.
         return self._bundle(settings) + self.vectors + labels, 0
+
+    def _parts(self, settings: Any) -> float:
+        """The labelled queries, the postings of the labels' field, lengths, the adapter, and the examples' features."""
+        labels = self.size.labels * self.size.query_text + min(self.m, self.size.labels) * self.size.text
+        queries = self.n * (self.width * FP32 + self.size.query_text * PACKED) + 8 * self.m
+        features = min(self.n, settings.examples) * CANDIDATES * (FEATURES * FP32 + 1)
+        return float(queries + labels / WORD * POSTING + 4 * self.m + FP32 * self.width**2 + features)
 
     def _encoded(self, settings: Any) -> tuple[float, float]:
         return self._bundle(settings) + self.vectors + 16 * self.m, self.nodes * self._columns(self.graph) * FP32 * 4

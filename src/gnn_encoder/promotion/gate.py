@@ -1,9 +1,10 @@
 """The gate: `decide` says from measures and costs whether a new bundle replaces the champion, and why.
 
-The new bundle has the system that the run recommends. It must not be worse than the plain dual encoder of the same run,
-which it may be itself, and it must be better than the champion: by at least the smallest effect of interest,
-significantly, and without exceeding a limit of a cost. Against neither may a measure fall below its floor by more than
-chance explains, also in a stratum: a gain for passages with training queries must not be paid for by new passages.
+The new bundle has the system that the run recommends. It must not be worse than the baseline of the same run, the plain
+dual encoder or the untouched hybrid, which it may be itself, and it must be better than the champion: by at least the
+smallest effect of interest, significantly, and without exceeding a limit of a cost. Against neither may a measure fall
+below its floor by more than chance explains, also in a stratum: a gain for passages with training queries must not be
+paid for by new passages.
 Without a champion, the floors of small strata do not count, and the reason names them.
 """
 
@@ -96,27 +97,32 @@ class Verdict:
 
 
 def decide(
-    settings: Promote, split: str, plain: Mapping[str, Paired], against: ChampionComparison | str | None
+    settings: Promote,
+    split: str,
+    plain: Mapping[str, Paired],
+    against: ChampionComparison | str | None,
+    baseline: str = "the dual encoder",
 ) -> Verdict:
     """Returns `PROMOTE` for a challenger that meets all thresholds in the settings, else `KEEP`.
 
     Args:
         settings: the thresholds.
         split: the split of the means.
-        plain: stratum → comparison with the plain dual encoder of the same run; `ALL` has all queries.
+        plain: stratum → comparison with the baseline of the same run; `ALL` has all queries.
         against: the comparison with the champion; a text: why no comparison is possible; None: there is no champion.
+        baseline: the baseline's name in a sentence.
     """
     measure, gain = settings.measure, plain[ALL].difference(settings.measure)
     value = plain[ALL].challenger[measure]
-    facts = [f"{split} {mean_name(measure)} {value:.4f}, {gain:+.4f} against the dual encoder{_cold(plain, measure)}"]
+    facts = [f"{split} {mean_name(measure)} {value:.4f}, {gain:+.4f} against {baseline}{_cold(plain, measure)}"]
     objections = []
     if gain < settings.minimum_gain:
-        objections.append(f"against the dual encoder at least {settings.minimum_gain:+.4f} is asked for")
+        objections.append(f"against {baseline} at least {settings.minimum_gain:+.4f} is asked for")
     counted = plain
     if against is None:
         counted = {name: of for name, of in plain.items() if not _is_small(settings, of, plain[ALL])}
         facts += ["there was no champion", *_not_counted(settings, plain, counted)]
-    objections += _falls(settings, counted, "the dual encoder")
+    objections += _falls(settings, counted, baseline)
     if isinstance(against, str):
         objections.append(against)
     elif against:

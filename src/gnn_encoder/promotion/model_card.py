@@ -64,7 +64,7 @@ class Described:
         data, history = self.data, self.history
         trainings = ("train_dpr",) if self.bundle.system == DPR else ("train_dual_encoder", "train_dpr")
         training = next((history[title] for title in trainings if title in history), Record())
-        backbone = str(training.settings.get("backbone", ""))
+        backbone = str(training.settings.get("backbone") or history.get("encode", Record()).settings.get("encoder", ""))
         hub = re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?", backbone)
         base, licence = BASES.get(backbone, (backbone if hub else "", ""))
         labels = {split: data.judged(split).positive() for split in SPLITS}
@@ -95,6 +95,7 @@ class Described:
             system=self.serving.system,
             purpose=ranked_by.purpose if ranked_by else "",
             weight=self.serving.weight,
+            fused=self.bundle.fusion_path is not None,
             mean_name=mean_name,
             meaning=MEANING,
             tests=TESTS,

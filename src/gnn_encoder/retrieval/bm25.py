@@ -6,9 +6,10 @@ scores of all passages.
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import Stemmer
@@ -41,38 +42,87 @@ TEXTS = 20_000
 """Texts whose terms are counted at a time."""
 
 
+@dataclass(frozen=True)
+class Statistics:
+    """What a term's score depends on besides its text: the number of texts, the number of texts with each term [v], and
+    the mean number of terms of a text."""
+
+    texts: int
+    texts_of: np.ndarray
+    mean_length: float
+
+    def idf(self, terms: int) -> np.ndarray:
+        """Returns ln(1 + (n − df + ½) / (df + ½)) of so many terms, fp32; no text has a term from v on."""
+        texts_of = np.zeros(terms, np.int64)
+        texts_of[: len(self.texts_of)] = self.texts_of
+        return np.asarray(np.log(1 + (self.texts - texts_of + 0.5) / (texts_of + 0.5)), np.float32)
+
+
+class Part(NamedTuple):
+    """A field: the tokenizer with the vocabulary, the postings, and the mean number of terms of a text."""
+
+    tokenizer: Tokenizer
+    postings: bm25s.BM25
+    mean_length: float
+    field: int = 0
+    """Its place in `FIELDS`."""
+
+    @property
+    def terms(self) -> int:
+        """The number of terms in the postings; the tokenizer may know more (`Bm25.beside`)."""
+        return len(self.postings.scores["indptr"]) - 1
+
+    @property
+    def texts(self) -> int:
+        """The number of texts."""
+        return int(self.postings.scores["num_docs"])
+
+
 class Bm25:
     """A BM25 index over passages, one part per field."""
 
-    def __init__(self, kind: IndexBm25, parts: list[tuple[Tokenizer, bm25s.BM25]], rule: str = PER_SCRIPT) -> None:
+    def __init__(self, kind: IndexBm25, parts: list[Part], rule: str = PER_SCRIPT) -> None:
         self.kind, self._parts, self._rule = kind, parts, rule
 
     @classmethod
     def build(cls, passages: PassageTable, kind: IndexBm25, progress: Progress | None = None) -> "Bm25":
         """Index all passages, read as a stream; `progress` counts them, once per field."""
         parts = []
-        for field in FIELDS[kind.fields]:
-            tokenizer = _tokenizer(kind)
-            texts = _texts(passages, field, progress)
-            # With `allow_empty` an empty query would match every empty passage.
-            tokens = Tokens.gather(tokenizer.streaming_tokenize(texts, update_vocab=True, allow_empty=False))
-            if len(tokens.ids) == 0:
-                continue
-            vocabulary = tokenizer.stem_to_sid if tokenizer.stemmer else tokenizer.word_to_id
-            parts.append((tokenizer, bm25_index(tokens, len(vocabulary), k1=kind.k1, b=kind.b)))
+        for i, field in enumerate(FIELDS[kind.fields]):
+            part = _part(kind, _tokenizer(kind), _texts(passages, field, progress))._replace(field=i)
+            if part.terms:
+                parts.append(part)
         if not parts:
             raise UserError(
                 "BM25: no passage has a word that is not a stop word; check the dataset or set stopwords=none"
             )
         return cls(kind, parts)
 
+    def beside(self, batches: Callable[[], Iterator[tuple[Passages, Sequence[str]]]]) -> "Bm25":
+        """Index passages again, each with more text in its last field, as if they stood in this index.
+
+        The statistics are this index's. Both indexes have one tokenizer, which learns the new words; no passage of this
+        index has them.
+
+        Args:
+            batches: starts a stream of passages [b], and of the texts [b] that they have more.
+        """
+        parts = []
+        for part in self._parts:
+            texts = _with_more(batches(), FIELDS[self.kind.fields][part.field], part is self._parts[-1])
+            statistics = Statistics(part.texts, np.diff(np.asarray(part.postings.scores["indptr"])), part.mean_length)
+            parts.append(_part(self.kind, part.tokenizer, texts, statistics)._replace(field=part.field))
+        return Bm25(self.kind, parts, self._rule)
+
     def save(self, folder: Path) -> None:
         """Write the index into a folder; a search does not need the passages."""
-        facts = {"kind": self.kind.model_dump(), "parts": len(self._parts), "words": self._rule}
+        lengths = [part.mean_length for part in self._parts]
+        facts = {"kind": self.kind.model_dump(), "parts": len(self._parts), "words": self._rule, "lengths": lengths}
+        facts["fields"] = [part.field for part in self._parts]
         (folder / FACTS).write_text(json.dumps(facts, indent=1), encoding="utf-8")
-        for i, (tokenizer, index) in enumerate(self._parts):
-            index.save(folder / f"{i}")
-            tokenizer.save_vocab(str(folder / f"{i}"))
+        for i, part in enumerate(self._parts):
+            part.postings.save(folder / f"{i}")
+            part.tokenizer.save_vocab(str(folder / f"{i}"))
 
     @classmethod
     def load(cls, folder: Path) -> "Bm25":
@@ -82,7 +132,10 @@ class Bm25:
         for i in range(facts["parts"]):
             tokenizer = _tokenizer(kind, rule)
             tokenizer.load_vocab(str(folder / f"{i}"))
-            parts.append((tokenizer, bm25s.BM25.load(folder / f"{i}", mmap=True, load_vocab=False)))
+            postings = bm25s.BM25.load(folder / f"{i}", mmap=True, load_vocab=False)
+            # An index of an earlier version has neither: it is searched, and nothing is indexed beside it.
+            length, field = (facts[name][i] if name in facts else 0 for name in ("lengths", "fields"))
+            parts.append(Part(tokenizer, postings, length, field))
         return cls(kind, parts, rule)
 
     def search(self, queries: Sequence[str], k: int, progress: Progress | None = None) -> tuple[np.ndarray, np.ndarray]:
@@ -105,11 +158,14 @@ class Bm25:
     def totals(self, queries: Sequence[str]) -> Iterator[np.ndarray | None]:
         """Each query's scores fp32 [m] of all passages; None: the index knows no term of the query."""
         # `update_vocab=False` still maps an unseen word to a known stem.
-        tokens = (t.streaming_tokenize(queries, update_vocab=False, allow_empty=False) for t, _ in self._parts)
+        tokens = (
+            part.tokenizer.streaming_tokenize(queries, update_vocab=False, allow_empty=False) for part in self._parts
+        )
         for per_part in zip(*tokens, strict=True):
-            of_parts = [
-                index.get_scores_from_ids(ids) for ids, (_, index) in zip(per_part, self._parts, strict=True) if ids
-            ]
+            of_parts = []
+            for ids, part in zip(per_part, self._parts, strict=True):
+                if ids := [i for i in ids if i < part.terms]:
+                    of_parts.append(part.postings.get_scores_from_ids(ids))
             yield np.stack(of_parts).sum(axis=0, dtype=np.float32) if of_parts else None
 
 
@@ -160,7 +216,26 @@ def _counts(tokens: Tokens) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray
         yield keys >> 32, keys & 0xFFFFFFFF, frequency
 
 
-def bm25_index(tokens: Tokens, vocabulary: int, *, k1: float, b: float) -> bm25s.BM25:
+def _with_more(
+    batches: Iterator[tuple[Passages, Sequence[str]]], field: Callable[[Passages], list[str]], is_last: bool
+) -> Iterator[str]:
+    for passages, more in batches:
+        for text, added in zip(field(passages), more, strict=True):
+            yield f"{text}\n{added}" if is_last else text
+
+
+def _part(kind: IndexBm25, tokenizer: Tokenizer, texts: Iterable[str], statistics: Statistics | None = None) -> Part:
+    """Returns an index of texts; `statistics` as of `bm25_index`. Without a word in any text it has no terms."""
+    # With `allow_empty` an empty query would match every empty passage.
+    tokens = Tokens.gather(tokenizer.streaming_tokenize(texts, update_vocab=True, allow_empty=False))
+    vocabulary = tokenizer.stem_to_sid if tokenizer.stemmer else tokenizer.word_to_id
+    postings = bm25_index(tokens, len(vocabulary), k1=kind.k1, b=kind.b, statistics=statistics)
+    return Part(tokenizer, postings, float(tokens.lengths.mean()) if len(tokens) else 0.0)
+
+
+def bm25_index(
+    tokens: Tokens, vocabulary: int, *, k1: float, b: float, statistics: Statistics | None = None
+) -> bm25s.BM25:
     """Builds the index of bm25s over n texts. The score of a term in a text, fp32, is idf · tf / (k1 · (1 − b + b ·
     length / mean length) + tf), idf = ln(1 + (n − df + ½) / (df + ½)) (Lucene's variant with accurate lengths;
     Kamphuis et al., 2020).
@@ -170,16 +245,17 @@ def bm25_index(tokens: Tokens, vocabulary: int, *, k1: float, b: float) -> bm25s
 
     Args:
         tokens: ids below `vocabulary`, the number of terms.
+        statistics: of other texts, to score these texts as if they were among them; None: of these texts.
 
     Raises:
         OSError: no disk space for the postings, 8 bytes for each distinct term of each text.
     """
     lengths = tokens.lengths
-    n, mean = len(lengths), lengths.mean()
     texts_of = np.zeros(vocabulary, np.int64)
     for _, term, _ in _counts(tokens):
         texts_of += np.bincount(term, minlength=vocabulary)
-    idf = np.log(1 + (n - texts_of + 0.5) / (texts_of + 0.5)).astype(np.float32)
+    statistics = statistics or Statistics(len(lengths), texts_of, float(lengths.mean()) if len(lengths) else 0.0)
+    idf, mean = statistics.idf(vocabulary), statistics.mean_length
     begins = np.concatenate([np.zeros(1, np.int64), np.cumsum(texts_of)])
     scores, texts = scratch(int(begins[-1])), scratch(int(begins[-1]), dtype=np.int32)
     free = begins[:-1].copy()
@@ -191,6 +267,6 @@ def bm25_index(tokens: Tokens, vocabulary: int, *, k1: float, b: float) -> bm25s
         scores[position], texts[position] = idf[term] * weight[order], text
         free += np.bincount(term, minlength=vocabulary)
     index = bm25s.BM25(method="lucene", k1=k1, b=b)
-    index.scores = {"data": scores, "indices": texts, "indptr": begins, "num_docs": n}
+    index.scores = {"data": scores, "indices": texts, "indptr": begins, "num_docs": len(lengths)}
     index.vocab_dict, index.nonoccurrence_array = {}, None  # the tokenizer has the vocabulary
     return index

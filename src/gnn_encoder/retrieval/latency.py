@@ -107,6 +107,11 @@ def served_path(searcher: Searcher) -> QueryPath:
     """A bundle as `gnn-encoder search` ranks by default, but with torch in fp32, and searched for `HITS` hits."""
     bundle, encode = searcher.bundle, partial(encode_question, searcher.encoder)
     weight = bundle.serving.weight
+    if learned := searcher.index.learned if weight is None else None:
+        row = np.zeros(1, np.int32)
+        return QueryPath(
+            lambda question: (question, encode(question)), lambda asked: learned.run(row, [asked[0]], asked[1], HITS)
+        )
     if weight is None:
         return query_path(searcher.encoder, searcher.index)
     from gnn_encoder.retrieval.bm25 import Bm25

@@ -7,6 +7,7 @@ vectors until each query has `k` different passages.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,6 +16,9 @@ from gnn_encoder.retrieval import exact
 from gnn_encoder.retrieval.exact import Hits
 from gnn_encoder.retrieval.index_file import Index, bundle_index, search_index
 from gnn_encoder.retrieval.memory import Memory
+
+if TYPE_CHECKING:
+    from gnn_encoder.retrieval.learned_search import LearnedSearch
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,8 @@ class PassageIndex:
     of: np.ndarray | None = None
     memory: Memory | None = None
     changed: tuple[np.ndarray, np.ndarray] | None = None
+    learned: "LearnedSearch | None" = None
+    """The fusion by which the bundle ranks. `search` gives the passages by vectors alone."""
 
     @classmethod
     def read(cls, bundle: Bundle) -> "PassageIndex":
@@ -39,6 +45,11 @@ class PassageIndex:
             changes, stored = bundle.changes, bundle.stored_vectors
             changed = (changes.vectors.astype(stored.dtype), changes.rows) if changes and len(changes.rows) else None
             return cls(index, stored, of, changed=changed)
+        if bundle.fusion_path:
+            from gnn_encoder.retrieval.learned_search import LearnedSearch  # imports bm25s
+
+            learned = LearnedSearch.read(bundle, partial(search_index, index))
+            return cls(index, bundle.vectors, learned=learned)
         labels = bundle.labels if use and use.method == "softmax" and use.weight else None
         return cls(index, bundle.vectors, memory=Memory(labels, use) if labels and use else None)
 

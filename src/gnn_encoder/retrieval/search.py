@@ -83,8 +83,8 @@ class Searcher:
 
     def run(self, question: str, k: int) -> Run:
         """As `search`, as a run of query 0."""
-        _, scores, rows = self.find(question, k)
-        return Run.from_hits(ASKED, rows[None], scores[None])
+        self.check(question, k)
+        return ranking(self.index, None, ASKED, [question], self.encode(question), k, None)
 
     def hits(self, scores: np.ndarray, rows: np.ndarray) -> list[Hit]:
         """Hits with texts for scores [h] and passage rows [h], in the given order."""
@@ -166,6 +166,8 @@ def served_weight(bundle: Bundle, fuse: bool | None = None, weight: float | None
     serving = bundle.serving
     if fuse is False and weight is not None:
         raise UserError(f"a weight of {weight:g} and no fusion were asked for: leave one of them out")
+    if (fuse or weight is not None) and bundle.fusion_path:
+        raise UserError(f"{bundle.system} ranks by words, too: leave the fusion with BM25 and its weight out")
     if fuse or weight is not None:
         return fusion_weight(bundle, weight)
     if fuse is None and serving.weight is not None:
@@ -212,11 +214,13 @@ def ranking(
     """The best `k` passages of many queries by weight · dense score + (1 - weight) · BM25 score, as in `fused_run`.
 
     Args:
-        bm25: the passages' BM25 index; None is enough for a weight of None, the vectors alone.
+        bm25: the passages' BM25 index; None is enough for a weight of None, the vectors alone or a learned fusion.
         queries: row numbers [n] of the queries, for the run. questions: their texts [n].
         vectors: their vectors [n, d]; with weight 0, BM25 alone, nobody looks at them.
         left_out: passage row [n] that is no hit of each query, such as `Dataset.identical`; -1: none.
     """
+    if weight is None and index.learned:
+        return index.learned.run(queries, questions, vectors, k, left_out)
     if weight is None or bm25 is None:
         scores, rows = search_without(partial(index.search, vectors), left_out, k)
         return Run.from_hits(queries, rows, scores)

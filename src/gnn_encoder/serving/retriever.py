@@ -127,7 +127,7 @@ class Retriever:
         searched_depth = max(k, depth) if rerank else k
         rows, bm25 = np.arange(len(texts), dtype=np.int32), None if wanted is None else self._bm25
         vectors = self.encode_queries(texts) if wanted != 0 else NO_VECTORS
-        with self._reading if bm25 is not None else nullcontext():
+        with self._reading if bm25 is not None or self._searcher.index.learned else nullcontext():
             run = ranking(self._searcher.index, bm25, rows, texts, vectors, searched_depth, wanted)
         if rerank:
             with self._judging:
@@ -159,6 +159,8 @@ class Retriever:
                 explained = (
                     explain_reranked(self._searcher, self._reranker, question, k, depth)
                     if rerank
+                    else self._explained_by_fusion(question, k)
+                    if self.bundle.fusion_path
                     else explain_by_labels(self._searcher, question, k)
                 )
                 return [Explanation(hit, tuple(parts)) for hit, parts in explained]
@@ -166,6 +168,12 @@ class Retriever:
                 Explanation(explanation.hit, graph=explanation)
                 for explanation in explain_search(self._searcher, question, k, beside=self.run)
             ]
+
+    def _explained_by_fusion(self, question: str, k: int) -> list[tuple[Hit, list[Contribution]]]:
+        from gnn_encoder.explanation.fusion import explain_by_fusion
+
+        with self._reading:  # the tokenizers of BM25 have a state
+            return explain_by_fusion(self._searcher, question, k)
 
     def has_passage(self, passage_id: str) -> bool:
         """Returns whether the bundle has a passage with this id. The first call reads all ids."""

@@ -13,8 +13,9 @@ from gnn_encoder.settings.shared import (
     OnNodes,
     Optimization,
     Sharded,
+    VectorType,
 )
-from gnn_encoder.settings.values import Count, Fraction, PositiveFloat, PositiveInt, StepSettings
+from gnn_encoder.settings.values import AutoYesNo, Count, Fraction, PositiveFloat, PositiveInt, StepSettings
 
 
 class Ingest(StepSettings):
@@ -71,6 +72,23 @@ class Ingest(StepSettings):
     chosen_on_dev: tuple[str, ...] = ()
     """Settings of later steps that choose by dev queries, such as `train_gnn.keep`: data without a labelled dev query
     are refused, because such a step would fail after hours. The pipeline sets it."""
+
+
+class Encode(Inference):
+    """Encodes the corpus and the queries with a published encoder as it is."""
+
+    encoder: str = MINILM
+    """A Hugging Face name, a local folder, or `minilm`."""
+    pooling: Literal["auto", "cls", "mean"] = "auto"
+    """As `train_dpr.pooling`."""
+    normalize: AutoYesNo = "auto"
+    """As `train_dpr.normalize`."""
+    query_length: PositiveInt = 64
+    """Tokens of a query, special tokens included."""
+    passage_length: PositiveInt = 256
+    """Tokens of title and text, special tokens included."""
+    vector_type: VectorType = "fp16"
+    """As `build_graph.vector_type`."""
 
 
 class Bm25Retrieve(Sharded):

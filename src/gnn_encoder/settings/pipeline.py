@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from gnn_encoder.settings import foundation, graph, labels, outcome, reranking
+from gnn_encoder.settings import foundation, fusion, graph, labels, outcome, reranking
 from gnn_encoder.settings.bm25 import IndexBm25
 from gnn_encoder.settings.first_stage import FirstStage
 from gnn_encoder.settings.shared import Backbone
@@ -25,8 +25,11 @@ class Settings(StepSettings):
     select_training_set: foundation.SelectTrainingSet = foundation.SelectTrainingSet()
     train_dual_encoder: foundation.TrainDualEncoder = foundation.TrainDualEncoder()
     build_graph: graph.BuildGraph = graph.BuildGraph()
+    encode: foundation.Encode = foundation.Encode()
     choose_graph: graph.ChooseGraph = graph.ChooseGraph()
     encode_with_labels: labels.EncodeWithLabels = labels.EncodeWithLabels()
+    make_parts: fusion.MakeParts = fusion.MakeParts()
+    fuse_parts: fusion.FuseParts = fusion.FuseParts()
     train_gnn: graph.TrainGnn = graph.TrainGnn()
     train_converged: foundation.TrainConverged = foundation.TrainConverged()
     encode_corpus: outcome.EncodeCorpus = outcome.EncodeCorpus()
@@ -104,13 +107,36 @@ PIPELINES: dict[str, tuple[str, ...]] = {
         *FOUNDATION,
         "choose_graph",
         "encode_with_labels",
+        "make_parts",
+        "fuse_parts",
         "train_gnn",
         "encode_corpus",
         "evaluate",
         "recommend",
         "promote",
     ),
-    "update": ("ingest", "index_bm25", "build_graph", "encode_with_labels", "encode_corpus", "choose_bundle"),
+    "ladder": (
+        "ingest",
+        "index_bm25",
+        "bm25_retrieve",
+        "encode",
+        "encode_with_labels",
+        "make_parts",
+        "fuse_parts",
+        "evaluate",
+        "recommend",
+        "promote",
+    ),
+    "update": (
+        "ingest",
+        "index_bm25",
+        "build_graph",
+        "encode_with_labels",
+        "make_parts",
+        "fuse_parts",
+        "encode_corpus",
+        "choose_bundle",
+    ),
     "ablation": (*FOUNDATION, "encode_queries", "try_variant", "compare_variants"),
     "rerank": (
         "ingest",

@@ -19,6 +19,7 @@ from gnn_encoder.settings.bm25 import IndexBm25
 from gnn_encoder.settings.graph import BuildGraph, TrainGnn
 from gnn_encoder.settings.outcome import IndexKind
 from gnn_encoder.settings.pipeline import PIPELINES, Settings
+from gnn_encoder.settings.shared import Inference
 from gnn_encoder.settings.values import known_names
 
 
@@ -121,6 +122,7 @@ def parse_settings(tree: Any, overrides: Iterable[str] = (), source: str = "sett
 ELSEWHERE: dict[str, set[str]] = {
     "ingest": {"chosen_on_dev"},
     "encode_with_labels": {"kind", "measure", "bm25", *IndexKind.model_fields},
+    "fuse_parts": {"kind", "bm25", *Inference.model_fields, *IndexKind.model_fields},
     "choose_graph": {"tried", "measure"},
     "recommend": {"measure", "bm25"},
     "try_variant": {*BuildGraph.model_fields, *TrainGnn.model_fields, "variant", "labels"},

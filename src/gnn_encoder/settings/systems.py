@@ -14,7 +14,14 @@ LEXICAL, UNTRAINED, DPR, DUAL_ENCODER, GNN_ENCODER = "BM25", "Untrained", "DPR",
 CONVERGED = "Dual encoder, converged"
 QUERY_SUM, QUERY_MEMORY, QUERY_CLUSTERS = "Query sum", "Query memory", "Query clusters"
 CROSS_ENCODER = "Cross-encoder"
+LABEL_FIELD, ADAPTER, LINEAR_FUSION, LEARNED_FUSION = (
+    "BM25 with labels",
+    "Query adapter",
+    "Linear fusion",
+    "Learned fusion",
+)
 
+FusionKind = Literal["field", "adapter", "linear", "trees"]
 LabelKind = Literal["sum", "memory", "clusters"]
 BY_SCORES, BY_RANKS = FUSIONS = ("convex_run", "reciprocal_run")
 """Fusions with BM25, as outputs of `fuse`. A search can do the first, so it may be recommended, too."""
@@ -34,6 +41,8 @@ class System:
     """Whether a search can rank by it, with its bundle or with BM25's index, so that it may be recommended."""
     labels: LabelKind | None = None
     """The kind of `encode_with_labels` that makes its bundle; None: another call does."""
+    fusion: FusionKind | None = None
+    """The kind of `fuse_parts` that makes its bundle."""
     of_dual_encoder: bool = False
     """Whether its query encoder is M_de's. `build_graph` writes M_de's vectors of all queries."""
     model: str = ""
@@ -51,6 +60,9 @@ _GRAPH = (
 _SUM = "The vector of a passage includes the sum of the training queries that are labelled with it."
 _MEMORY = "A search also looks up the training queries nearest to the query, and lifts their passages."
 _CLUSTERS = "A passage has a vector for each group of the training queries that are labelled with it."
+_FIELD = "A passage retriever by words (BM25), in which a passage has the words of its labelled training queries, too."
+_ADAPTER = "The query's vector is mapped by a matrix that labels give in closed form; the passages' vectors stay."
+_PARTS = "Vectors, words, labelled queries, the query adapter and query memory, ordered together"
 _ROWS = (
     System(LEXICAL, "A passage retriever by words (BM25).", fusions=()),
     System(UNTRAINED, "A pretrained encoder as it is.", fusions=(), served=False),
@@ -60,6 +72,10 @@ _ROWS = (
     System(QUERY_SUM, _SUM, labels="sum", of_dual_encoder=True),
     System(QUERY_MEMORY, _MEMORY, labels="memory", of_dual_encoder=True),
     System(QUERY_CLUSTERS, _CLUSTERS, labels="clusters", of_dual_encoder=True),
+    System(LABEL_FIELD, _FIELD, fusions=(), fusion="field", of_dual_encoder=True),
+    System(ADAPTER, _ADAPTER, fusions=(), fusion="adapter", of_dual_encoder=True),
+    System(LINEAR_FUSION, f"{_PARTS} by a logistic regression.", fusions=(), fusion="linear", of_dual_encoder=True),
+    System(LEARNED_FUSION, f"{_PARTS} by LambdaMART.", fusions=(), fusion="trees", of_dual_encoder=True),
     System(GNN_ENCODER, _GRAPH, fusions=FUSIONS),
     System(CROSS_ENCODER, "The GNN-encoder's first hits in the cross-encoder's order.", fusions=(), served=False),
 )
@@ -75,6 +91,11 @@ def served_systems() -> tuple[str, ...]:
 def label_systems() -> dict[LabelKind, str]:
     """Returns {kind of `encode_with_labels`: its system}."""
     return {row.labels: name for name, row in SYSTEMS.items() if row.labels}
+
+
+def fusion_systems() -> dict[FusionKind, str]:
+    """Returns {kind of `fuse_parts`: its system}."""
+    return {row.fusion: name for name, row in SYSTEMS.items() if row.fusion}
 
 
 def systems_with_models() -> list[System]:

@@ -20,6 +20,7 @@ from gnn_encoder.promotion.registry import DECISION, DIGEST, REASON, Registry, V
 from gnn_encoder.retrieval.search import Searcher
 from gnn_encoder.settings.measures import ALL, floor_parts
 from gnn_encoder.settings.outcome import Evaluate, Promote
+from gnn_encoder.settings.systems import DUAL_ENCODER
 from gnn_encoder.storage import Transfer, put_folder
 from gnn_encoder.storage.transfer import list_folder
 from gnn_encoder.tracking.context import Context
@@ -32,9 +33,9 @@ def promote(
     dataset: Path,
     evaluation: Path,
     recommendation: Path,
-    graph: Path,
     bundle: Path,
     decision: Draft,
+    graph: Path | None = None,
 ) -> Metrics:
     """Decides, registers the bundle as a model version, and moves the alias `champion` if the decision is "promote".
 
@@ -52,7 +53,13 @@ def promote(
         if read_manifest(before).digest not in inputs.values():
             raise UserError(f"{after} was not made from {before}: run evaluate, recommend and choose_bundle again")
     challenger = _Challenger(
-        context, settings, evaluated, advice, Dataset(dataset), Graph.read(graph), Bundle.read(bundle)
+        context,
+        settings,
+        evaluated,
+        advice,
+        Dataset(dataset),
+        Bundle.read(bundle),
+        Graph.read(graph) if graph else None,
     )
     if models := registry_of(context.log, settings.model_name):
         facts = _registered(challenger, models)
@@ -94,8 +101,8 @@ class _Challenger:
     evaluation: Evaluation
     advice: Recommended
     data: Dataset
-    graph: Graph
     bundle: Bundle
+    graph: Graph | None
 
     def facts(self, champion: Version | None, address: str) -> dict[str, Any]:
         """Decides; returns the content of `decision.json` for an unregistered bundle at `address`."""
@@ -108,7 +115,9 @@ class _Challenger:
             verdict = Verdict(KEEP, f"this very bundle is the champion already, version {champion.number}")
         else:
             comparison = self._compared(champion, split) if champion else None
-            verdict = decide(self.settings, split, plain, comparison)
+            baseline = self.evaluation.metrics["baseline"]
+            named = "the dual encoder" if baseline == DUAL_ENCODER else baseline
+            verdict = decide(self.settings, split, plain, comparison, named)
         return {
             **asdict(verdict),
             "split": split,

@@ -17,6 +17,7 @@ from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.retrieval import exact
 from gnn_encoder.retrieval.identical import search_without
 from gnn_encoder.retrieval.passage_index import PassageIndex
+from gnn_encoder.retrieval.search import ranking
 from gnn_encoder.settings.outcome import Rank
 
 
@@ -53,7 +54,7 @@ def rank(
             queries = vectors_of_queries(passage_vectors, data, rows)
         else:
             queries = encoded(TextEncoder.load(parts.query_encoder_path))
-        scores, passages = search_without(partial(PassageIndex.read(parts).search, queries), left_out, depth)
+        found = ranking(PassageIndex.read(parts), None, rows, texts, queries, depth, None, left_out)
     else:
         encoder = TextEncoder.from_backbone(settings.backbone, max_length=settings.passage_length)
         vectors = scratch(len(data.passages), encoder.width, folder=run.path)
@@ -61,6 +62,6 @@ def rank(
         encode_passages(encoder, data.passages, vectors, progress=progress, **settings.speed)
         encoder.max_length = settings.query_length
         scores, passages = search_without(partial(exact.search, vectors, encoded(encoder)), left_out, depth)
-    ranking = Run.from_hits(rows, passages, scores)
-    ranking.write(run, settings.system, **facts)
-    return {"hits": len(ranking.query), "headline": f"{len(rows):,} queries"}
+        found = Run.from_hits(rows, passages, scores)
+    found.write(run, settings.system, **facts)
+    return {"hits": len(found.query), "headline": f"{len(rows):,} queries"}

@@ -1,0 +1,21 @@
+"""The parts artifact: what fusions of one embedding share, and the examples that they are learnt from.
+
+adapter.npy       W fp32 [d, d] of the query adapter (`retrieval.adapter`)
+lengths.npy       fp32 [m]: ln(1 + the number of characters) of each passage
+field/            the labels' field (`retrieval.label_field`)
+labels/           labelled training queries (`artifacts.labelled_queries`)
+examples/         an array for each field of `evaluation.fusion_examples.Examples`
+
+A bundle's folder `fusion/` has the first three, and fusion.json with trees.txt (`retrieval.learned_fusion`); its
+folder `labels/` is the one here.
+"""
+
+from gnn_encoder.artifacts.folder import Artifact
+
+ADAPTER, LENGTHS, FIELD, EXAMPLES = "adapter.npy", "lengths.npy", "field", "examples"
+
+
+class PartsFolder(Artifact):
+    """The folder of a parts artifact."""
+
+    schema = "parts"

@@ -1,0 +1,169 @@
+"""Examples for a learned fusion: candidates of training queries, from parts that know nothing of these queries' labels.
+
+Training queries are in folds, a fold for each round: the parts of a round have no label of the fold's queries, nor of
+their twins. Nothing of a dev or test query is looked at.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import numpy as np
+
+from gnn_encoder.artifacts import Dataset, KnownPositives
+from gnn_encoder.artifacts.arrays import Rows
+from gnn_encoder.artifacts.labelled_queries import labelled_pairs
+from gnn_encoder.retrieval import exact
+from gnn_encoder.retrieval.adapter import Moments, left_out
+from gnn_encoder.retrieval.identical import search_without
+from gnn_encoder.retrieval.parts import Parts
+
+MOST_TRIED = 1000
+"""Training queries that choose the adapter's strength, taken evenly from all."""
+DEPTH = 10
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Candidates [r] of training queries [n], grouped by query.
+
+    features  fp32 [r, f]
+    relevant  bool [r]: whether the candidate is a positive of its query or of a twin, or a copy of one
+    sizes     int64 [n]: candidates of each query
+    fold      int64 [n]
+    warm      bool [n]: whether a positive has a label in the other folds
+    """
+
+    features: np.ndarray
+    relevant: np.ndarray
+    sizes: np.ndarray
+    fold: np.ndarray
+    warm: np.ndarray
+
+    @classmethod
+    def read(cls, folder: Path) -> "Examples":
+        """Opens what `write` wrote, memory-mapped."""
+        return cls(*(np.load(folder / f"{field.name}.npy", mmap_mode="r") for field in fields(cls)))
+
+    def write(self, folder: Path) -> None:
+        """Writes an array for each field into a folder, which must not exist."""
+        folder.mkdir()
+        for field in fields(self):
+            np.save(folder / f"{field.name}.npy", getattr(self, field.name), allow_pickle=False)
+
+    def of(self, queries: np.ndarray) -> "Examples":
+        """Returns the examples of some queries, bool [n]."""
+        rows = np.repeat(queries, self.sizes)
+        of_queries = (array[queries] for array in (self.sizes, self.fold, self.warm))
+        return Examples(self.features[rows], self.relevant[rows], *of_queries)
+
+    def reciprocal_ranks(self, scores: np.ndarray) -> np.ndarray:
+        """Returns 1 / rank of each query's first positive among its first ten candidates by scores [r], else 0; [n]."""
+        owner = np.repeat(np.arange(len(self.sizes)), self.sizes)
+        order = np.lexsort((np.arange(len(scores)), -scores, owner))
+        rank = 1 + np.arange(len(order)) - (np.cumsum(self.sizes) - self.sizes)[owner]
+        hits = self.relevant[order] & (rank <= DEPTH)
+        best = np.zeros(len(self.sizes))
+        np.maximum.at(best, owner[hits], 1 / rank[hits])
+        return best
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """The training queries that have a label, and their pairs.
+
+    rows     int32 [q]: rows of the queries in the data, ascending
+    query    int64 [e]: place in `rows` of each pair's query. passage int64 [e]
+    weights  fp64 [e]: ω of the pairs in the adapter, 1 / n^α for a passage with n labels
+    """
+
+    rows: np.ndarray
+    query: np.ndarray
+    passage: np.ndarray
+    weights: np.ndarray
+
+    @classmethod
+    def of(cls, data: Dataset, hub_exponent: float = 0.0) -> "Labelled":
+        """The labelled training queries of a dataset."""
+        place, passage = labelled_pairs(data)
+        places, query = np.unique(place, return_inverse=True)
+        weights = cls.weight_of(passage, len(data.passages), hub_exponent)[passage]
+        return cls(data.query_rows("train")[places], query, passage, weights)
+
+    @staticmethod
+    def weight_of(passage: np.ndarray, passages: int, hub_exponent: float) -> np.ndarray:
+        """The weight [m] of a label of each passage."""
+        return np.asarray(np.maximum(np.bincount(passage, minlength=passages), 1.0) ** -hub_exponent)
+
+
+def chosen_strength(
+    data: Dataset, labelled: Labelled, vectors: Rows, queries: Rows, moments: Moments, strengths: tuple[float, ...]
+) -> tuple[float, dict[float, float]]:
+    """Returns the adapter's strength with the highest MRR@10 of training queries, each left out with its twins.
+
+    Args:
+        vectors: of the passages [m, d]. queries: vectors [q, d] of `labelled.rows`. moments: of all pairs.
+        strengths: the weakest adapter first; it wins among equal figures.
+    """
+    count, groups = len(labelled.rows), data.groups[labelled.rows]
+    some = np.linspace(0, count - 1, min(count, MOST_TRIED)).astype(int)
+    pairs = np.flatnonzero(np.isin(groups[labelled.query], groups[some]))
+    query, passage = labelled.query[pairs], labelled.passage[pairs]
+    first = np.searchsorted(query, some, sorter=(order := np.argsort(query, kind="stable")))
+    known, rows, figures = KnownPositives.of(data, "train"), labelled.rows[some], {}
+    for strength in strengths:
+        every = left_out(
+            queries[query], np.asarray(vectors[passage], np.float32), groups[query], strength, labelled.weights[pairs],
+            moments,
+        )  # fmt: skip
+        mapped = every[order[first]]
+
+        def search(k: int, mapped: np.ndarray = mapped) -> exact.Hits:
+            return exact.search(vectors, mapped, k)
+
+        _, hits = search_without(search, data.identical[rows], min(DEPTH, len(vectors)))
+        relevant = known.contains(rows[:, None], hits) & (hits >= 0)
+        figures[strength] = float(np.where(relevant.any(axis=1), 1 / (1 + relevant.argmax(axis=1)), 0.0).mean())
+    return max(figures, key=lambda strength: round(figures[strength], 12)), figures
+
+
+def examples_of(
+    data: Dataset,
+    parts: Parts,
+    labelled: Labelled,
+    moments: Moments,
+    strength: float,
+    *,
+    weight_of: np.ndarray | None = None,
+    folds: int,
+    most: int,
+    done: Callable[[], None] = lambda: None,
+) -> Examples:
+    """Returns the examples of at most `most` training queries, drawn from all that have a label.
+
+    Args:
+        parts: with all labels; their queries are those of `labelled`, in order. moments: of all pairs.
+        weight_of: as of `Parts.without`. done: called after each fold.
+    """
+    generator, count = np.random.default_rng(0), len(labelled.rows)
+    drawn = np.sort(generator.permutation(count)[:most])
+    group = data.groups[labelled.rows]
+    groups, of_drawn = np.unique(group[drawn], return_inverse=True)
+    fold = (generator.permutation(len(groups)) % folds)[of_drawn]
+    known, found = KnownPositives.of(data, "train"), []
+    for number in range(folds):
+        inside = drawn[fold == number]
+        if not len(inside):
+            continue
+        some = parts.without(np.isin(group, group[inside]), moments, strength, weight_of)
+        rows = labelled.rows[inside]
+        candidates = some.candidates(parts.texts(inside), parts.labels.vectors[inside], data.identical[rows])
+        relevant = known.contains(rows[candidates.query], candidates.passage)
+        of_inside = np.isin(labelled.query, inside)
+        is_known = of_inside & np.isin(labelled.passage, some.labels.passages)
+        warm = np.isin(inside, labelled.query[is_known])
+        found.append(
+            Examples(candidates.features, relevant, np.diff(candidates.starts), np.full(len(inside), number), warm)
+        )
+        done()
+    return Examples(*(np.concatenate([getattr(one, field.name) for one in found]) for field in fields(Examples)))

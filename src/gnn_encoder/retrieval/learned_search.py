@@ -1,0 +1,139 @@
+"""Searches a bundle by a learned fusion: the candidates of all parts in the fusion's order.
+
+Behind the candidates follow the other hits of the untouched hybrid, dense + BM25, so that no depth is lost.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from gnn_encoder.artifacts import Bundle, Run, pair_keys
+from gnn_encoder.artifacts.labelled_queries import BundleLabels
+from gnn_encoder.artifacts.parts_folder import ADAPTER, FIELD, LENGTHS
+from gnn_encoder.errors import UserError
+from gnn_encoder.retrieval.bm25 import Bm25
+from gnn_encoder.retrieval.exact import Hits
+from gnn_encoder.retrieval.fusion import UNTUNED, fuse
+from gnn_encoder.retrieval.identical import search_without
+from gnn_encoder.retrieval.label_field import LabelField
+from gnn_encoder.retrieval.learned_fusion import Alone, Fusion, read_fusion
+from gnn_encoder.retrieval.parts import FEATURES, Parts
+
+QUERIES = 256
+"""Queries with all candidates in memory at a time."""
+DEPTH = 1000
+"""Hits of dense search and of BM25 behind the candidates: a hybrid's scores depend on the lowest hit."""
+
+
+@dataclass(frozen=True)
+class LearnedSearch:
+    """The parts of a bundle, and the fusion that orders their candidates."""
+
+    parts: Parts
+    fusion: Fusion
+
+    @classmethod
+    def read(cls, bundle: Bundle, search: Callable[[np.ndarray, int], Hits]) -> "LearnedSearch":
+        """Opens a bundle's parts; `search` searches its vectors. Labels that were added count in memory and field.
+
+        Raises:
+            UserError: the bundle has no BM25 index, no labelled queries, or a fusion of other features.
+        """
+        folder, labelled = bundle.fusion_path, bundle.labelled
+        if folder is None or labelled is None or bundle.bm25_path is None:
+            raise UserError(f"{bundle.path} lacks a part of its fusion: run fuse_parts again")
+        words, field = Bm25.load(bundle.bm25_path), LabelField.read(folder / FIELD)
+        texts = partial(_texts, labelled)
+        if pairs := labelled.changed:
+            field = field.changed(words, bundle.passages, labelled.queries, texts, pairs.passages)
+        parts = Parts(
+            vectors=bundle.vectors,
+            search=search,
+            words=words,
+            passages=bundle.passages,
+            labels=labelled.queries,
+            texts=texts,
+            field=field,
+            adapter=np.load(folder / ADAPTER),
+            lengths=np.load(folder / LENGTHS, mmap_mode="r"),
+        )
+        return cls(parts, read_fusion(folder, FEATURES))
+
+    def run(
+        self,
+        queries: np.ndarray,
+        questions: Sequence[str],
+        vectors: np.ndarray,
+        k: int,
+        left_out: np.ndarray | None = None,
+    ) -> Run:
+        """The best `k` passages of many queries.
+
+        Args:
+            queries: row numbers [n] for the run. questions: their texts [n]. vectors: their vectors [n, d].
+            left_out: passage row [n] that is no hit of each query; -1: none.
+        """
+        runs = []
+        for start in range(0, max(len(queries), 1), QUERIES):
+            some = slice(start, start + QUERIES)
+            out = None if left_out is None else left_out[some]
+            runs.append(self._run(queries[some], questions[some], vectors[some], k, out))
+        return Run.concatenate(runs)
+
+    def _run(
+        self, queries: np.ndarray, questions: Sequence[str], vectors: np.ndarray, k: int, left_out: np.ndarray | None
+    ) -> Run:
+        if isinstance(self.fusion, Alone):
+            return self._alone(self.fusion.feature, queries, questions, vectors, k, left_out)
+        found = self.parts.candidates(questions, vectors, left_out)
+        place, passage, score = found.query, found.passage, self.fusion.scores(found.features)
+        sizes = np.diff(found.starts)
+        if min(k, len(self.parts.lengths)) > sizes.min(initial=k):
+            more, passages, hybrid = self._behind(questions, vectors, pair_keys(place, passage), left_out)
+            lowest = np.full(len(queries), np.inf, np.float32)
+            np.minimum.at(lowest, place, score)
+            lowest[~sizes.astype(bool)] = 0
+            place, passage = np.concatenate([place, more]), np.concatenate([passage, passages])
+            score = np.concatenate([score, lowest[more] - 2 + hybrid])
+        order = np.lexsort((passage, -score, place))
+        place, passage, score = place[order], passage[order], score[order]
+        rank = 1 + np.arange(len(place)) - np.searchsorted(place, place)
+        kept = rank <= k
+        rows = np.asarray(queries, np.int32)[place[kept]]
+        return Run(rows, passage[kept].astype(np.int32), rank[kept].astype(np.int32), score[kept].astype(np.float32))
+
+    def _alone(
+        self,
+        feature: str,
+        queries: np.ndarray,
+        questions: Sequence[str],
+        vectors: np.ndarray,
+        k: int,
+        left_out: np.ndarray | None,
+    ) -> Run:
+        """The best `k` passages by one part, of all passages."""
+        if feature == "adapted":
+            search: Callable[[int], Hits] = partial(self.parts.search, vectors @ self.parts.adapter)
+        else:
+            search = partial(self.parts.by_labelled_words, questions)
+        scores, rows = search_without(search, left_out, min(k, len(self.parts.lengths)))
+        return Run.from_hits(np.asarray(queries, np.int32), rows, scores)
+
+    def _behind(
+        self, questions: Sequence[str], vectors: np.ndarray, candidates: np.ndarray, left_out: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Returns the hybrid's hits [h] that are no candidates: places of queries, passages, and scores from 0 to 1."""
+        rows, depth = np.arange(len(questions), dtype=np.int32), min(DEPTH, len(self.parts.lengths))
+        parts = [self.parts.words.search(questions, depth), self.parts.search(vectors, depth)]
+        lexical, dense = (Run.from_hits(rows, passages, scores) for scores, passages in parts)
+        hybrid = fuse(lexical, dense, UNTUNED, 2 * depth)[0]
+        kept = ~np.isin(pair_keys(hybrid.query, hybrid.passage), candidates)
+        if left_out is not None:
+            kept &= hybrid.passage != left_out[hybrid.query]
+        return hybrid.query[kept], hybrid.passage[kept], hybrid.score[kept]
+
+
+def _texts(labelled: BundleLabels, rows: np.ndarray) -> list[str]:
+    return labelled.names(rows)[1]

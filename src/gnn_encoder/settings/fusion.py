@@ -1,0 +1,47 @@
+"""Settings of the systems that train no encoder: the labels' field, the query adapter, and learned fusions of parts."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from gnn_encoder.settings.outcome import IndexKind
+from gnn_encoder.settings.shared import Inference
+from gnn_encoder.settings.systems import FusionKind, fusion_systems
+from gnn_encoder.settings.values import Count, PositiveFloat, PositiveInt, StepSettings
+
+
+class MakeParts(StepSettings):
+    """Makes the parts that fusions read, and examples of training queries from parts without these queries' labels."""
+
+    strengths: Annotated[tuple[PositiveFloat, ...], Field(min_length=1)] = (100.0, 30.0, 10.0, 3.0, 1.0, 0.3)
+    """c of the query adapter's penalty λ = c · trace(AᵀΩA) / d, the weakest adapter first. Chosen by leaving each
+    training query out, with its twins."""
+    hub_exponent: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
+    """α: a label of a passage with n labels weighs 1 / n^α in the adapter. Above 0, passages with many labels draw
+    other queries less."""
+    folds: Annotated[int, Field(ge=2, strict=True)] = 5
+    """Parts that score a training query know no label of its fold."""
+    examples: PositiveInt = 3000
+    """Most training queries that a fusion is learnt from, a seeded draw. The parts keep all labels."""
+
+
+class FuseParts(Inference, IndexKind):
+    """Makes a bundle that ranks by one part with labels, or by a learned fusion of all parts.
+
+    Precision and tokens per batch are as in the step that encoded the queries, for labels that are added later.
+    """
+
+    kinds: tuple[FusionKind, ...] = tuple(fusion_systems())
+    """The systems that a run makes and measures. `field`: BM25 over passages and their labelled queries. `adapter`: the
+    query adapter. `linear`: a logistic regression over all parts. `trees`: LambdaMART. None of them: []."""
+    kind: FusionKind = "trees"
+    """The system of this call."""
+    trees: PositiveInt = 200
+    leaves: Annotated[int, Field(ge=2, strict=True)] = 15
+    learning_rate: PositiveFloat = 0.05
+    smallest_leaf: PositiveInt = 40
+    """Candidates in a leaf at least."""
+    penalty: PositiveFloat = 1.0
+    """Of the logistic regression, on the squares of its coefficients."""
+    bm25: Literal[True] = True
+    seed: Count = 0

@@ -1,0 +1,81 @@
+"""Writes a bundle that ranks by one part with labels, or by a learned fusion of all parts. No encoder is trained."""
+
+from pathlib import Path
+
+import numpy as np
+
+from gnn_encoder.artifacts import Bundle, Dataset, Draft
+from gnn_encoder.artifacts.added_labels import AddedLabels
+from gnn_encoder.artifacts.arrays import VECTORS, VectorsFolder, read_rows
+from gnn_encoder.artifacts.bundle import ADDED, FUSION, INDEX, LABELS, QUERY_ENCODER
+from gnn_encoder.artifacts.parts_folder import EXAMPLES, PartsFolder
+from gnn_encoder.engines.step import Context, Metrics, step
+from gnn_encoder.evaluation.fusion_examples import Examples
+from gnn_encoder.models.dual_encoder import DualEncoder
+from gnn_encoder.retrieval.index_file import build_index
+from gnn_encoder.retrieval.learned_fusion import Alone, Fusion, Linear, Trees
+from gnn_encoder.retrieval.parts import FEATURES
+from gnn_encoder.settings.fusion import FuseParts
+from gnn_encoder.settings.systems import fusion_systems
+
+ALONE = {"field": "labelled", "adapter": "adapted"}
+"""Kind → the feature that it ranks by; a fusion without anything to learn from ranks by the first."""
+
+
+@step(bundle="bundle")
+def fuse_parts(
+    context: Context,
+    settings: FuseParts,
+    dataset: Path,
+    dual_encoder: Path,
+    passage_vectors: Path,
+    bm25_index: Path,
+    parts: Path,
+    bundle: Draft,
+) -> Metrics:
+    """Learns the fusion of the settings' kind from the examples, measures it fold by fold, and writes the bundle."""
+    data, shared = Dataset(dataset), PartsFolder.read(parts)
+    examples = Examples.read(parts / EXAMPLES)
+    out_of_fold = np.zeros(len(examples.relevant), np.float32)
+    for number in np.unique(examples.fold):
+        inside = examples.fold == number
+        rows = np.repeat(inside, examples.sizes)
+        out_of_fold[rows] = learnt(settings, examples.of(~inside)).scores(examples.features[rows])
+    ranks = examples.reciprocal_ranks(out_of_fold)
+    for name in shared.manifest.files:
+        if name.startswith(f"{LABELS}/"):
+            bundle.share(shared, name)
+        elif not name.startswith(f"{EXAMPLES}/"):
+            bundle.share(shared, name, f"{FUSION}/{name}")
+    learnt(settings, examples).write(bundle / FUSION, FEATURES)
+    bundle.share(VectorsFolder.read(passage_vectors), VECTORS)
+    build_index(read_rows(bundle.path, Path(VECTORS).stem), bundle / INDEX, settings)
+    DualEncoder.load(dual_encoder).query_encoder.save(bundle / QUERY_ENCODER)
+    Bundle.add_bm25(bundle, bm25_index)
+    if data.added:
+        AddedLabels(data.added).write(bundle / ADDED)
+    Bundle.complete(bundle, data, fusion_systems()[settings.kind])
+    warm = {"warm": examples.warm, "cold": ~examples.warm}
+    strata = {name: float(ranks[inside].mean()) for name, inside in warm.items() if inside.any()}
+    return {
+        "examples": len(examples.sizes),
+        "figure": float(ranks.mean()),
+        **strata,
+        "headline": f"MRR@10 {ranks.mean():.3f} on {len(ranks):,} training queries, each out of its fold "
+        f"({', '.join(f'{name} {figure:.3f}' for name, figure in strata.items())})",
+    }
+
+
+def learnt(settings: FuseParts, examples: Examples) -> Fusion:
+    """Returns the fusion of the settings' kind that some examples teach."""
+    feature = ALONE.get(settings.kind, ALONE["field"])
+    if settings.kind in ALONE or not examples.relevant.any() or examples.relevant.all():
+        return Alone(feature, FEATURES.index(feature))
+    linear = Linear.fit(examples.features, examples.relevant, settings.penalty)
+    if settings.kind == "linear":
+        return linear
+    trees = Trees.fit(
+        examples.features, examples.relevant, examples.sizes, trees=settings.trees, leaves=settings.leaves,
+        rate=settings.learning_rate, smallest_leaf=settings.smallest_leaf, seed=settings.seed,
+    )  # fmt: skip
+    return trees if np.ptp(trees.scores(examples.features)) else linear  # few candidates, and no leaf can be split

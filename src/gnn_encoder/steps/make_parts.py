@@ -1,0 +1,72 @@
+"""Makes the parts that need labels and no training, and the examples from which fusions of them are learnt."""
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from gnn_encoder.artifacts import Dataset, Draft, read_vectors
+from gnn_encoder.artifacts.arrays import QUERIES, read_rows
+from gnn_encoder.artifacts.bundle import LABELS, Bm25Index
+from gnn_encoder.artifacts.labelled_queries import LabelledQueries, LabelUse
+from gnn_encoder.artifacts.parts_folder import ADAPTER, EXAMPLES, FIELD, LENGTHS
+from gnn_encoder.engines.step import Context, Metrics, step
+from gnn_encoder.evaluation.fusion_examples import Labelled, chosen_strength, examples_of
+from gnn_encoder.retrieval import exact
+from gnn_encoder.retrieval.adapter import Moments
+from gnn_encoder.retrieval.bm25 import Bm25
+from gnn_encoder.retrieval.label_field import LabelField
+from gnn_encoder.retrieval.parts import Parts, length_of
+from gnn_encoder.settings.fusion import MakeParts
+
+
+@step(parts="parts")
+def make_parts(
+    context: Context, settings: MakeParts, dataset: Path, passage_vectors: Path, bm25_index: Path, parts: Draft
+) -> Metrics:
+    """Chooses the adapter's strength, indexes the labelled queries, and scores candidates of training queries."""
+    data, vectors = Dataset(dataset), read_vectors(passage_vectors)
+    labelled, train = Labelled.of(data, settings.hub_exponent), data.query_rows("train")
+    queries = read_rows(passage_vectors, QUERIES)
+    if len(labelled.rows) < len(train):
+        queries = queries[np.searchsorted(train, labelled.rows)]
+    texts = data.queries.column("text").take(labelled.rows)
+    words = Bm25.load(Bm25Index.read(bm25_index).path)
+    moments = Moments.of_pairs(queries, labelled.query, vectors, labelled.passage, labelled.weights)
+    strength, figures = chosen_strength(data, labelled, vectors, queries, moments, settings.strengths)
+    labels = LabelledQueries.grouped(labelled.query, labelled.passage, len(vectors), queries)
+
+    def texts_at(rows: np.ndarray) -> list[str]:
+        return list(texts.take(rows).to_pylist())
+
+    known = Parts(
+        vectors=vectors,
+        search=partial(exact.search, vectors),
+        words=words,
+        passages=data.passages,
+        labels=labels,
+        texts=texts_at,
+        field=LabelField.build(words, data.passages, labels, texts_at),
+        adapter=moments.adapter(strength),
+        lengths=np.concatenate([length_of(batch.full_texts()) for batch in data.passages.stream()]),
+    )
+    folds = context.progress("examples", settings.folds, "folds")
+    examples = examples_of(
+        data, known, labelled, moments, strength, folds=settings.folds, most=settings.examples, done=folds.advance,
+        weight_of=Labelled.weight_of(labelled.passage, len(vectors), settings.hub_exponent),
+    )  # fmt: skip
+    np.save(parts / ADAPTER, known.adapter, allow_pickle=False)
+    np.save(parts / LENGTHS, known.lengths, allow_pickle=False)
+    known.field.write(parts / FIELD)
+    ids = data.queries.column("query_id").take(labelled.rows)
+    labels.write(parts / LABELS, ids, texts, None, LabelUse("fusion", 1.0))
+    examples.write(parts / EXAMPLES)
+    return {
+        "labelled_queries": len(labelled.rows),
+        "labelled_passages": len(labels.passages),
+        "strength": strength,
+        "examples": len(examples.sizes),
+        "candidates": len(examples.relevant),
+        "headline": f"{len(labelled.rows):,} labelled queries, adapter strength {strength:g} "
+        f"(MRR@10 {figures[strength]:.3f} left out), {len(examples.sizes):,} examples",
+    }

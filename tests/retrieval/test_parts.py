@@ -1,0 +1,171 @@
+"""Features of candidates against plain loops, and folds that know nothing of their own labels."""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from gnn_encoder.artifacts import DatasetWriter, PassageTable, drafting
+from gnn_encoder.artifacts.dataset import CORPUS
+from gnn_encoder.artifacts.labelled_queries import LabelledQueries
+from gnn_encoder.retrieval import exact
+from gnn_encoder.retrieval.adapter import Moments
+from gnn_encoder.retrieval.bm25 import Bm25
+from gnn_encoder.retrieval.label_field import LabelField
+from gnn_encoder.retrieval.learned_fusion import Linear
+from gnn_encoder.retrieval.parts import FEATURES, NEAREST, Parts
+from gnn_encoder.settings.bm25 import IndexBm25
+
+M, N, D, SOME = 300, 120, 12, 9
+KIND = IndexBm25(stemmer="none", stopwords="none")
+WORDS = [f"w{number}" for number in range(80)]
+
+
+class World:
+    """Random passages and training queries; each query is labelled with one or two random passages."""
+
+    def __init__(self, folder: Path, seed: int = 0) -> None:
+        generator = np.random.default_rng(seed)
+        self.passages, self.queries = _unit(generator.normal(size=(M, D))), _unit(generator.normal(size=(N, D)))
+        self.passage_texts, self.texts = _texts(generator, M), _texts(generator, N)
+        self.query = np.concatenate([np.arange(N), np.arange(0, N, 3)])
+        self.passage = generator.integers(M, size=len(self.query))
+        self.labels = LabelledQueries.grouped(self.query, self.passage, M, self.queries)
+        self.moments = Moments.of(self.queries[self.query], self.passages[self.passage])
+        with drafting(folder / f"dataset{len(list(folder.iterdir()))}", "dataset") as draft:
+            writer = DatasetWriter(draft)
+            writer.passages([f"p{i}" for i in range(M)], [""] * M, self.passage_texts)
+            writer.close()
+        self.table = PassageTable(draft.target / CORPUS)
+
+    def texts_at(self, rows: np.ndarray) -> list[str]:
+        return [self.texts[row] for row in rows.tolist()]
+
+    def parts(self) -> Parts:
+        words = Bm25.build(self.table, KIND)
+        return Parts(
+            vectors=self.passages.astype(np.float16),
+            search=partial(exact.search, self.passages.astype(np.float16)),
+            words=words,
+            passages=self.table,
+            labels=self.labels,
+            texts=self.texts_at,
+            field=LabelField.build(words, self.table, self.labels, self.texts_at),
+            adapter=self.moments.adapter(1.0),
+            lengths=np.log1p([len(text) for text in self.passage_texts]).astype(np.float32),
+        )
+
+
+def _unit(vectors: np.ndarray) -> np.ndarray:
+    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+
+
+def _texts(generator: np.random.Generator, count: int) -> list[str]:
+    return [" ".join(generator.choice(WORDS, size=generator.integers(2, 9))) for _ in range(count)]
+
+
+def scores_of_words(parts: Parts, questions: list[str]) -> list[tuple[np.ndarray, np.ndarray]]:
+    """BM25's scores [m] of each question, and those with labels."""
+    own = list(parts.word_scores(questions))
+    return list(zip(own, parts.field.totals(questions, iter(own)), strict=True))
+
+
+def test_features_equal_a_loop(tmp_path: Path) -> None:
+    world, generator = World(tmp_path), np.random.default_rng(1)
+    parts, questions, vectors = world.parts(), _texts(generator, SOME), _unit(generator.normal(size=(SOME, D)))
+    found, totals = parts.candidates(questions, vectors), scores_of_words(parts, questions)
+    for i, (question, vector) in enumerate(zip(questions, vectors, strict=True)):
+        rows = slice(found.starts[i], found.starts[i + 1])
+        near = sorted(range(N), key=lambda q: -(world.queries[q] @ vector))[:NEAREST]
+        expected = []
+        for p in found.passage[rows].tolist():
+            similar = [
+                max(0.0, world.queries[q] @ vector) for q in near if (world.passage[world.query == q] == p).any()
+            ]
+            words, labelled = (part[p] for part in totals[i])
+            own = parts.vectors[p].astype(float)
+            dense, adapted = (own @ q for q in (vector, vector @ parts.adapter))
+            lifted = own + 0.3 * world.queries[world.query[world.passage == p]].sum(axis=0)
+            summed = lifted @ vector * np.linalg.norm(own) / np.linalg.norm(lifted)
+            expected.append([dense, words, labelled, adapted, summed, max(similar, default=0)])
+            expected[-1] += [world.queries[near[0]] @ vector, len(question.split()), parts.lengths[p]]
+        values = np.array(expected)
+        columns = ["dense", "words", "labelled", "adapted", "summed", "memory", "nearest", "terms", "length"]
+        features = found.features[rows]
+        assert np.allclose(features[:, [FEATURES.index(name) for name in columns]], values, atol=1e-4)
+        for column, name in enumerate(columns[:4]):
+            rank = 1 + np.array([(values[:, column] > value + 1e-6).sum() for value in values[:, column]])
+            assert np.allclose(features[:, FEATURES.index(f"{name} rank")], 1 / rank, atol=1e-6)
+        for column, name in ((0, "dense"), (3, "adapted"), (4, "summed")):
+            below = values[:, column] - values[:, column].max()
+            assert np.allclose(features[:, FEATURES.index(f"{name} below best")], below, atol=1e-4)
+        for column, name in ((1, "words"), (2, "labelled")):
+            share = values[:, column] / values[:, column].max()
+            assert np.allclose(features[:, FEATURES.index(f"{name} of best")], share, atol=1e-5)
+
+
+def test_the_best_of_every_part_are_candidates(tmp_path: Path) -> None:
+    world, generator = World(tmp_path), np.random.default_rng(2)
+    parts, questions, vectors = world.parts(), _texts(generator, SOME), _unit(generator.normal(size=(SOME, D)))
+    left_out = np.full(SOME, -1)
+    left_out[0] = exact.search(parts.vectors, vectors[:1], 1)[1][0, 0]
+    found = parts.candidates(questions, vectors, left_out)
+    for i, (words, labelled) in enumerate(scores_of_words(parts, questions)):
+        rows = set(found.passage[found.starts[i] : found.starts[i + 1]].tolist())
+        by_vectors = (parts.vectors @ query for query in (vectors[i], vectors[i] @ parts.adapter))
+        for values in (words, labelled, *by_vectors):
+            best = [p for p in np.argsort(-values)[:20].tolist() if values[p] > 0 and p != left_out[i]]
+            assert rows.issuperset(best)
+        assert left_out[i] not in rows
+
+
+def test_without_some_labels_all_is_as_if_they_had_never_been_there(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    parts, held = world.parts(), np.arange(N) % 4 == 0
+    generator = np.random.default_rng(3)
+    questions, vectors = _texts(generator, SOME), _unit(generator.normal(size=(SOME, D)))
+    rest = parts.without(held, world.moments, 1.0)
+    stays = ~held[world.query]
+    never = World(tmp_path)
+    never.labels = LabelledQueries.grouped(world.query[stays], world.passage[stays], M, world.queries)
+    never.moments = Moments.of(world.queries[world.query[stays]], world.passages[world.passage[stays]])
+    fresh = never.parts()
+    some, other = rest.candidates(questions, vectors), fresh.candidates(questions, vectors)
+    for name in ("dense", "words", "labelled", "adapted", "summed", "memory", "nearest"):
+        for i in range(SOME):
+            a, b = (found.passage[found.starts[i] : found.starts[i + 1]] for found in (some, other))
+            both, at_a, at_b = np.intersect1d(a, b, return_indices=True)
+            assert len(both) >= 0.9 * len(a)
+            column = FEATURES.index(name)
+            values = (some.features[some.starts[i] + at_a, column], other.features[other.starts[i] + at_b, column])
+            assert np.allclose(*values, atol=2e-3)
+
+
+def reciprocal_rank(world: World, features: Sequence[np.ndarray], rows: Sequence[np.ndarray]) -> float:
+    """Mean of 1 / rank of the training queries' labels, by a fusion that is learnt on the same candidates."""
+    relevant = [np.isin(some, world.passage[world.query == q]) for q, some in enumerate(rows)]
+    model = Linear.fit(np.concatenate(features), np.concatenate(relevant))
+    ranks = []
+    for some, is_relevant in zip(features, relevant, strict=True):
+        order = np.argsort(-model.scores(some), kind="stable")
+        ranks.append(1 / (1 + is_relevant[order].argmax()) if is_relevant.any() else 0.0)
+    return float(np.mean(ranks))
+
+
+def test_labels_that_say_nothing_teach_nothing_and_control_a_leak_is_noticed(tmp_path: Path) -> None:
+    """Random labels cannot be predicted: a high figure of training queries would come from their own labels."""
+    world = World(tmp_path)
+    parts, fold = world.parts(), np.arange(N) % 5
+    honest: tuple[list, list] = [None] * N, [None] * N
+    leaking: tuple[list, list] = [None] * N, [None] * N
+    for number in range(5):
+        held = fold == number
+        inside = np.flatnonzero(held)
+        for (features, rows), some in ((honest, parts.without(held, world.moments, 1.0)), (leaking, parts)):
+            found = some.candidates(world.texts_at(inside), world.queries[inside])
+            for i, q in enumerate(inside.tolist()):
+                features[q] = found.features[found.starts[i] : found.starts[i + 1]]
+                rows[q] = found.passage[found.starts[i] : found.starts[i + 1]]
+    assert reciprocal_rank(world, *honest) < 0.15
+    assert reciprocal_rank(world, *leaking) > 0.8
