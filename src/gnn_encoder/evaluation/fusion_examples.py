@@ -73,7 +73,7 @@ class Labelled:
     """The training queries that have a label, and their pairs.
 
     rows     int32 [q]: rows of the queries in the data, ascending
-    query    int64 [e]: place in `rows` of each pair's query. passage int64 [e]
+    query    int64 [e]: position in `rows` of each pair's query. passage int64 [e]
     weights  fp64 [e]: ω of the pairs in the adapter, 1 / n^α for a passage with n labels
     """
 
@@ -85,10 +85,10 @@ class Labelled:
     @classmethod
     def of(cls, data: Dataset, hub_exponent: float = 0.0) -> "Labelled":
         """The labelled training queries of a dataset."""
-        place, passage = labelled_pairs(data)
-        places, query = np.unique(place, return_inverse=True)
+        position, passage = labelled_pairs(data)
+        positions, query = np.unique(position, return_inverse=True)
         weights = cls.weight_of(passage, len(data.passages), hub_exponent)[passage]
-        return cls(data.query_rows("train")[places], query, passage, weights)
+        return cls(data.query_rows("train")[positions], query, passage, weights)
 
     @staticmethod
     def weight_of(passage: np.ndarray, passages: int, hub_exponent: float) -> np.ndarray:
@@ -150,7 +150,7 @@ def examples_of(
     group = data.groups[labelled.rows]
     groups, of_drawn = np.unique(group[drawn], return_inverse=True)
     fold = (generator.permutation(len(groups)) % folds)[of_drawn]
-    known, found = KnownPositives.of(data, "train"), []
+    known, of_folds = KnownPositives.of(data, "train"), []
     for number in range(folds):
         inside = drawn[fold == number]
         if not len(inside):
@@ -162,8 +162,8 @@ def examples_of(
         of_inside = np.isin(labelled.query, inside)
         is_known = of_inside & np.isin(labelled.passage, some.labels.passages)
         warm = np.isin(inside, labelled.query[is_known])
-        found.append(
+        of_folds.append(
             Examples(candidates.features, relevant, np.diff(candidates.starts), np.full(len(inside), number), warm)
         )
         done()
-    return Examples(*(np.concatenate([getattr(one, field.name) for one in found]) for field in fields(Examples)))
+    return Examples(*(np.concatenate([getattr(one, field.name) for one in of_folds]) for field in fields(Examples)))

@@ -24,24 +24,24 @@ def explain_by_fusion(searcher: Searcher, question: str, k: int = 5) -> list[tup
     assert learned and labelled, "a bundle without a fusion"
     searcher.check(question, k)
     vector = searcher.encode(question)
-    found = learned.parts.candidates([question], vector)
-    scores, amounts = learned.fusion.scores(found.features), learned.fusion.contributions(found.features)
-    order = np.lexsort((found.passage, -scores))[:k]
-    hits = searcher.hits(scores[order], found.passage[order])
-    of_word = {word: _totals(learned, word, found.passage[order]) for word in dict.fromkeys(words(question))}
+    candidates = learned.parts.candidates([question], vector)
+    scores, amounts = learned.fusion.scores(candidates.features), learned.fusion.contributions(candidates.features)
+    order = np.lexsort((candidates.passage, -scores))[:k]
+    hits = searcher.hits(scores[order], candidates.passage[order])
+    of_word = {word: _totals(learned, word, candidates.passage[order]) for word in dict.fromkeys(words(question))}
     similarity, near = (array[0] for array in learned.parts.nearest(vector))
     explained = []
-    for place, (hit, row) in enumerate(zip(hits, order.tolist(), strict=True)):
+    for rank, (hit, row) in enumerate(zip(hits, order.tolist(), strict=True)):
         behind = ""
-        asked = near[(near >= 0) & np.isin(near, learned.parts.labels.into(found.passage[[row]])[1])]
-        if len(asked):
-            (name,), (text,) = labelled.names(asked[:1])
-            behind = f": “{text}” [{name}], similarity {similarity[near == asked[0]][0]:.2f}"
+        behind_it = near[(near >= 0) & np.isin(near, learned.parts.labels.into(candidates.passage[[row]])[1])]
+        if len(behind_it):
+            (name,), (text,) = labelled.names(behind_it[:1])
+            behind = f": “{text}” [{name}], similarity {similarity[near == behind_it[0]][0]:.2f}"
         said = {
-            "dense": f"vectors ({_value(found, row, 'dense')}{_rank(found, row, 'dense')})",
-            "words": f"words{_terms(of_word, 0, place)}",
-            "labelled": f"words of passage and labelled queries{_terms(of_word, 1, place)}",
-            "adapted": f"query adapter ({_value(found, row, 'adapted')}{_rank(found, row, 'adapted')})",
+            "dense": f"vectors ({_value(candidates, row, 'dense')}{_rank(candidates, row, 'dense')})",
+            "words": f"words{_terms(of_word, 0, rank)}",
+            "labelled": f"words of passage and labelled queries{_terms(of_word, 1, rank)}",
+            "adapted": f"query adapter ({_value(candidates, row, 'adapted')}{_rank(candidates, row, 'adapted')})",
             "summed": "vectors with the sum of labelled queries",
             "memory": f"similar training query{behind}",
             "nearest": "nearness of any training query",
@@ -63,16 +63,16 @@ def _totals(learned: LearnedSearch, word: str, passages: np.ndarray) -> tuple[np
     return plain[passages], labelled[passages]
 
 
-def _terms(of_word: dict[str, tuple[np.ndarray, np.ndarray]], part: int, place: int) -> str:
+def _terms(of_word: dict[str, tuple[np.ndarray, np.ndarray]], part: int, rank: int) -> str:
     """Returns the words of the query with the largest scores of a passage, in words."""
-    scores = {word: float(totals[part][place]) for word, totals in of_word.items()}
+    scores = {word: float(totals[part][rank]) for word, totals in of_word.items()}
     best = sorted((word for word in scores if scores[word] > 0), key=lambda word: -scores[word])[:TERMS]
     return f": {', '.join(f'{word} {scores[word]:.1f}' for word in best)}" if best else ": none"
 
 
-def _value(found: Candidates, row: int, feature: str) -> str:
-    return f"{found.features[row, FEATURES.index(feature)]:.3f}"
+def _value(candidates: Candidates, row: int, feature: str) -> str:
+    return f"{candidates.features[row, FEATURES.index(feature)]:.3f}"
 
 
-def _rank(found: Candidates, row: int, feature: str) -> str:
-    return f", rank {1 / found.features[row, FEATURES.index(f'{feature} rank')]:.0f}"
+def _rank(candidates: Candidates, row: int, feature: str) -> str:
+    return f", rank {1 / candidates.features[row, FEATURES.index(f'{feature} rank')]:.0f}"

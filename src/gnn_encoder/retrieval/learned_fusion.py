@@ -46,17 +46,17 @@ class Alone:
     """One feature as it is; a search then ranks all passages by its part."""
 
     feature: str
-    place: int
+    column: int
     form: str = ALONE
 
     def scores(self, features: np.ndarray) -> np.ndarray:
         """See `Fusion`."""
-        return np.asarray(features[:, self.place], np.float32)
+        return np.asarray(features[:, self.column], np.float32)
 
     def contributions(self, features: np.ndarray) -> np.ndarray:
         """See `Fusion`."""
         amounts = np.zeros((len(features), features.shape[1] + 1), np.float32)
-        amounts[:, self.place] = features[:, self.place]
+        amounts[:, self.column] = features[:, self.column]
         return amounts
 
     def write(self, folder: Path, names: tuple[str, ...]) -> None:

@@ -87,21 +87,21 @@ class LearnedSearch:
     ) -> Run:
         if isinstance(self.fusion, Alone):
             return self._alone(self.fusion.feature, queries, questions, vectors, k, left_out)
-        found = self.parts.candidates(questions, vectors, left_out)
-        place, passage, score = found.query, found.passage, self.fusion.scores(found.features)
-        sizes = np.diff(found.starts)
+        candidates = self.parts.candidates(questions, vectors, left_out)
+        question, passage, score = candidates.query, candidates.passage, self.fusion.scores(candidates.features)
+        sizes = np.diff(candidates.starts)
         if min(k, len(self.parts.lengths)) > sizes.min(initial=k):
-            more, passages, hybrid = self._behind(questions, vectors, pair_keys(place, passage), left_out)
+            more, passages, hybrid = self._behind(questions, vectors, pair_keys(question, passage), left_out)
             lowest = np.full(len(queries), np.inf, np.float32)
-            np.minimum.at(lowest, place, score)
+            np.minimum.at(lowest, question, score)
             lowest[~sizes.astype(bool)] = 0
-            place, passage = np.concatenate([place, more]), np.concatenate([passage, passages])
+            question, passage = np.concatenate([question, more]), np.concatenate([passage, passages])
             score = np.concatenate([score, lowest[more] - 2 + hybrid])
-        order = np.lexsort((passage, -score, place))
-        place, passage, score = place[order], passage[order], score[order]
-        rank = 1 + np.arange(len(place)) - np.searchsorted(place, place)
+        order = np.lexsort((passage, -score, question))
+        question, passage, score = question[order], passage[order], score[order]
+        rank = 1 + np.arange(len(question)) - np.searchsorted(question, question)
         kept = rank <= k
-        rows = np.asarray(queries, np.int32)[place[kept]]
+        rows = np.asarray(queries, np.int32)[question[kept]]
         return Run(rows, passage[kept].astype(np.int32), rank[kept].astype(np.int32), score[kept].astype(np.float32))
 
     def _alone(

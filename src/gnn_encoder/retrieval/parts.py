@@ -53,7 +53,7 @@ class Candidates:
 
     @property
     def query(self) -> np.ndarray:
-        """The place int64 [r] of each candidate's query."""
+        """The position int64 [r] of each candidate's query."""
         return np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
 
 
@@ -132,10 +132,10 @@ class Parts:
             out = -1 if left_out is None else left_out[i]
             rows = np.unique(np.concatenate([top[(top >= 0) & (top != out)][:KEPT] for top in tops]))
             memory = np.zeros(len(rows), np.float32)
-            place = np.searchsorted(known, rows)
-            has = place < len(known)
-            has[has] = known[place[has]] == rows[has]
-            memory[has] = similar[place[has]]
+            position = np.searchsorted(known, rows)
+            has = position < len(known)
+            has[has] = known[position[has]] == rows[has]
+            memory[has] = similar[position[has]]
             passages = np.asarray(self.vectors[rows], np.float32)
             dense, turned = passages @ queries[i], passages @ adapted[i]
             summed = self._summed(rows, passages) @ queries[i]
@@ -167,9 +167,9 @@ class Parts:
         indptr, passage = self.labels.by_query
         starts, stops = indptr[near], indptr[near + 1]
         similar = np.maximum(np.repeat(scores, stops - starts), 0)
-        rows, place = np.unique(passage[ranges(starts, stops)], return_inverse=True)
+        rows, position = np.unique(passage[ranges(starts, stops)], return_inverse=True)
         best = np.zeros(len(rows), np.float32)
-        np.maximum.at(best, place, similar)
+        np.maximum.at(best, position, similar)
         return rows.astype(np.int32), best
 
     def _summed(self, rows: np.ndarray, passages: np.ndarray) -> np.ndarray:

@@ -54,7 +54,7 @@ def rank(
             queries = vectors_of_queries(passage_vectors, data, rows)
         else:
             queries = encoded(TextEncoder.load(parts.query_encoder_path))
-        found = ranking(PassageIndex.read(parts), None, rows, texts, queries, depth, None, left_out)
+        ranked = ranking(PassageIndex.read(parts), None, rows, texts, queries, depth, None, left_out)
     else:
         encoder = TextEncoder.from_backbone(settings.backbone, max_length=settings.passage_length)
         vectors = scratch(len(data.passages), encoder.width, folder=run.path)
@@ -62,6 +62,6 @@ def rank(
         encode_passages(encoder, data.passages, vectors, progress=progress, **settings.speed)
         encoder.max_length = settings.query_length
         scores, passages = search_without(partial(exact.search, vectors, encoded(encoder)), left_out, depth)
-        found = Run.from_hits(rows, passages, scores)
-    found.write(run, settings.system, **facts)
-    return {"hits": len(found.query), "headline": f"{len(rows):,} queries"}
+        ranked = Run.from_hits(rows, passages, scores)
+    ranked.write(run, settings.system, **facts)
+    return {"hits": len(ranked.query), "headline": f"{len(rows):,} queries"}
