@@ -153,6 +153,15 @@ def test_every_graph_has_what_it_needs_in_an_order_that_works(preset: str, chang
         assert best <= {*ingest.chosen_on_dev}, "data without dev queries are refused at once"
 
 
+def test_what_follows_a_choice_of_graphs_reads_the_chosen_one() -> None:
+    graph = train(load_settings("quickstart", CHANGES["a choice of graphs"]))
+    chosen = graph["choose_graph"]["chosen_graph"]
+    readers = {node.title for node in graph.nodes if chosen in [artifact for _, artifact in node.artifacts()]}
+    assert readers == {"train_gnn", "encode_nodes", "encode_corpus", "choose_bundle", "report", "promote"}
+    others = {node.title for node in graph.nodes if graph["build_graph"]["graph"] in [a for _, a in node.artifacts()]}
+    assert others == {"choose_graph"}
+
+
 def test_ingest_knows_what_is_chosen_on_dev() -> None:
     settings = load_settings("quickstart", ["train_gnn.keep=best", "train_reranker.keep=best", "train_dpr.keep=last"])
 
