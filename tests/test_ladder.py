@@ -41,10 +41,10 @@ def settings_of(backbone: Path, data: Path, **more: Mapping[str, Any]) -> Settin
 
 def run_here(graph: Graph, folder: Path) -> dict[str, Path]:
     """Calls the steps of a graph one after the other; returns {title/output: folder}."""
-    made: dict[str, Path] = {}
+    outputs_of: dict[str, Path] = {}
 
     def path_of(artifact: Output) -> Path:
-        return made[f"{artifact.node.title}/{artifact.name}"]
+        return outputs_of[f"{artifact.node.title}/{artifact.name}"]
 
     for node in graph.nodes:
         step = getattr(import_module(f"gnn_encoder.steps.{node.step}"), node.step)
@@ -52,12 +52,12 @@ def run_here(graph: Graph, folder: Path) -> dict[str, Path]:
             name: [path_of(each) for each in value] if isinstance(value, tuple) else path_of(value)
             for name, value in node.inputs.items()
         }
-        place = folder / f"{len(made):02}"
-        outputs = {name: place / name for name in declared(node.step).outputs}
+        target = folder / f"{len(outputs_of):02}"
+        outputs = {name: target / name for name in declared(node.step).outputs}
         arguments = StepArguments(settings=node.settings.model_dump(mode="json"), label=node.label)
         step(arguments.model_dump_json(), **inputs, **outputs)
-        made |= {f"{node.title}/{name}": path for name, path in outputs.items()}
-    return made
+        outputs_of |= {f"{node.title}/{name}": path for name, path in outputs.items()}
+    return outputs_of
 
 
 @pytest.fixture(scope="module")
@@ -66,12 +66,12 @@ def data(tiny_dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 def test_from_raw_text_to_a_decision(data: Path, tiny_backbone: Path, tmp_path: Path) -> None:
-    made = run_here(ladder(settings_of(tiny_backbone, data)), tmp_path)
-    evaluated = Evaluation.read(made["evaluate/evaluation"])
+    outputs_of = run_here(ladder(settings_of(tiny_backbone, data)), tmp_path)
+    evaluated = Evaluation.read(outputs_of["evaluate/evaluation"])
     assert list(evaluated.metrics["results"]["test"]) == [LEXICAL, UNTRAINED, "Linear fusion", "Learned fusion", HYBRID]
     assert (evaluated.metrics["baseline"], evaluated.metrics["candidate"]) == (HYBRID, "Learned fusion")
-    facts = Recommended.read(made["recommend/recommendation"]).facts
-    chosen = Bundle.read(made["choose_bundle/chosen_bundle"])
+    facts = Recommended.read(outputs_of["recommend/recommendation"]).facts
+    chosen = Bundle.read(outputs_of["choose_bundle/chosen_bundle"])
     assert (chosen.serving.system, chosen.system) == (facts["system"], facts["dense"])
     assert Retriever(chosen).search(QUESTION, 3) and Retriever(chosen).search([]) == []
 
@@ -79,15 +79,15 @@ def test_from_raw_text_to_a_decision(data: Path, tiny_backbone: Path, tmp_path: 
 def test_words_alone_may_be_recommended(data: Path, tiny_backbone: Path, tmp_path: Path) -> None:
     # A margin that no system exceeds: the first in the order is the simplest.
     settings = settings_of(tiny_backbone, data, recommend={"margin": 1.0, "significance": 1e-9})
-    made = run_here(ladder(settings), tmp_path)
-    chosen = Bundle.read(made["choose_bundle/chosen_bundle"])
+    outputs_of = run_here(ladder(settings), tmp_path)
+    chosen = Bundle.read(outputs_of["choose_bundle/chosen_bundle"])
     assert (chosen.serving.system, chosen.serving.weight, chosen.system) == (LEXICAL, 0.0, UNTRAINED)
     assert Retriever(chosen).search(QUESTION, 3)
 
 
 def test_a_bundle_with_a_fusion_has_one_ranking(data: Path, tiny_backbone: Path, tmp_path: Path) -> None:
-    made = run_here(ladder(settings_of(tiny_backbone, data, fuse_parts={"kinds": ["linear"]})), tmp_path)
-    retriever = Retriever(Bundle.read(made["fuse_parts: Linear fusion/bundle"]))
+    outputs_of = run_here(ladder(settings_of(tiny_backbone, data, fuse_parts={"kinds": ["linear"]})), tmp_path)
+    retriever = Retriever(Bundle.read(outputs_of["fuse_parts: Linear fusion/bundle"]))
     with pytest.raises(UserError, match="Linear fusion ranks by words, too"):
         retriever.search(QUESTION, fuse=True)
     for hit, parts in ((one.hit, one.parts) for one in retriever.explain(QUESTION, 3)):

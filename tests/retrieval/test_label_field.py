@@ -67,8 +67,8 @@ def plain(kind: IndexBm25, more: dict[int, str]) -> np.ndarray:
 
 
 def totals(bm25: Bm25, field: LabelField) -> np.ndarray:
-    own = (np.zeros(7, np.float32) if of is None else of for of in bm25.totals(QUESTIONS))
-    return np.stack(list(field.totals(QUESTIONS, own)))
+    plain_scores = (np.zeros(7, np.float32) if of is None else of for of in bm25.totals(QUESTIONS))
+    return np.stack(list(field.totals(QUESTIONS, plain_scores)))
 
 
 def test_a_passage_has_its_labelled_queries_words_and_a_text_counts_once(words: tuple[Bm25, PassageTable]) -> None:

@@ -67,32 +67,32 @@ def _texts(generator: np.random.Generator, count: int) -> list[str]:
 
 def scores_of_words(parts: Parts, questions: list[str]) -> list[tuple[np.ndarray, np.ndarray]]:
     """BM25's scores [m] of each question, and those with labels."""
-    own = list(parts.word_scores(questions))
-    return list(zip(own, parts.field.totals(questions, iter(own)), strict=True))
+    plain = list(parts.word_scores(questions))
+    return list(zip(plain, parts.field.totals(questions, iter(plain)), strict=True))
 
 
 def test_features_equal_a_loop(tmp_path: Path) -> None:
     world, generator = World(tmp_path), np.random.default_rng(1)
     parts, questions, vectors = world.parts(), _texts(generator, SOME), _unit(generator.normal(size=(SOME, D)))
-    found, totals = parts.candidates(questions, vectors), scores_of_words(parts, questions)
+    candidates, totals = parts.candidates(questions, vectors), scores_of_words(parts, questions)
     for i, (question, vector) in enumerate(zip(questions, vectors, strict=True)):
-        rows = slice(found.starts[i], found.starts[i + 1])
+        rows = slice(candidates.starts[i], candidates.starts[i + 1])
         near = sorted(range(N), key=lambda q: -(world.queries[q] @ vector))[:NEAREST]
         expected = []
-        for p in found.passage[rows].tolist():
+        for p in candidates.passage[rows].tolist():
             similar = [
                 max(0.0, world.queries[q] @ vector) for q in near if (world.passage[world.query == q] == p).any()
             ]
             words, labelled = (part[p] for part in totals[i])
-            own = parts.vectors[p].astype(float)
-            dense, adapted = (own @ q for q in (vector, vector @ parts.adapter))
-            lifted = own + 0.3 * world.queries[world.query[world.passage == p]].sum(axis=0)
-            summed = lifted @ vector * np.linalg.norm(own) / np.linalg.norm(lifted)
+            stored = parts.vectors[p].astype(float)
+            dense, adapted = (stored @ q for q in (vector, vector @ parts.adapter))
+            lifted = stored + 0.3 * world.queries[world.query[world.passage == p]].sum(axis=0)
+            summed = lifted @ vector * np.linalg.norm(stored) / np.linalg.norm(lifted)
             expected.append([dense, words, labelled, adapted, summed, max(similar, default=0)])
             expected[-1] += [world.queries[near[0]] @ vector, len(question.split()), parts.lengths[p]]
         values = np.array(expected)
         columns = ["dense", "words", "labelled", "adapted", "summed", "memory", "nearest", "terms", "length"]
-        features = found.features[rows]
+        features = candidates.features[rows]
         assert np.allclose(features[:, [FEATURES.index(name) for name in columns]], values, atol=1e-4)
         for column, name in enumerate(columns[:4]):
             rank = 1 + np.array([(values[:, column] > value + 1e-6).sum() for value in values[:, column]])
@@ -110,9 +110,9 @@ def test_the_best_of_every_part_are_candidates(tmp_path: Path) -> None:
     parts, questions, vectors = world.parts(), _texts(generator, SOME), _unit(generator.normal(size=(SOME, D)))
     left_out = np.full(SOME, -1)
     left_out[0] = exact.search(parts.vectors, vectors[:1], 1)[1][0, 0]
-    found = parts.candidates(questions, vectors, left_out)
+    candidates = parts.candidates(questions, vectors, left_out)
     for i, (words, labelled) in enumerate(scores_of_words(parts, questions)):
-        rows = set(found.passage[found.starts[i] : found.starts[i + 1]].tolist())
+        rows = set(candidates.passage[candidates.starts[i] : candidates.starts[i + 1]].tolist())
         by_vectors = (parts.vectors @ query for query in (vectors[i], vectors[i] @ parts.adapter))
         for values in (words, labelled, *by_vectors):
             best = [p for p in np.argsort(-values)[:20].tolist() if values[p] > 0 and p != left_out[i]]
@@ -134,7 +134,7 @@ def test_without_some_labels_all_is_as_if_they_had_never_been_there(tmp_path: Pa
     some, other = rest.candidates(questions, vectors), fresh.candidates(questions, vectors)
     for name in ("dense", "words", "labelled", "adapted", "summed", "memory", "nearest"):
         for i in range(SOME):
-            a, b = (found.passage[found.starts[i] : found.starts[i + 1]] for found in (some, other))
+            a, b = (candidates.passage[candidates.starts[i] : candidates.starts[i + 1]] for candidates in (some, other))
             both, at_a, at_b = np.intersect1d(a, b, return_indices=True)
             assert len(both) >= 0.9 * len(a)
             column = FEATURES.index(name)
@@ -163,9 +163,9 @@ def test_labels_that_say_nothing_teach_nothing_and_control_a_leak_is_noticed(tmp
         held = fold == number
         inside = np.flatnonzero(held)
         for (features, rows), some in ((honest, parts.without(held, world.moments, 1.0)), (leaking, parts)):
-            found = some.candidates(world.texts_at(inside), world.queries[inside])
+            candidates = some.candidates(world.texts_at(inside), world.queries[inside])
             for i, q in enumerate(inside.tolist()):
-                features[q] = found.features[found.starts[i] : found.starts[i + 1]]
-                rows[q] = found.passage[found.starts[i] : found.starts[i + 1]]
+                features[q] = candidates.features[candidates.starts[i] : candidates.starts[i + 1]]
+                rows[q] = candidates.passage[candidates.starts[i] : candidates.starts[i + 1]]
     assert reciprocal_rank(world, *honest) < 0.15
     assert reciprocal_rank(world, *leaking) > 0.8

@@ -37,7 +37,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> dic
     return {**inputs, "parts": folder / "parts"}
 
 
-def made(inputs: dict[str, Path], folder: Path, kind: str, **settings: object) -> Path:
+def bundle_of(inputs: dict[str, Path], folder: Path, kind: str, **settings: object) -> Path:
     path = folder / f"{kind}-{'-'.join(map(str, settings.values()))}"
     fuse_parts(FuseParts(kind=kind, smallest_leaf=2, **settings), **inputs, bundle=path)
     return path
@@ -46,7 +46,7 @@ def made(inputs: dict[str, Path], folder: Path, kind: str, **settings: object) -
 @pytest.fixture(scope="module")
 def bundles(inputs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("fused")
-    return {kind: made(inputs, folder, kind) for kind in KINDS}
+    return {kind: bundle_of(inputs, folder, kind) for kind in KINDS}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -74,18 +74,18 @@ def test_the_field_and_the_adapter_rank_by_their_score_alone(inputs: dict[str, P
     for kind, feature in (("field", "labelled"), ("adapter", "adapted")):
         searcher = Searcher(Bundle.read(bundles[kind]))
         vector = searcher.encode(question)
-        found = searcher.index.learned.parts.candidates([question], vector)
-        scores = found.features[:, FEATURES.index(feature)]
+        candidates = searcher.index.learned.parts.candidates([question], vector)
+        scores = candidates.features[:, FEATURES.index(feature)]
         np.testing.assert_allclose(np.sort(-scores)[:5], -searcher.run(question, 5).score, atol=1e-5)
     np.testing.assert_allclose(
-        searcher.index.learned.parts.vectors[found.passage] @ (vector[0] @ searcher.index.learned.parts.adapter),
+        searcher.index.learned.parts.vectors[candidates.passage] @ (vector[0] @ searcher.index.learned.parts.adapter),
         scores, atol=1e-5,
     )  # fmt: skip
 
 
 @pytest.mark.parametrize("index", ["flat_fp16", "sq8", "ivf", "hnsw"])
 def test_with_every_index(index: str, inputs: dict[str, Path], tmp_path: Path) -> None:
-    bundle = Bundle.read(made(inputs, tmp_path, "linear", index=index))
+    bundle = Bundle.read(bundle_of(inputs, tmp_path, "linear", index=index))
     data = Dataset(inputs["dataset"])
     rank(Rank(system="s", precision="fp32"), dataset=data.path, bundle=bundle.path, run=tmp_path / "run")
     run, searcher, test = Run.read(tmp_path / "run"), Searcher(bundle), data.query_rows("test")
@@ -135,9 +135,9 @@ def test_a_label_counts_at_once_in_memory_and_field_and_is_taken_back(latest: Pa
 
     def scored() -> np.ndarray:
         searcher = Searcher(Bundle.read(bundle))
-        found = searcher.index.learned.parts.candidates([question], searcher.encode(question))
+        candidates = searcher.index.learned.parts.candidates([question], searcher.encode(question))
         columns = [FEATURES.index(name) for name in ("labelled", "memory")]
-        return found.features[found.passage == cold][:, columns].ravel()
+        return candidates.features[candidates.passage == cold][:, columns].ravel()
 
     before = scored()
     effect = add_labels(bundle, [Wanted(question, f"p{cold}")]).effect

@@ -33,10 +33,10 @@ def explain_by_fusion(searcher: Searcher, question: str, k: int = 5) -> list[tup
     explained = []
     for rank, (hit, row) in enumerate(zip(hits, order.tolist(), strict=True)):
         behind = ""
-        behind_it = near[(near >= 0) & np.isin(near, learned.parts.labels.into(candidates.passage[[row]])[1])]
-        if len(behind_it):
-            (name,), (text,) = labelled.names(behind_it[:1])
-            behind = f": “{text}” [{name}], similarity {similarity[near == behind_it[0]][0]:.2f}"
+        labelled_near = near[(near >= 0) & np.isin(near, learned.parts.labels.into(candidates.passage[[row]])[1])]
+        if len(labelled_near):
+            (name,), (text,) = labelled.names(labelled_near[:1])
+            behind = f": “{text}” [{name}], similarity {similarity[near == labelled_near[0]][0]:.2f}"
         said = {
             "dense": f"vectors ({_value(candidates, row, 'dense')}{_rank(candidates, row, 'dense')})",
             "words": f"words{_terms(of_word, 0, rank)}",
