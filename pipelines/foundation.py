@@ -25,6 +25,14 @@ class Foundation:
     passage_vectors: Output
 
 
+class Words(NamedTuple):
+    """The data set, and what words alone give: BM25's index and its ranking of the queries of all splits."""
+
+    dataset: Output
+    bm25_index: Output
+    bm25_run: Output
+
+
 class Generated(NamedTuple):
     """A trained query generator, and the queries that it wrote."""
 
@@ -32,12 +40,13 @@ class Generated(NamedTuple):
     queries: Output
 
 
-def lay_foundation(graph: Graph, settings: Settings, build_graph: BuildGraph) -> Foundation:
-    """Adds the shared steps. `build_graph` has the edges that every later variant of the graph needs."""
-    dataset = graph.add("ingest", settings.ingest).output
+def lay_foundation(graph: Graph, settings: Settings, build_graph: BuildGraph, words: Words | None = None) -> Foundation:
+    """Adds the shared steps. `build_graph` has the edges that every later variant of the graph needs.
 
+    words: what the graph has already; None: nothing.
+    """
     # Candidates: BM25, then a dual encoder trained on BM25's negatives (GNN-encoder 3.1).
-    bm25_index, bm25_run = search_by_words(graph, settings, dataset)
+    dataset, bm25_index, bm25_run = words or search_by_words(graph, settings)
     dpr = graph.add("train_dpr", settings.train_dpr, dataset=dataset, bm25_run=bm25_run).output
     dpr_run = graph.parallel("dense_retrieve", settings.dense_retrieve, dataset=dataset, dpr=dpr)
 
@@ -90,10 +99,13 @@ def lay_foundation(graph: Graph, settings: Settings, build_graph: BuildGraph) ->
     )
 
 
-def search_by_words(graph: Graph, settings: Settings, dataset: Output) -> tuple[Output, Output]:
-    """Adds BM25's index and its ranking of the queries of all splits; returns both."""
+def search_by_words(graph: Graph, settings: Settings) -> Words:
+    """Adds the reading of the data, BM25's index, and its ranking of the queries of all splits."""
+    dataset = graph.add("ingest", settings.ingest).output
     index = graph.add("index_bm25", settings.index_bm25, dataset=dataset).output
-    return index, graph.parallel("bm25_retrieve", settings.bm25_retrieve, dataset=dataset, bm25_index=index)
+    return Words(
+        dataset, index, graph.parallel("bm25_retrieve", settings.bm25_retrieve, dataset=dataset, bm25_index=index)
+    )
 
 
 def write_queries(

@@ -1,59 +1,108 @@
-"""The rungs of the ladder that train nothing: words, an encoder as it is, and what labels give it."""
+"""The ladder: retrievers in the order of their cost. Each rung ends with a table, a report, a bundle and a decision.
 
+words     BM25
+as it is  a published encoder, also together with BM25
+labels    what labels give it without training: labelled queries in words and vectors, a query adapter, fusions of all
+training  the training pipeline, whose systems are compared with those of the rungs below
+"""
+
+from collections.abc import Mapping
+
+from gnn_encoder.errors import UserError
 from gnn_encoder.flow.graph import Artifact, Graph, Output
 from gnn_encoder.pipelines.foundation import search_by_words
-from gnn_encoder.pipelines.train import bundle_of, bundles_without_training
+from gnn_encoder.pipelines.train import Below, add_training, bundle_of, bundles_without_training, last_decision
 from gnn_encoder.settings import outcome
 from gnn_encoder.settings.pipeline import Settings
-from gnn_encoder.settings.systems import BY_SCORES, LEXICAL, SYSTEMS, UNTRAINED
+from gnn_encoder.settings.rungs import AS_IT_IS, LABELS, RUNGS, TRAINING, WORDS
+from gnn_encoder.settings.systems import BY_SCORES, GNN_ENCODER, LEXICAL, SYSTEMS, UNTRAINED
 
 HYBRID = f"{LEXICAL} + {UNTRAINED}"
 """The untouched hybrid, against which every system is held."""
-
 EMBEDDING = ("dual_encoder", "passage_vectors")
 """Outputs of `encode`: the encoder, and its vectors of passages and queries."""
 
 
-def ladder(settings: Settings) -> Graph:
-    """Returns the graph from raw text to a decision about the recommended bundle, without any training."""
-    flow = Graph("ladder", "Ranks by words, by an encoder as it is, and by labels. Trains nothing.")
-    dataset = flow.add("ingest", settings.ingest).output
+def ladder(settings: Settings, until: str = LABELS) -> Graph:
+    """Returns the graph from raw text up to a rung; the outputs of each rung are in `Graph.rungs`.
 
-    # As it is: BM25, the encoder, and both together.
-    bm25_index, bm25_run = search_by_words(flow, settings, dataset)
-    encoded = flow.add("encode", settings.encode, dataset=dataset)
-    inputs: dict[str, Artifact | None] = {"dataset": dataset, **{name: encoded[name] for name in EMBEDDING}}
-    bundles = {UNTRAINED: bundle_of(flow, settings, UNTRAINED, bm25_index=bm25_index, **inputs)}
+    Raises:
+        UserError: settings without BM25, a part of most rungs.
+    """
+    if not settings.encode_corpus.bm25:
+        raise UserError("encode_corpus.bm25 = false: BM25 is a part of most rungs: leave it true")
+    flow = Graph("ladder", "Retrievers in the order of their cost, each rung compared with those below.")
+    rungs = RUNGS[: RUNGS.index(until) + 1]
+    if TRAINING not in rungs:  # nothing needs negatives
+        searched = settings.bm25_retrieve.model_copy(update={"train_depth": 0})
+        settings = settings.model_copy(update={"bm25_retrieve": searched})
+
+    # Words alone.
+    words = search_by_words(flow, settings)
+    read: dict[str, Artifact | None] = {"dataset": words.dataset, "bm25_index": words.bm25_index}
+    bundle = flow.add("bundle_words", outcome.BundleWords(), LEXICAL, **read).output
+    made = Below(words, {LEXICAL: words.bm25_run}, {}, {LEXICAL: bundle})
+    flow.rungs[WORDS] = judge(flow, settings, WORDS, made)
+
+    # The encoder as it is, and together with BM25.
+    if AS_IT_IS in rungs:
+        encoded = flow.add("encode", settings.encode, dataset=words.dataset)
+        read |= {name: encoded[name] for name in EMBEDDING}
+        untrained = {UNTRAINED: bundle_of(flow, settings, UNTRAINED, **read)}
+        made = rank_and_fuse(flow, settings, made, untrained, encoded["passage_vectors"])
+        flow.rungs[AS_IT_IS] = judge(flow, settings, AS_IT_IS, made)
 
     # Labels: query sum, memory and clusters; BM25 with labels, the query adapter, and fusions of all parts.
-    bundles |= bundles_without_training(flow, settings, settings.encode.speed, bm25_index=bm25_index, **inputs)
+    if LABELS in rungs:
+        labelled = bundles_without_training(flow, settings, settings.encode.speed, True, **read)
+        made = rank_and_fuse(flow, settings, made, labelled, encoded["passage_vectors"])
+        flow.rungs[LABELS] = judge(flow, settings, LABELS, made)
 
-    # A run of each system, also together with BM25.
-    runs: dict[str, Output] = {LEXICAL: bm25_run}
-    fused: dict[str, Output] = {}
+    # Training: the dual encoder, then the GNN-encoder, compared with all systems above.
+    if TRAINING in rungs:
+        roles = {"baseline": HYBRID, "candidate": GNN_ENCODER}
+        held = settings.model_copy(update={"evaluate": settings.evaluate.model_copy(update=roles)})
+        flow.rungs[TRAINING] = add_training(flow, held, made, TRAINING)
+    return flow
+
+
+def rank_and_fuse(
+    flow: Graph, settings: Settings, made: Below, bundles: Mapping[str, Output], passage_vectors: Output
+) -> Below:
+    """Adds a run of each bundle, and of its weighted sum with BM25; returns what is made, with them."""
+    assert made.words
+    runs, fused = {**made.runs}, {**made.fused}
     for system, bundle in bundles.items():
         rank = outcome.Rank(system=system, depth=settings.evaluate.depth, **settings.evaluate.speed)
-        embedding = inputs["passage_vectors"]
-        runs[system] = flow.add("rank", rank, system, dataset=dataset, bundle=bundle, passage_vectors=embedding).output
+        read = {"dataset": made.words.dataset, "bundle": bundle, "passage_vectors": passage_vectors}
+        runs[system] = flow.add("rank", rank, system, **read).output
         if system == UNTRAINED or SYSTEMS[system].fusions:
             fuse = outcome.Fuse(measure=settings.evaluate.measures[0], depth=settings.evaluate.depth)
-            ranked = {"dataset": dataset, "lexical_run": bm25_run, "dense_run": runs[system]}
+            ranked = {"dataset": made.words.dataset, "lexical_run": made.words.bm25_run, "dense_run": runs[system]}
             fused[system] = flow.add("fuse", fuse, system, **ranked)[BY_SCORES]
-    ordered = [system for system in SYSTEMS if system in runs]
-    roles = {"baseline": HYBRID, "candidate": ordered[-1], "rerank_shards": 1}
+    return Below(made.words, runs, fused, {**made.bundles, **bundles})
+
+
+def judge(flow: Graph, settings: Settings, rung: str, made: Below) -> dict[str, Output]:
+    """Adds the comparison of all systems so far, the recommended bundle, the page and the decision; returns them."""
+    assert made.words
+    dataset = made.words.dataset
+    ordered = tuple(system for system in SYSTEMS if system in made.runs)
+    baseline = HYBRID if UNTRAINED in ordered else LEXICAL
+    candidate = HYBRID if ordered[-1] == UNTRAINED else ordered[-1]
     evaluation = flow.add(
         "evaluate",
-        settings.evaluate.model_copy(update=roles),
+        settings.evaluate.model_copy(update={"baseline": baseline, "candidate": candidate, "rerank_shards": 1}),
+        rung,
         dataset=dataset,
-        runs=[*(runs[system] for system in ordered), *(fused[system] for system in ordered if system in fused)],
+        runs=[*(made.runs[system] for system in ordered), *(made.fused[s] for s in ordered if s in made.fused)],
     ).output
-
-    # The recommended system with its bundle, the report page and the decision.
-    judged = {"measure": settings.promote.measure, "bm25": True, "order": tuple(ordered)}
+    judged = {"measure": settings.promote.measure, "bm25": True, "order": ordered}
     advice = settings.recommend.model_copy(update=judged)
-    recommendation = flow.add("recommend", advice, dataset=dataset, evaluation=evaluation).output
+    recommendation = flow.add("recommend", advice, rung, dataset=dataset, evaluation=evaluation).output
     read = {"dataset": dataset, "evaluation": evaluation, "recommendation": recommendation}
-    chosen = flow.add("choose_bundle", settings.choose_bundle, bundles=list(bundles.values()), **read).output
-    page = flow.add("report", outcome.Report(**settings.evaluate.speed), **read)
-    flow.add("promote", settings.promote, "", [page], bundle=chosen, **read)
-    return flow
+    bundles = list(made.bundles.values())
+    chosen = flow.add("choose_bundle", settings.choose_bundle, rung, bundles=bundles, **read).output
+    page = flow.add("report", outcome.Report(**settings.evaluate.speed), rung, **read)
+    decision = flow.add("promote", settings.promote, rung, [page, *last_decision(flow)], bundle=chosen, **read).output
+    return {output.name: output for output in (recommendation, chosen, page.output, decision)}

@@ -42,8 +42,7 @@ def rerank(settings: Settings, systems: Sequence[str], study: str = "", bundle: 
     _check(settings, systems, of_kind)
     flow = Graph("rerank", "Trains re-rankers and compares them on queries they never saw.")
     reranked = Reranked()
-    dataset = flow.add("ingest", settings.ingest).output
-    bm25_index, bm25_run = search_by_words(flow, settings, dataset)
+    dataset, bm25_index, bm25_run = search_by_words(flow, settings)
     first_run = flow.add(
         "first_stage", settings.first_stage, dataset=dataset, bm25_run=bm25_run, bm25_index=bm25_index
     ).output

@@ -1,10 +1,11 @@
 """The training pipeline: GNN-encoder's algorithm, top to bottom."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from gnn_encoder.flow.graph import Artifact, Graph, Output
-from gnn_encoder.pipelines.foundation import Foundation, lay_foundation, with_early_refusals
+from gnn_encoder.flow.graph import Artifact, Graph, Node, Output
+from gnn_encoder.pipelines.foundation import Foundation, Words, lay_foundation, with_early_refusals
 from gnn_encoder.settings import graph as graphs
 from gnn_encoder.settings import outcome
 from gnn_encoder.settings.pipeline import Settings, choice
@@ -17,6 +18,7 @@ from gnn_encoder.settings.systems import (
     FUSIONS,
     GNN_ENCODER,
     LEXICAL,
+    NOT_TRAINED,
     SYSTEMS,
     UNTRAINED,
     fusion_systems,
@@ -24,17 +26,38 @@ from gnn_encoder.settings.systems import (
 )
 
 
+@dataclass(frozen=True)
+class Below:
+    """What the rungs below the training have made, which is compared with it: runs, fusions and bundles by system."""
+
+    words: Words | None = None
+    runs: Mapping[str, Output] = field(default_factory=dict)
+    fused: Mapping[str, Output] = field(default_factory=dict)
+    bundles: Mapping[str, Output] = field(default_factory=dict)
+
+
 def train(settings: Settings) -> Graph:
     """Returns the graph from raw text to a decision about the recommended bundle."""
     flow = Graph("train", "Trains a GNN-encoder and compares it on queries it never saw.")
+    add_training(flow, settings)
+    return flow
+
+
+def add_training(flow: Graph, settings: Settings, below: Below = Below(), rung: str = "") -> dict[str, Output]:
+    """Adds all steps of a training to a graph; returns the outputs that show and serve its result.
+
+    rung: the label of the steps that compare and decide.
+    """
     tried = choice(settings)
-    base = lay_foundation(flow, settings, graphs.largest_graph(settings.build_graph, tried.tried))
+    base = lay_foundation(flow, settings, graphs.largest_graph(settings.build_graph, tried.tried), below.words)
     inputs = {"dataset": base.dataset, "dual_encoder": base.dual_encoder, "passage_vectors": base.passage_vectors}
     bm25_index = base.bm25_index if settings.encode_corpus.bm25 else None
     bundled: dict[str, Artifact | None] = {"dataset": base.dataset, "bm25_index": bm25_index}
 
     # What labels give without training: labelled training queries lift their passages.
-    bundles = bundles_without_training(flow, settings, settings.build_graph.speed, bm25_index=bm25_index, **inputs)
+    wanted = tuple(kind for kind in settings.fuse_parts.kinds if fusion_systems()[kind] not in below.runs)
+    labelled = settings.model_copy(update={"fuse_parts": settings.fuse_parts.model_copy(update={"kinds": wanted})})
+    bundles = bundles_without_training(flow, labelled, settings.build_graph.speed, bm25_index=bm25_index, **inputs)
 
     # The graph and the training that are best with frozen encoders, if the settings name several.
     trained_on = {"training_set": base.training_set, **inputs, "graph": base.graph}
@@ -74,31 +97,35 @@ def train(settings: Settings) -> Graph:
     evaluation = flow.add(
         "evaluate",
         settings.evaluate.model_copy(update={"rerank_shards": 1}),
+        rung,
         dataset=base.dataset,
-        runs=runs_of_systems(flow, settings, base, bundles),
+        runs=runs_of_systems(flow, settings, base, bundles, below),
     ).output
 
     # The recommended system with its bundle, the report page and the decision.
-    order = recommended_from(settings)
+    own = recommended_from(settings)
+    order = tuple(system for system in SYSTEMS if system in below.runs or system in own) if below.runs else own
     judged = {"measure": settings.promote.measure, "bm25": settings.encode_corpus.bm25, "order": order}
     recommendation = flow.add(
-        "recommend", settings.recommend.model_copy(update=judged), dataset=base.dataset, evaluation=evaluation
+        "recommend", settings.recommend.model_copy(update=judged), rung, dataset=base.dataset, evaluation=evaluation
     ).output
     if DPR in order:
         bundles[DPR] = bundle_of(flow, settings, DPR, dual_encoder=base.dpr, recommendation=recommendation, **bundled)
     chosen_bundle = flow.add(
         "choose_bundle",
         settings.choose_bundle,
+        rung,
         dataset=base.dataset,
         recommendation=recommendation,
         evaluation=evaluation,
         graph=chosen["graph"],
-        bundles=list(bundles.values()),
+        bundles=[*below.bundles.values(), *bundles.values()],
     ).output
     latency = flow.add("measure_latency", outcome.MeasureLatency(), bundle=bundles[GNN_ENCODER], **inputs).output
     page = flow.add(
         "report",
         outcome.Report(**settings.evaluate.speed),
+        rung,
         dataset=base.dataset,
         evaluation=evaluation,
         latency=latency,
@@ -110,47 +137,60 @@ def train(settings: Settings) -> Graph:
         **chosen,
     )
     # The decision does not read the page, but runs after it, so that the page exists if the decision fails.
-    flow.add(
+    decision = flow.add(
         "promote",
         settings.promote,
-        "",
-        [page],
+        rung,
+        [page, *last_decision(flow)],
         dataset=base.dataset,
         evaluation=evaluation,
         recommendation=recommendation,
         graph=chosen["graph"],
         bundle=chosen_bundle,
-    )
-    return with_early_refusals(flow, *tried.tried)
+    ).output
+    with_early_refusals(flow, *tried.tried)
+    outputs = (recommendation, chosen_bundle, page.output, decision)
+    return {output.name: output for output in outputs}
+
+
+def last_decision(flow: Graph) -> list[Node]:
+    """Returns the decision on the rung below, if there is one: a higher rung is decided on later."""
+    return [outputs["decision"].node for outputs in flow.rungs.values()][-1:]
 
 
 def bundles_without_training(
-    flow: Graph, settings: Settings, speed: Speed, /, **inputs: Artifact | None
+    flow: Graph, settings: Settings, speed: Speed, as_it_is: bool = False, /, **inputs: Artifact | None
 ) -> dict[str, Output]:
     """Adds the bundles of the systems that change what an encoder finds and train nothing; returns them by system.
 
-    speed: of the step that encoded the queries, for labels that are added later.
+    speed: of the step that encoded the queries, for labels that are added later. as_it_is: nobody trained the encoder.
     """
     label_settings = settings.encode_with_labels.model_copy(
         update={**_bundled(settings), **speed, "measure": settings.evaluate.measures[0]}
     )
     bundles = {
         system: flow.add(
-            "encode_with_labels", label_settings.model_copy(update={"kind": kind, "kinds": (kind,)}), system, **inputs
+            "encode_with_labels", label_settings.model_copy(update=_of(kind, system, as_it_is)), system, **inputs
         ).output
-        for kind, system in label_systems().items()
+        for kind, system in label_systems(as_it_is).items()
         if kind in label_settings.kinds
     }
     fusion = settings.fuse_parts.model_copy(update={**_bundled(settings), **speed})
     if not inputs["bm25_index"] or not fusion.kinds:
         return bundles
     read = ("dataset", "passage_vectors", "bm25_index")
-    parts = flow.add("make_parts", settings.make_parts, **{name: inputs[name] for name in read}).output
-    for kind, system in fusion_systems().items():
+    label = NOT_TRAINED if as_it_is else ""
+    parts = flow.add("make_parts", settings.make_parts, label, **{name: inputs[name] for name in read}).output
+    for kind, system in fusion_systems(as_it_is).items():
         if kind in fusion.kinds:
-            one = fusion.model_copy(update={"kind": kind, "kinds": (kind,)})
+            one = fusion.model_copy(update=_of(kind, system, as_it_is))
             bundles[system] = flow.add("fuse_parts", one, system, parts=parts, **inputs).output
     return bundles
+
+
+def _of(kind: str, system: str, as_it_is: bool) -> dict[str, Any]:
+    """Returns the settings of a call that makes one kind of bundle alone."""
+    return {"kind": kind, "kinds": (kind,), **({"system": system} if as_it_is else {})}
 
 
 def encode_graph(
@@ -172,15 +212,17 @@ def bundle_of(flow: Graph, settings: Settings, system: str, /, **inputs: Artifac
     return flow.add("bundle_dual_encoder", bundle_settings, system, **inputs).output
 
 
-def runs_of_systems(flow: Graph, settings: Settings, base: Foundation, bundles: Mapping[str, Output]) -> list[Output]:
+def runs_of_systems(
+    flow: Graph, settings: Settings, base: Foundation, bundles: Mapping[str, Output], below: Below
+) -> list[Output]:
     """Adds the ranking of each system, and its fusion with BM25; returns the runs in the tables' order.
 
-    The runs of BM25 and DPR exist already. A system without a bundle in the run is left out.
+    The runs of BM25, DPR and the rungs below exist already. A system without a bundle in the run is left out.
     """
     evaluate = settings.evaluate
     speed, depth = evaluate.speed, evaluate.depth
-    runs: dict[str, Output] = {LEXICAL: base.bm25_run, DPR: base.dpr_run}
-    if evaluate.untrained_backbone:
+    runs: dict[str, Output] = {LEXICAL: base.bm25_run, DPR: base.dpr_run, **below.runs}
+    if evaluate.untrained_backbone and UNTRAINED not in runs:
         training = settings.train_dual_encoder
         untrained = outcome.Rank(
             system=UNTRAINED,
@@ -219,6 +261,7 @@ def runs_of_systems(flow: Graph, settings: Settings, base: Foundation, bundles: 
         if SYSTEMS[system].fusions
     }
     ranked = [runs[system] for system in SYSTEMS if system in runs]
+    ranked += [below.fused[system] for system in SYSTEMS if system in below.fused]
     ranked += [fused[s][fusion] for fusion in FUSIONS for s in SYSTEMS if s in fused and fusion in SYSTEMS[s].fusions]
     return ranked
 

@@ -10,11 +10,13 @@ from gnn_encoder.flow.graph import Given, Graph
 from gnn_encoder.kubeflow.cluster import Cluster
 from gnn_encoder.kubeflow.package import package
 from gnn_encoder.pipelines.ablation import ablation
+from gnn_encoder.pipelines.ladder import ladder
 from gnn_encoder.pipelines.rerank import rerank
 from gnn_encoder.pipelines.train import train
 from gnn_encoder.pipelines.update import update
 from gnn_encoder.settings.pipeline import PIPELINES
 from gnn_encoder.settings.presets import load_settings
+from gnn_encoder.settings.rungs import TRAINING
 from gnn_encoder.settings.studies import variants
 
 MODELS = ("dual_encoder", "cross_encoder", "gnn_encoder", "converged", "dpr")
@@ -31,6 +33,8 @@ def graph_of(pipeline: str, *overrides: str) -> Graph:
         return update(settings, {name: Given(f"s3://bucket/{name}") for name in MODELS})
     if pipeline == "ablation":
         return ablation(settings, variants(settings, ["parts"], []), 2)
+    if pipeline == "ladder":
+        return ladder(settings, TRAINING)
     if pipeline == "rerank":
         return rerank(settings, SYSTEMS, bundle=Given("s3://bucket/bundle"))
     return train(settings)

@@ -2,7 +2,9 @@
 
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,21 +13,33 @@ import pytest
 from trained_root import write_beir
 
 from gnn_encoder import Retriever
-from gnn_encoder.artifacts import Bundle, Dataset, Evaluation, Recommended
+from gnn_encoder.artifacts import Bundle, Dataset, Evaluation, Recommended, drafting, read_manifest
 from gnn_encoder.artifacts.finished_run import labelled_bundle
+from gnn_encoder.artifacts.history import Record, read_history, write_history
 from gnn_encoder.cli import app
+from gnn_encoder.engines.climbing import rung_of, stays
+from gnn_encoder.engines.latest import linked
+from gnn_encoder.engines.local_run import Outcome
 from gnn_encoder.errors import UserError
 from gnn_encoder.flow.arguments import StepArguments
 from gnn_encoder.flow.declared import declared
 from gnn_encoder.flow.graph import Graph, Output
-from gnn_encoder.labels.adding import add_labels
+from gnn_encoder.labels.adding import add_labels, opened
 from gnn_encoder.labels.requests import Wanted
 from gnn_encoder.pipelines.ladder import HYBRID, ladder
+from gnn_encoder.promotion.champion import bundle_figures
+from gnn_encoder.retrieval.search import Searcher, bm25_of
+from gnn_encoder.serving.exports import export
+from gnn_encoder.serving.following import Followed
+from gnn_encoder.settings.measures import ALL
+from gnn_encoder.settings.outcome import Evaluate
 from gnn_encoder.settings.pipeline import Settings
 from gnn_encoder.settings.presets import parse_settings
+from gnn_encoder.settings.rungs import RUNGS, TRAINING, WORDS
 from gnn_encoder.settings.systems import LEXICAL, UNTRAINED
 
 QUESTION = "what is the old river"
+LINEAR, LEARNED = "Linear fusion, untrained", "Learned fusion, untrained"
 
 
 def settings_of(backbone: Path, data: Path, **more: Mapping[str, Any]) -> Settings:
@@ -67,12 +81,13 @@ def data(tiny_dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 def test_from_raw_text_to_a_decision(data: Path, tiny_backbone: Path, tmp_path: Path) -> None:
     outputs_of = run_here(ladder(settings_of(tiny_backbone, data)), tmp_path)
-    evaluated = Evaluation.read(outputs_of["evaluate/evaluation"])
-    assert list(evaluated.metrics["results"]["test"]) == [LEXICAL, UNTRAINED, "Linear fusion", "Learned fusion", HYBRID]
-    assert (evaluated.metrics["baseline"], evaluated.metrics["candidate"]) == (HYBRID, "Learned fusion")
-    facts = Recommended.read(outputs_of["recommend/recommendation"]).facts
-    chosen = Bundle.read(outputs_of["choose_bundle/chosen_bundle"])
-    assert (chosen.serving.system, chosen.system) == (facts["system"], facts["dense"])
+    evaluated = Evaluation.read(outputs_of["evaluate: labels/evaluation"])
+    assert list(evaluated.metrics["results"]["test"]) == [LEXICAL, UNTRAINED, LINEAR, LEARNED, HYBRID]
+    assert (evaluated.metrics["baseline"], evaluated.metrics["candidate"]) == (HYBRID, LEARNED)
+    facts = Recommended.read(outputs_of["recommend: labels/recommendation"]).facts
+    chosen = Bundle.read(outputs_of["choose_bundle: labels/chosen_bundle"])
+    assert chosen.serving.system == facts["system"]
+    assert chosen.system == (facts["dense"] if facts["weight"] != 0 else LEXICAL)
     assert Retriever(chosen).search(QUESTION, 3) and Retriever(chosen).search([]) == []
 
 
@@ -80,15 +95,75 @@ def test_words_alone_may_be_recommended(data: Path, tiny_backbone: Path, tmp_pat
     # A margin that no system exceeds: the first in the order is the simplest.
     settings = settings_of(tiny_backbone, data, recommend={"margin": 1.0, "significance": 1e-9})
     outputs_of = run_here(ladder(settings), tmp_path)
-    chosen = Bundle.read(outputs_of["choose_bundle/chosen_bundle"])
-    assert (chosen.serving.system, chosen.serving.weight, chosen.system) == (LEXICAL, 0.0, UNTRAINED)
+    chosen = Bundle.read(outputs_of["choose_bundle: labels/chosen_bundle"])
+    assert (chosen.serving.system, chosen.serving.weight, chosen.system) == (LEXICAL, 0.0, LEXICAL)
     assert Retriever(chosen).search(QUESTION, 3)
+
+
+@pytest.fixture(scope="module")
+def of_words(data: Path, tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return run_here(ladder(settings_of(tiny_backbone, data), WORDS), tmp_path_factory.mktemp("words"))
+
+
+def test_the_bundle_of_words_has_no_vectors(of_words: dict[str, Path], tmp_path: Path) -> None:
+    bundle = Bundle.read(of_words["choose_bundle: words/chosen_bundle"])
+    assert (bundle.system, bundle.serving.weight, bundle.has_vectors) == (LEXICAL, 0.0, False)
+    assert not any("vector" in name or "encoder" in name for name in bundle.manifest.files)
+    retriever = Retriever(bundle)
+    hits = retriever.search(QUESTION, 5)
+    (scores,), (rows,) = bm25_of(bundle).search([QUESTION], 5)
+    assert [hit.score for hit in hits] == scores[rows >= 0].tolist() and len(hits) > 1
+    for one, hit in zip(retriever.explain(QUESTION, 5), hits, strict=True):
+        assert one.hit == hit and sum(part.amount for part in one.parts) == pytest.approx(hit.score, rel=1e-5)
+    assert Retriever(Bundle.read(of_words["bundle_words: BM25/bundle"])).search(QUESTION, 5) == hits, (
+        "before it is chosen"
+    )
+    for asks in (lambda: retriever.search(QUESTION, fuse=False), lambda: retriever.search(QUESTION, weight=0.5)):
+        with pytest.raises(UserError, match="ranks by words alone"):
+            asks()
+    with pytest.raises(UserError, match="ranks by words alone"):
+        export(bundle, "parquet", tmp_path / "export")
+    with pytest.raises(UserError, match="was made by bundle_words"):
+        opened(bundle)
+
+
+def test_words_are_served_and_stay_served(of_words: dict[str, Path]) -> None:
+    chosen = of_words["choose_bundle: words/chosen_bundle"]
+    followed = Followed(str(chosen), chosen.parent)
+    assert followed.current.retriever.bundle.system == LEXICAL and not followed.refused
+
+
+def test_words_are_measured_as_the_run_did(of_words: dict[str, Path]) -> None:
+    searcher, data = Searcher(Bundle.read(of_words["bundle_words: BM25/bundle"])), Dataset(of_words["ingest/dataset"])
+    evaluated = Evaluation.read(of_words["evaluate: words/evaluation"])
+    figures = bundle_figures(searcher, data, "test", ("RR@10",), Evaluate(precision="fp32"))
+    assert figures[ALL].mean() == pytest.approx(evaluated.metrics["results"]["test"][LEXICAL]["RR@10"])
+    assert searcher.bundle.searched_bytes > 1000
+
+
+def test_each_rung_is_held_against_those_below() -> None:
+    graph = ladder(Settings(), TRAINING)
+    assert list(graph.rungs) == [*RUNGS]
+    decided = [node for node in graph.nodes if node.step == "promote"]
+    assert [node.after[1:] for node in decided] == [(), *((node,) for node in decided[:-1])], "one after the other"
+    assert [node.settings.candidate for node in graph.of("evaluate")] == [  # type: ignore[attr-defined]
+        LEXICAL, HYBRID, LEARNED, "GNN-encoder",
+    ]  # fmt: skip
+    for rung, outputs in graph.rungs.items():
+        assert list(outputs) == ["recommendation", "chosen_bundle", "report", "decision"]
+        assert {output.node.label for output in outputs.values()} == {rung}
+    sizes = [len(node.inputs["runs"]) for node in graph.of("evaluate")]  # type: ignore[arg-type]
+    assert sizes == sorted(set(sizes))
+    orders = [node.settings.order for node in graph.of("recommend")]  # type: ignore[attr-defined]
+    assert all(set(below) < set(above) for below, above in pairwise(orders))
+    assert graph["evaluate: training"].settings.baseline == HYBRID  # type: ignore[attr-defined]
+    assert [node.label for node in graph.of("fuse_parts")].count("BM25 with labels") == 1
 
 
 def test_a_bundle_with_a_fusion_has_one_ranking(data: Path, tiny_backbone: Path, tmp_path: Path) -> None:
     outputs_of = run_here(ladder(settings_of(tiny_backbone, data, fuse_parts={"kinds": ["linear"]})), tmp_path)
-    retriever = Retriever(Bundle.read(outputs_of["fuse_parts: Linear fusion/bundle"]))
-    with pytest.raises(UserError, match="Linear fusion ranks by words, too"):
+    retriever = Retriever(Bundle.read(outputs_of[f"fuse_parts: {LINEAR}/bundle"]))
+    with pytest.raises(UserError, match=f"{LINEAR} ranks by words, too"):
         retriever.search(QUESTION, fuse=True)
     for hit, parts in ((one.hit, one.parts) for one in retriever.explain(QUESTION, 3)):
         assert sum(part.amount for part in parts) == pytest.approx(hit.score, abs=1e-3)
@@ -107,9 +182,10 @@ def command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["training"], "--until training: the rung to stop at is labels"),
-        (["labels", "--runner", "docker"], "leave out --runner and --memory"),
-        (["labels", "--set", "encode_corpus.bm25=false"], "encode_corpus.bm25 = false"),
+        (["label"], "--until label: did you mean 'labels'? known are as-it-is, labels, training, words"),
+        (["labels", "--runner", "docker"], "no --runner and --memory"),
+        (["labels", "--preset", "quickstart", "--set", "encode_corpus.bm25=false"], "encode_corpus.bm25 = false"),
+        (["labels", "--budget", "soon"], "--budget soon"),
     ],
 )
 def test_what_does_not_fit_is_one_line(
@@ -124,6 +200,27 @@ def test_what_does_not_fit_is_one_line(
     assert message in capsys.readouterr().err and not (tmp_path / "root").exists()
 
 
+def test_a_lower_rung_leaves_a_higher_one_in_latest(tmp_path: Path) -> None:
+    def written(name: str, title: str, schema: str, dataset: str = "here") -> Path:
+        with drafting(tmp_path / name, schema) as draft:
+            (draft / "content.txt").write_text(name)
+            write_history(draft.path, {title: Record()})
+            draft.manifest.step, draft.manifest.settings = title, {"dataset": dataset}
+        return tmp_path / name
+
+    data, latest = written("dataset", "ingest", "dataset"), tmp_path / "root" / "latest"
+    outcome = Outcome(rung="as it is", outputs={"dataset": data})
+    assert not stays(latest, outcome), "an empty root"
+    for name, title in (("dataset", "ingest"), ("bundle", "choose_bundle"), ("recommendation", "recommend: labels")):
+        linked(tmp_path / "root", name, written(f"old {name}", title, name))
+    for rung, higher in (("words", True), ("as it is", True), ("labels", False), ("training", False)):
+        assert stays(latest, replace(outcome, rung=rung)) is higher, rung
+    other = replace(outcome, outputs={"dataset": written("other", "ingest", "dataset", "elsewhere")})
+    assert not stays(latest, other), "of other data"
+    linked(tmp_path / "root", "graph", data)
+    assert stays(latest, replace(outcome, rung="labels")), "a training's"
+
+
 @pytest.mark.slow
 def test_the_command_leaves_a_root_that_takes_labels(
     data: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -132,21 +229,29 @@ def test_the_command_leaves_a_root_that_takes_labels(
     changes = [
         f"encode.encoder={tiny_backbone}", "encode.query_length=16", "fuse_parts.kinds=[trees]",
         "evaluate.permutations=50", "encode_with_labels.kinds=[]",
-        "recommend.margin=1.0", "recommend.significance=0.000000001",
+        "recommend.margin=1.0", "recommend.significance=0.000000001", f"shared.backbone={tiny_backbone}",
+        "encode.passage_length=24",
     ]  # fmt: skip
     arguments = ["labels", "--dataset", str(data), "--root", str(root), *(w for c in changes for w in ("--set", c))]
     assert command(monkeypatch, *arguments) == 0
     shown = capsys.readouterr().out
     assert "Learned fusion" in shown and "recommends BM25" in shown
     takes = labelled_bundle(root / "latest")
-    assert takes.name == "learned_fusion"
+    assert takes.name == "learned_fusion_untrained"
     assert "count at once" in add_labels(takes, [Wanted("an unheard of word", "p1")]).effect
     assert command(monkeypatch, *arguments) == 0
     read = Dataset(root / "latest" / "dataset").added
     assert [label.query for label in read] == ["an unheard of word"], "the next run reads it"
-    capsys.readouterr()
+    with (data / "corpus.jsonl").open("a", encoding="utf-8") as file:
+        file.write('{"_id": "later", "title": "", "text": "a passage that came later"}\n')
     monkeypatch.setattr(sys, "argv", ["gnn-encoder", "update", "--root", str(root)])
-    with pytest.raises(SystemExit):
+    with pytest.raises(SystemExit) as caught:
         app.main()
-    assert "is of a run that trained nothing" in capsys.readouterr().err
+    assert caught.value.code in (0, None)
+    bundle = Bundle.read(root / "latest" / "bundle")
+    assert read_history(bundle.path)["ingest"].metrics["passages"] == len(bundle.passages) == 101
+    encoded = read_manifest(root / "latest" / "passage_vectors")
+    assert (encoded.metrics["encoded"], encoded.rows["vectors"]) == (1, 101)
+    assert rung_of(root / "latest") == "labels" and labelled_bundle(root / "latest").name == takes.name
+    assert [label.query for label in Dataset(root / "latest" / "dataset").added] == ["an unheard of word"]
     assert np.isin(["bundle", "dataset", "report"], [path.name for path in (root / "latest").iterdir()]).all()

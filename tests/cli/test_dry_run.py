@@ -215,4 +215,4 @@ def test_without_a_preset_the_times_are_the_plans(
     times = {line.split("  ")[0]: line.split() for line in lines}
     assert "of an earlier start" in lines[0]
     assert times["train_gnn"][1:3] == ["to", "run"] and times["train_gnn"][4] == "s"
-    assert times["report"][3] == "–"
+    assert times["report: training"][4] == "–"

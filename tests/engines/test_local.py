@@ -1,6 +1,7 @@
 """The local engine on two real steps, with MLflow on SQLite, signals and kill -9."""
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -18,7 +19,7 @@ from gnn_encoder.artifacts import drafting
 from gnn_encoder.artifacts.folder import CLOCK_TICK
 from gnn_encoder.engines import lifeline, supervision
 from gnn_encoder.engines.local import CACHE, Call, Engine
-from gnn_encoder.engines.local_run import Outcome, run_calls
+from gnn_encoder.engines.local_run import Outcome, Rung, run_calls
 from gnn_encoder.engines.processes import FORK_AFTER, StepProcesses
 from gnn_encoder.engines.supervision import Event
 from gnn_encoder.errors import UserError
@@ -109,6 +110,37 @@ def test_steps_run_then_are_reused_then_recomputed_where_corrupt(root: Path, mon
     runs = tracked(root, "third")
     assert [runs[name].info.status for name in ("third", "ingest", "bm25_retrieve")] == ["FAILED", "FINISHED", "FAILED"]
     assert runs["bm25_retrieve"].data.tags["error"] == "a bug of two lines"
+
+
+RUNGS = (Rung("one", "ingest", {"result": "dataset"}), Rung("two", "bm25_retrieve", {"result": "bm25_run"}))
+
+
+@pytest.mark.slow
+def test_a_run_ends_at_its_deadline_with_the_last_rung(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[tuple[str, bool, Path]] = []
+
+    def go_on(name: str, seconds: float, dataset: str) -> Outcome:
+        return run_calls(
+            tiny_pipeline.calls(dataset=dataset), root, name, {}, lambda events: None, rungs=RUNGS,
+            reached=lambda outcome, cached: heard.append((outcome.rung, cached, outcome.outputs["result"])),
+            deadline=time.time() + seconds,
+        )  # fmt: skip
+
+    began = time.time()
+    monkeypatch.setenv("GNN_ENCODER_TINY", json.dumps({"bm25_retrieve": "wait"}))
+    outcome = go_on("late", 30.0, "of two rungs")
+    assert (outcome.status, outcome.is_late, outcome.rung, outcome.exit_code) == ("FINISHED", True, "one", 0)
+    assert time.time() - began < 30 + supervision.PATIENCE_AT_DEADLINE + 10
+    assert tracked(root, "late")["late"].info.status == "FINISHED"
+    monkeypatch.delenv("GNN_ENCODER_TINY")
+    outcome = go_on("in time", math.inf, "of two rungs")
+    assert (outcome.status, outcome.is_late, outcome.rung) == ("FINISHED", False, "two")
+    assert [(rung, cached) for rung, cached, _ in heard] == [("one", False), ("one", True), ("two", False)]
+    assert outcome.outputs["result"] == outcome.outputs["bm25_run"] == heard[-1][2] != heard[0][2]
+    monkeypatch.setenv("GNN_ENCODER_TINY", json.dumps({"ingest": "wait"}))
+    outcome = go_on("too short", 4.0, "of no rung")
+    assert (outcome.status, outcome.exit_code, outcome.rung) == ("FAILED", 2, "")
+    assert outcome.message == "the time was up before a first result"
 
 
 def test_calls_whose_titles_differ_in_signs_alone_have_outputs_of_their_own(tmp_path: Path) -> None:

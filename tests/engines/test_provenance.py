@@ -87,7 +87,7 @@ def test_every_way_to_import_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     def imports(source: str) -> set[str]:
         (tmp_path / "m.py").write_text(source)
-        return provenance._imports.__wrapped__("gnn_encoder.engines.local")
+        return provenance._read.__wrapped__("gnn_encoder.engines.local")[0]
 
     source = """
 import gnn_encoder.artifacts.folder
@@ -107,8 +107,7 @@ def inside():
 
 def test_comments_and_docstrings_change_nothing_and_code_does(tmp_path: Path) -> None:
     def meaning(source: str) -> str:
-        (tmp_path / "m.py").write_text(source)
-        return provenance._meaning(tmp_path / "m.py")
+        return provenance._meaning(ast.parse(source), tmp_path / "m.py")
 
     code = meaning('"""One."""\nX = 1\n\n\ndef f() -> int:\n    """Two."""\n    return X  # three\n')
     assert code == meaning("X = 1\ndef f() -> int:\n    return (X)\n")
@@ -125,8 +124,7 @@ def changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
         path.parent.mkdir(exist_ok=True)
         path.write_text(source)
         monkeypatch.setattr(provenance, "_find", lambda name: path if name == module else find(name))
-        for cached in (provenance._source_digest, provenance._imports):
-            cached.cache_clear()
+        provenance._read.cache_clear()
         return provenance.code_digest.__wrapped__(f"gnn_encoder.steps.{step}")
 
     def replaced(step: str, name: str, old: str, new: str) -> bool:
@@ -135,8 +133,7 @@ def changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
         return digest(step, module, source) != digest(step, module, source.replace(old, new))
 
     yield replaced
-    for cached in (provenance._source_digest, provenance._imports):
-        cached.cache_clear()
+    provenance._read.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -206,12 +203,17 @@ def test_a_changed_report_leaves_what_promote_reads_as_it_was(monkeypatch: pytes
 
     monkeypatch.setattr(provenance, "source_digests", lambda *_: {})
     monkeypatch.setattr(provenance, "code_digest", provenance.code_digest.__wrapped__)
-    of_file, of_module = provenance.sha256, provenance._source_digest
+    of_file, of_module = provenance.sha256, provenance._read
     before = provenance.graph_arguments(graph)
 
     def changed(name: str) -> set[str]:
         monkeypatch.setattr(provenance, "sha256", lambda path: "another" if path.name == name else of_file(path))
-        monkeypatch.setattr(provenance, "_source_digest", lambda each: "another" if each == name else of_module(each))
+
+        def read(module: str) -> tuple[set[str], str]:
+            imports, digest = of_module(module)
+            return imports, "another" if module == name else digest
+
+        monkeypatch.setattr(provenance, "_read", read)
         after = provenance.graph_arguments(graph)
         return {title for title, arguments in after.items() if arguments != before[title]}
 

@@ -18,6 +18,7 @@ from gnn_encoder.settings.outcome import Evaluate, Fuse, Rank
 from gnn_encoder.settings.pipeline import Settings
 from gnn_encoder.settings.presets import load_settings, preset_names
 from gnn_encoder.settings.reranking_systems import RERANKING_STUDIES, SYSTEMS
+from gnn_encoder.settings.rungs import RUNGS
 from gnn_encoder.settings.studies import STUDIES, variants
 
 DATA, RUN = Given("/data"), Given("s3://bucket/run")
@@ -103,7 +104,8 @@ def test_bundles_read_an_index_of_words_only_if_they_have_one(has_bm25: bool) ->
 def graphs(settings: Settings) -> Iterator[tuple[set[str], Graph]]:
     """The graphs of all pipelines with some settings, each with the steps that are its ends."""
     yield {"promote"}, train(settings)
-    yield {"promote"}, ladder(settings)
+    for rung in RUNGS if settings.encode_corpus.bm25 else ():
+        yield {"promote"}, ladder(settings, rung)
     yield {"choose_bundle"}, update(settings, MODELS)
     yield {"choose_bundle"}, update(settings, {**MODELS, "converged": Given("/c"), "dpr": Given("/d")})
     yield {"compare_variants"}, ablation(settings, variants(settings, STUDIES, ()), 2)

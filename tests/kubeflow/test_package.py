@@ -170,7 +170,7 @@ def artifacts_of(task: dict[str, Any], spec: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("pipeline", ["train", "rerank", "update", "ablation"])
+@pytest.mark.parametrize("pipeline", ["train", "ladder", "rerank", "update", "ablation"])
 def test_each_call_of_the_graph_is_a_task_with_its_arguments_inputs_and_order(pipeline: str) -> None:
     graph, (spec, _) = graph_of(pipeline), made(Cluster(), pipeline)
     own = {name: task for name, task in tasks_of(spec).items() if not name.startswith("importer")}

@@ -1,5 +1,6 @@
 """The plan of a run without a preset: it fits the budget, is a valid preset, and is kept for the next start."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from itertools import count, product
@@ -8,7 +9,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import yaml
 from beir_folder import write_beir
 from torch import nn
 from typer.testing import CliRunner
@@ -17,13 +17,17 @@ from gnn_encoder.artifacts import Dataset
 from gnn_encoder.cli.app import app
 from gnn_encoder.errors import UserError
 from gnn_encoder.pipelines.train import train as train_graph
+from gnn_encoder.planning import auto
 from gnn_encoder.planning import rates as measuring
-from gnn_encoder.planning.auto import budget_seconds, planned, planned_seconds
+from gnn_encoder.planning.auto import PlannedClimb, planned_climb
+from gnn_encoder.planning.budget import budget_seconds
 from gnn_encoder.planning.facts import DataFacts, data_facts
 from gnn_encoder.planning.plan import FEWEST, LENGTHS, OTHER_LABELS, PER_QUERY, RESERVE, Plan, plan_run
 from gnn_encoder.planning.rates import Rates, measure_rates
 from gnn_encoder.settings.presets import load_settings, parse_settings
+from gnn_encoder.settings.rungs import AS_IT_IS, LABELS, RUNGS, TRAINING, WORDS
 
+Planned = Callable[..., PlannedClimb]
 RATES = Rates("a machine", 30_000.0, 6_000.0)
 
 
@@ -134,15 +138,15 @@ def test_facts_are_counted(tiny_dataset: Dataset, tiny_backbone: Path) -> None:
 def test_rates_are_tokens_over_seconds(
     tiny_dataset: Dataset, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Each look at this clock is a second later. 256 texts, of which 100 differ, are encoded, and batches of 64 trained
-    # on, three times after the first; then the clock is read once more.
+    # Each look at this clock is a second later. The texts are encoded, and batches trained on, three times after the
+    # first; then the clock is read once more.
     monkeypatch.setattr(measuring, "time", SimpleNamespace(monotonic=partial(next, count())))
     monkeypatch.setattr(measuring, "SECONDS", 2.5)
     found = measure_rates(tiny_dataset, str(tiny_backbone), 0)
     lengths = data_facts(tiny_dataset, str(tiny_backbone), 0).passage_tokens
     assert lengths.min() == lengths.max()
-    assert found.encoding == pytest.approx(3 * 256 * lengths[0] / 4)
-    assert found.training == pytest.approx(3 * 64 * lengths[0] / 4)
+    assert found.encoding == pytest.approx(3 * measuring.TEXTS * lengths[0] / 4)
+    assert found.training == pytest.approx(3 * measuring.BATCH * lengths[0] / 4)
     assert "memory" in found.machine
 
 
@@ -175,30 +179,68 @@ def test_unlikely_rates_are_measured_again(
     assert not list(left) and capsys.readouterr().err.count("measured again") == said
 
 
-@pytest.mark.slow
-def test_a_plan_is_kept_for_the_next_start(
-    tmp_path: Path, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(measuring, "SECONDS", 0.2)
+@pytest.fixture
+def shown() -> dict[str, str]:
+    return {}
+
+
+@pytest.fixture
+def planned(tmp_path: Path, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch, shown: dict[str, str]) -> Planned:
+    """Plans a climb over a small folder, on a machine that encodes and trains so many tokens a second."""
     write_beir(tmp_path / "data")
-    given, shown = [f"ingest.dataset={tmp_path / 'data'}", f"shared.backbone={tiny_backbone}"], {}
 
-    def plan(budget: str = "30m", own: list[str] = given) -> Path:
+    def plan(budget: float, encoding: float = 30_000.0, training: float = 6_000.0, *own: str) -> PlannedClimb:
         shown.clear()
-        return planned(own, budget, tmp_path, shown.__setitem__)
+        rates = Rates("a machine", encoding, training)
+        monkeypatch.setattr(auto, "measure_rates", lambda data, backbone, seed, trains: rates)
+        given = [f"ingest.dataset={tmp_path / 'data'}", f"shared.backbone={tiny_backbone}", *own]
+        return planned_climb(given, TRAINING, budget, tmp_path, shown.__setitem__)
 
-    path = plan()
-    assert {"machine", "data", "passages", "training", "graph", "time", "plan"} == set(shown)
-    assert f"# machine: {shown['machine']}" in path.read_text("utf-8")
-    assert {"train_dpr", "train_gnn"} < planned_seconds(path).keys() and min(planned_seconds(path).values()) >= 0
-    assert yaml.safe_load(path.read_text("utf-8"))["shared"]["backbone"] == str(tiny_backbone)
-    assert load_settings(str(path), given).train_gnn.batch_size == 32
-    written = path.stat().st_mtime_ns
-    assert plan() == path and path.stat().st_mtime_ns == written and set(shown) == {"plan"}
-    assert plan("20m") != path != plan(own=[*given, "ingest.seed=1"])
+    return plan
+
+
+@pytest.mark.parametrize(
+    ("budget", "encoding", "until", "named"),
+    [
+        (60.0, 0.5, WORDS, [AS_IT_IS, LABELS]),
+        (60.0, 30_000.0, AS_IT_IS, [LABELS]),
+        (120.0, 30_000.0, LABELS, [TRAINING]),
+        (1800.0, 30_000.0, TRAINING, []),
+    ],
+)
+def test_a_climb_ends_with_the_last_rung_that_fits(
+    budget: float, encoding: float, until: str, named: list[str], planned: Planned, shown: dict[str, str]
+) -> None:
+    found = planned(budget, encoding)
+    assert found.until == until and shown["tables"].count("after") == RUNGS.index(until) + 1
+    assert [rung for rung in RUNGS if f"{rung} (about --budget" in found.missing] == named
+    settings = load_settings(str(found.file))
+    assert (settings.index_bm25.k1, settings.encode.encoder) == (0.9, settings.train_dual_encoder.backbone)
+    assert ("train_gnn" in found.seconds) is (until == TRAINING)
+    assert ("encode" in found.seconds) is (until != WORDS)
+
+
+def test_passages_are_cut_where_a_rung_would_not_fit() -> None:
+    many, budgets = facts(passages=20_000, tokens=200), (3600.0, 300.0, 260.0, 120.0)
+    lengths = [auto._longest(many, RATES, RUNGS, budget, 256) for budget in budgets]
+    assert lengths[0] == 256 and lengths == sorted(lengths, reverse=True) and len(set(lengths)) > 2
+    for length, budget, rung in zip(lengths, budgets, (LABELS, LABELS, LABELS, AS_IT_IS), strict=True):
+        assert auto._ends(many, RATES, length)[rung] <= auto.GUARD * budget
+
+
+def test_a_plan_is_kept_for_the_next_start(tmp_path: Path, planned: Planned, shown: dict[str, str]) -> None:
+    first = planned(1800.0)
+    assert {"machine", "data", "passages", "training", "graph", "time", "tables", "plan"} == set(shown)
+    assert f"# machine: {shown['machine']}" in first.file.read_text("utf-8")
+    assert {"train_dpr", "train_gnn", "encode"} < first.seconds.keys() and min(first.seconds.values()) >= 0
+    assert load_settings(str(first.file)).train_gnn.batch_size == 32
+    written, again = first.file.stat().st_mtime_ns, planned(1800.0, 1.0, 1.0)
+    assert (again.file, again.until, set(again.seconds)) == (first.file, first.until, set(first.seconds))
+    assert first.file.stat().st_mtime_ns == written and set(shown) == {"plan"}
+    assert planned(1200.0).file != first.file != planned(1800.0, 30_000.0, 6_000.0, "ingest.seed=1").file
     with (tmp_path / "data" / "queries.jsonl").open("a", encoding="utf-8") as file:
         file.write('{"_id": "new", "text": "another one"}\n')
-    assert plan() != path
+    assert planned(1800.0).file != first.file
 
 
 def test_without_data_there_is_one_line(tmp_path: Path) -> None:

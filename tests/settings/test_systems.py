@@ -66,8 +66,9 @@ def evaluated(graph: Graph) -> list[str]:
 
 
 def rows_of_table() -> list[str]:
-    fused = [form.format(row.name) for way, form in OF_FUSION.items() for row in SYSTEMS.values() if way in row.fusions]
-    return [*SYSTEMS, *fused]
+    rows = [row for row in SYSTEMS.values() if not row.as_it_is]
+    fused = [form.format(row.name) for way, form in OF_FUSION.items() for row in rows if way in row.fusions]
+    return [*(row.name for row in rows), *fused]
 
 
 def test_the_tables_order_is_that_of_the_figures_and_of_recommendations() -> None:

@@ -1,5 +1,7 @@
 """The bundle: one folder with everything that a search needs. The folder can be copied anywhere.
 
+A bundle that ranks by words alone has the files of the corpus and of BM25 only.
+
 vectors.npy     the passage vectors [v, d], fp16 or fp32, memory-mapped
 vector_passages.npy  the passage row int32 [v], ascending, of each vector; missing if row i is passage row i, v = m
 index.faiss     inner-product index over the vectors; missing if the vectors themselves are searched. In parts over
@@ -69,7 +71,9 @@ class Bundle(Artifact):
     def read(cls, path: str | Path) -> Self:
         """Open a bundle; raises UserError if the numbers of vectors and passages do not fit."""
         bundle = super().read(path)
-        if counts := _misfits(bundle.stored_vectors, bundle.stored_vector_passages, len(bundle.passages)):
+        if bundle.has_vectors and (
+            counts := _misfits(bundle.stored_vectors, bundle.stored_vector_passages, len(bundle.passages))
+        ):
             raise UserError(f"{path} is inconsistent ({counts}): run {bundle.manifest.step or 'encode_corpus'} again")
         return bundle
 
@@ -88,13 +92,21 @@ class Bundle(Artifact):
     def complete(draft: Draft, dataset: Dataset, system: str = GNN_ENCODER) -> None:
         """Add the passages and the description to a draft that has all other files; `system` is the system's name.
 
+        A draft without vectors becomes a bundle that ranks by words alone.
+
         Raises ValueError if the numbers of vectors and passages do not fit.
         """
-        vectors, of = read_rows(draft.path, Path(VECTORS).stem), _vector_passages(draft.path)
         passages = len(dataset.passages)
+        draft.share(dataset, CORPUS)
+        if not (draft / VECTORS).is_file():
+            card = {"system": system, "bm25": BM25, "corpus": CORPUS, "passages": passages}
+            card["dataset_digest"] = dataset.manifest.digest
+            (draft / CARD).write_text(json.dumps(card, indent=1), encoding="utf-8")
+            draft.rows(passages=passages)
+            return
+        vectors, of = read_rows(draft.path, Path(VECTORS).stem), _vector_passages(draft.path)
         if misfits := _misfits(vectors, of, passages):
             raise ValueError(misfits)
-        draft.share(dataset, CORPUS)
         index = [file.name for file in stored_parts(draft / INDEX)] or [VECTORS]
         card = {
             "system": system,
@@ -110,6 +122,11 @@ class Bundle(Artifact):
         }
         (draft / CARD).write_text(json.dumps(card, indent=1), encoding="utf-8")
         draft.rows(vectors=len(vectors), passages=passages)
+
+    @property
+    def has_vectors(self) -> bool:
+        """Whether the bundle has vectors and a query encoder; if not, it ranks by words alone."""
+        return (self.path / VECTORS).is_file()
 
     @property
     def index_files(self) -> list[Path]:
@@ -143,7 +160,13 @@ class Bundle(Artifact):
 
     @property
     def searched_bytes(self) -> int:
-        """Size of the files that a search by vectors reads: the index, a memory's queries, and a fusion's parts."""
+        """Size of the files that a search by vectors reads: the index, a memory's queries, and a fusion's parts.
+
+        Without vectors, it is the size of BM25's index.
+        """
+        if not self.has_vectors:
+            names = (name for name in self.manifest.files if name.startswith(f"{BM25}/"))
+            return sum((self.path / name).stat().st_size for name in names)
         files = self.index_files or [self.path / VECTORS]
         if self.label_use and self.label_use.method in ("softmax", "fusion"):
             files.append(self.path / LABELS / QUERIES)
@@ -219,9 +242,11 @@ class Bundle(Artifact):
 
     @cached_property
     def serving(self) -> Serving:
-        """How a search ranks by default: by the vectors alone, unless a run chose otherwise."""
+        """How a search ranks by default: by the vectors alone if there are any, unless a run chose otherwise."""
         file = self.path / SERVING
-        return Serving(**json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else Serving(self.system, None)
+        if file.is_file():
+            return Serving(**json.loads(file.read_text(encoding="utf-8")))
+        return Serving(self.system, None if self.has_vectors else 0.0)
 
     @cached_property
     def added(self) -> AddedLabels | None:
@@ -261,7 +286,12 @@ class Bundle(Artifact):
 
     @cached_property
     def stored_vectors(self) -> np.ndarray:
-        """The vectors as the run computed them, without added labels, memory-mapped read-only."""
+        """The vectors as the run computed them, without added labels, memory-mapped read-only.
+
+        Without vectors it has no columns.
+        """
+        if not self.has_vectors:
+            return np.empty((len(self.passages), 0), np.float16)
         return read_rows(self.path, Path(VECTORS).stem)
 
     @cached_property

@@ -39,7 +39,7 @@ def labelled_bundle(run: Path) -> Path:
     """
     chosen, graph = run / BUNDLE, graph_bundle(run)
     if graph == chosen:
-        fused = [run / place_of(system) for system in fusion_systems().values()]
+        fused = [run / place_of(system) for kind in (False, True) for system in fusion_systems(as_it_is=kind).values()]
         graph = next((bundle for bundle in reversed(fused) if bundle.exists()), graph)
     if not chosen.exists():
         return graph

@@ -4,8 +4,10 @@ Each command imports heavy modules itself, so that `--help` stays fast.
 """
 
 import itertools
+import math
 import os
 import sys
+import time
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -50,9 +52,14 @@ def run(
         str, typer.Option(help="Name of a preset (`gnn-encoder presets`), your own YAML file, or auto.")
     ] = "auto",
     dataset: Data = None,
-    budget: Annotated[str, typer.Option(help="Time that the preset auto plans for, such as 30m or 2h.")] = "30m",
+    encoder: Annotated[
+        str | None, typer.Option(help="Published encoder of a run without a preset: a name or a folder [minilm].")
+    ] = None,
+    budget: Annotated[
+        str | None, typer.Option(help="Time after which a run without a preset ends, such as 5m or 2h [30m].")
+    ] = None,
     until: Annotated[
-        str | None, typer.Option(help="labels: rank by words, by the encoder as it is and by labels; train nothing.")
+        str | None, typer.Option(help="The last rung: words, as-it-is, labels (what trains nothing), or training.")
     ] = None,
     overrides: Overrides = None,
     root: Root = DEFAULT_ROOT,
@@ -61,38 +68,49 @@ def run(
     dry_run: DryRun = False,
     mermaid: Mermaid = False,
 ) -> None:
-    """Run the training pipeline, or with --until labels only what trains nothing.
+    """Find the best retriever of a time, or run a preset's training pipeline.
+
+    Without a preset, the run climbs: words, an encoder as it is, what labels give it, training. Each rung ends with a
+    table, a report and a bundle in ROOT/latest, and the run ends with its budget. --dry-run keeps the plan, for the
+    run.
 
     Finished steps are reused; an interrupted step resumes at its last checkpoint.
-
-    Without a preset, the run is sized to the data, this machine and the budget. --dry-run keeps this plan, for the run.
     """
-    from gnn_encoder.cli.console import follow, show_results
-    from gnn_encoder.engines import pipelines
+    from gnn_encoder.cli.console import follow, follow_climb, show_climb, show_results
+    from gnn_encoder.engines import climbing, pipelines
     from gnn_encoder.pipelines.train import train
     from gnn_encoder.planning import AUTO
+    from gnn_encoder.planning.budget import budget_seconds
 
-    if until is not None:
-        if runner != "subprocess" or memory:
-            raise UserError(f"--until {until} runs its steps as processes: leave out --runner and --memory")
-        laddering = pipelines.laddering(preset, dataset, overrides or [], root, until, writes=not (dry_run or mermaid))
-        if dry_run or mermaid:
-            show_graph(laddering.graph, laddering.root, mermaid)
+    began, changes = time.time(), overrides or []
+    only_shows = dry_run or mermaid
+    if preset != AUTO and until is None:
+        for name, value in (("--budget", budget), ("--encoder", encoder)):
+            if value is not None:
+                raise UserError(f"{name} is for a run without --preset, or with --until: --set changes a preset")
+        training = pipelines.training(preset, dataset, changes, root, writes=not only_shows)
+        graph = train(training.settings)
+        if only_shows:
+            show_graph(graph, training.root, mermaid)
             return
-        show_results(root, follow([node.title for node in laddering.graph.nodes], laddering.run))
+        job = partial(training.run, runner=runner, memory=memory)
+        show_results(root, follow([node.title for node in graph.nodes], job))
         return
-    if preset == AUTO:
-        training = pipelines.automatic(
-            dataset, overrides or [], budget, root, lambda name, why: typer.echo(f"{name:<10} {why}", err=mermaid)
-        )
-    else:
-        training = pipelines.training(preset, dataset, overrides or [], root, writes=not (dry_run or mermaid))
-    graph = train(training.settings)
-    if dry_run or mermaid:
-        show_graph(graph, training.root, mermaid, training.planned)
+    if runner != "subprocess" or memory:
+        raise UserError("a run without --preset, or with --until, has processes as steps: no --runner and --memory")
+    if encoder is not None:
+        changes = [*changes, *pipelines.path_override("shared.backbone", encoder)]
+        changes += pipelines.path_override("encode.encoder", encoder)
+    seconds = budget_seconds(budget or "30m") if budget or until is None else math.inf
+    climb = climbing.climbing(
+        preset, dataset, changes, root, until, seconds,
+        lambda name, why: typer.echo(f"{name:<10} {why}", err=mermaid), writes=not only_shows,
+    )  # fmt: skip
+    if only_shows:
+        show_graph(climb.graph, climb.root, mermaid, climb.planned)
         return
-    job = partial(training.run, runner=runner, memory=memory)
-    show_results(root, follow([node.title for node in graph.nodes], job))
+    titles = [node.title for node in climb.graph.nodes]
+    show_climb(root, *follow_climb(titles, began, partial(climb.run, deadline=began + seconds)), climb.missing)
 
 
 app.command()(clusters.submit)
@@ -110,10 +128,20 @@ def update(
 ) -> None:
     """Encode new and changed passages and queries with the models of an earlier run, and write a new bundle."""
     from gnn_encoder.cli.console import follow, show_update
-    from gnn_encoder.engines import pipelines
+    from gnn_encoder.engines import climbing, pipelines
     from gnn_encoder.settings.pipeline import PIPELINES
 
     since = since or root / "latest"
+    if climbing.climbs_again(since):
+        again = climbing.climbing_again(
+            since.resolve(), dataset, overrides or [], root, writes=not (dry_run or mermaid)
+        )
+        if dry_run or mermaid:
+            show_graph(again.graph, again.root, mermaid)
+            return
+        former = (since / "bundle").resolve()
+        show_update(follow([node.title for node in again.graph.nodes], again.run), former)
+        return
     if dry_run or mermaid:
         _, graph = pipelines.updating(since, dataset, overrides or [], root, writes=False)
         show_graph(graph, root, mermaid)

@@ -184,20 +184,23 @@ def explain(
     from gnn_encoder.explanation.labels import explain_by_labels
     from gnn_encoder.explanation.passages import LEGEND
     from gnn_encoder.explanation.search import explain_reranked, explain_search, show_hit, show_parts
+    from gnn_encoder.explanation.words import explain_by_words
     from gnn_encoder.retrieval.reranking import reranker_of
     from gnn_encoder.retrieval.search import Searcher
 
     screen, opened = Console(), Bundle.read(_folder(bundle, root))
-    by_labels = not rerank and opened.labels_path is not None
-    if opened.serving.weight is not None and not rerank:
+    by_parts = not rerank and (opened.labels_path is not None or not opened.has_vectors)
+    if opened.serving.weight is not None and opened.has_vectors and not rerank:
         screen.print(f"the hits of the vectors alone; a search ranks by {opened.serving.system}\n", style="dim")
-    if html and (rerank or by_labels):
+    if html and (rerank or by_parts):
         which = "leave out --html or --rerank" if rerank else f"{bundle} has none, leave out --html"
         raise UserError(f"--html shows the graph's effect: {which}")
-    if rerank or by_labels:
+    if rerank or by_parts:
         explained = (
             explain_reranked(Searcher(opened), reranker_of(opened), question, k, depth)
             if rerank
+            else explain_by_words(Searcher(opened), question, k)
+            if not opened.has_vectors
             else explain_by_fusion(Searcher(opened), question, k)
             if opened.fusion_path
             else explain_by_labels(Searcher(opened), question, k, neighbors)

@@ -30,7 +30,10 @@ if TYPE_CHECKING:
 
 schedule = typer.Typer(help="Run a pipeline on a Kubeflow cluster again and again.", no_args_is_help=True)
 
-Pipeline = Annotated[Literal["train", "rerank"], typer.Option(help="The pipeline of `run`, or of `rerank`.")]
+Pipeline = Annotated[
+    Literal["train", "ladder", "rerank"],
+    typer.Option(help="train: as `run --preset`; ladder: with the rungs below the training; rerank: as `rerank`."),
+]
 
 
 def submit(
@@ -228,7 +231,7 @@ def _job(
         return submission.reranking(needs, preset, dataset, overrides, names, first_stage)
     if first_stage is not None or systems is not None:
         raise UserError("--systems and --first-stage belong to the re-ranking pipeline: add --pipeline rerank")
-    return submission.training(needs, preset, dataset, overrides)
+    return submission.training(needs, preset, dataset, overrides, climbs=pipeline == "ladder")
 
 
 def _minute(moment: datetime | None) -> str:

@@ -93,6 +93,10 @@ class PlainConsole:
             if words and (event["event"] != "progress" or event["time"] - self._last_line >= LINE_SECONDS):
                 self._line(event, *words)
 
+    def print(self, *content: RenderableType) -> None:
+        """Prints something that stays."""
+        self._console.print(*content, sep="\n", highlight=False)
+
     def _line(self, event: Event, *words: str) -> None:
         self._last_line = event["time"]
         clock, width = time.strftime("%H:%M:%S", time.localtime(event["time"])), max(map(len, self.rows))
@@ -202,11 +206,12 @@ def show_update(outcome: Outcome, former: Path) -> None:
     screen.print(f"forgotten or gained: gnn-encoder {shlex.join(words)}", markup=False, highlight=False, soft_wrap=True)
 
 
-def show_results(root: Path, outcome: Outcome) -> None:
+def show_results(root: Path, outcome: Outcome, table: bool = True) -> None:
     """Shows the table of all systems, the decision, and the paths of the run's results."""
     screen, report, data = Console(), Report.read(outcome.outputs["report"]), Dataset(outcome.outputs["dataset"])
-    screen.print()
-    screen.print(run_tables(report.metrics))
+    if table:
+        screen.print()
+        screen.print(run_tables(report.metrics))
     (question,) = data.query_texts(data.query_rows("test")[:1]) or ["your question"]
     chosen = "" if root == Path("gnn-encoder-runs") else f" --root {shlex.quote(str(root))}"
     program = shlex.quote("gnn-encoder" if shutil.which("gnn-encoder") else sys.argv[0])
@@ -225,6 +230,44 @@ def show_results(root: Path, outcome: Outcome) -> None:
         screen.print(f"{name:<10} {value}", markup=False, highlight=False, soft_wrap=True)
 
 
+def follow_climb(
+    steps: Sequence[str], began: float, climb: Callable[[Show, Callable[[Outcome], None]], Outcome]
+) -> tuple[Outcome, bool]:
+    """As `follow`, with the table of each rung above the steps that go on, and whether the last one's was shown.
+
+    `began`: when the run did.
+    """
+    shown = ""
+
+    def show_rung(outcome: Outcome) -> None:
+        nonlocal shown
+        shown = outcome.rung
+        report = Report.read(outcome.outputs["report"])
+        advice = report.metrics["recommendation"]["sentence"].partition(": ")[2]
+        title = f"\n{outcome.rung}, after {duration(time.time() - began)}"
+        console.print(Text(title, "bold"), run_tables(report.metrics), Text(f"recommends {advice}\n"))
+
+    with open_console(steps, Console()) as console:
+        outcome = climb(console.show, show_rung)
+    if outcome.status != "FINISHED":
+        show_failure(outcome)
+        raise typer.Exit(outcome.exit_code)
+    return outcome, shown == outcome.rung
+
+
+def show_climb(root: Path, outcome: Outcome, is_shown: bool, missing: str) -> None:
+    """Shows the end of a climb as `show_results`, and what more time would try: the rungs that are `missing`."""
+    show_results(root, outcome, table=not is_shown)
+    figures = Report.read(outcome.outputs["report"]).metrics
+    split, chosen = figures["headline_split"], (figures["recommendation"] or {}).get("system", "")
+    shown = figures["detectable"].get(split, {}).get(chosen)
+    seen = f"; the {split} queries show gains from {min(shown.values()):.3f}" if shown else ""
+    line = missing or "a preset that trains longer, or a larger encoder (--encoder)"
+    if outcome.is_late:
+        line = f"the time was up during {outcome.failed_step or 'the next step'}: the same command goes on from there"
+    Console().print(f"more time  {line}{seen}", markup=False, highlight=False, soft_wrap=True)
+
+
 def show_failure(outcome: Outcome) -> None:
     """Prints to stderr what failed or was interrupted, without control characters, and how to continue."""
     again = "The same command goes on from here: finished steps are reused, training resumes at its last checkpoint."
@@ -232,4 +275,6 @@ def show_failure(outcome: Outcome) -> None:
     text = f"error: {where}{outcome.message}\nlog: {outcome.log}\n{again}"
     if outcome.status == "KILLED":
         text = f"interrupted. {again}\nlog: {outcome.log}"
+    if outcome.rung:
+        text += f"\nThe rung {outcome.rung} was reached; latest/ has the highest one."
     typer.echo("\n" + "\n".join(line.translate(CONTROL) for line in text.split("\n")), err=True)

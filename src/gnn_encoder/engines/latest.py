@@ -15,10 +15,10 @@ from gnn_encoder.artifacts.folder import read_manifest
 from gnn_encoder.engines.local_run import Outcome
 from gnn_encoder.errors import UserError
 from gnn_encoder.settings.pipeline import Settings
-from gnn_encoder.settings.systems import systems_with_models
+from gnn_encoder.settings.systems import GNN_ENCODER, systems_with_models
 
 MODELS = ("dual_encoder", "cross_encoder", "gnn_encoder")
-KEPT = (BUNDLE, "recommendation", "report", "dataset", "graph", "passage_vectors", "encoding", *MODELS)
+KEPT = (BUNDLE, "recommendation", "report", "decision", "dataset", "graph", "passage_vectors", "encoding", *MODELS)
 """Outputs of a finished run that users and updates need; `latest/` under the root has links to them, and to the bundle
 of each system."""
 CHOSEN = "chosen_bundle"
@@ -37,13 +37,13 @@ def with_added_labels(settings: Settings, root: Path, writes: bool = True) -> Se
     bundle, latest = labelled_bundle(root / "latest"), root / "latest" / "dataset"
     if settings.ingest.labels or not (bundle / ADDED).is_dir():
         return settings
-    if not _same_data(settings.ingest.model_dump(mode="json"), read_manifest(latest, "dataset").settings):
+    if not same_data(settings.ingest.model_dump(mode="json"), read_manifest(latest, "dataset").settings):
         return settings
     ingest = settings.ingest.model_copy(update={"labels": kept_labels(bundle, root, writes)})
     return settings.model_copy(update={"ingest": ingest})
 
 
-def _same_data(settings: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
+def same_data(settings: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
     """Returns whether two settings of `ingest` name the same data, with the same ids of passages."""
     return all(settings.get(name) == others.get(name) for name in ("dataset", "format", "document_depth"))
 
@@ -108,6 +108,10 @@ def with_latest(root: Path, outcome: Outcome) -> Outcome:
     return outcome
 
 
+def _takes_labels(bundle: Bundle) -> bool:
+    return bundle.labels_path is not None or bundle.system == GNN_ENCODER
+
+
 def linked(root: Path, name: str, target: Path) -> Path:
     """Makes `latest/NAME` a link to a folder; returns the link."""
     link = root / "latest" / name
@@ -121,15 +125,17 @@ def linked(root: Path, name: str, target: Path) -> Path:
 def _labels_to_keep(root: Path, outcome: Outcome) -> list[AddedLabel] | None:
     """Returns the labels for the new bundle, if some were added to the latest or removed while the pipeline ran."""
     latest, settings = root / "latest", read_manifest(outcome.outputs["dataset"], "dataset").settings
-    if not (latest / "dataset").exists() or not _same_data(
+    if not (latest / "dataset").exists() or not same_data(
         settings, read_manifest(latest / "dataset", "dataset").settings
     ):
         return None
     file = Path(settings["labels"]) if settings.get("labels") else None
     if file and file.parent != root / KEPT_LABELS:
         return None  # the user named another file
-    before = read_labels(file) if file else []
-    added, read = Bundle.read(labelled_bundle(latest)).added, Dataset(outcome.outputs["dataset"]).added
+    before, bundle = read_labels(file) if file else [], Bundle.read(labelled_bundle(latest))
+    if not _takes_labels(bundle):
+        return None
+    added, read = bundle.added, Dataset(outcome.outputs["dataset"]).added
     now = added.labels if added else []
     if now == before:
         return None

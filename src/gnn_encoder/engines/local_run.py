@@ -1,13 +1,14 @@
 """Runs the calls of a graph on this machine in a process of their own, and watches and logs the run."""
 
 import json
+import math
 import os
 import re
 import shutil
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +38,28 @@ class Outcome:
     failed_step: str = ""
     message: str = ""
     user_error: bool = False
+    rung: str = ""
+    """The last rung that was reached, of a ladder."""
+    is_late: bool = False
+    """The run was ended at its deadline."""
     outputs: dict[str, Path] = field(default_factory=dict)
-    """Artifact name → folder, of the steps that finished or were reused."""
+    """Artifact name → folder, of the steps that finished or were reused. Outputs of the last rung have plain names."""
 
     @property
     def exit_code(self) -> int:
         """0 for success, 2 for an error that the user can fix, 130 for an interruption, otherwise 1."""
         return {"FINISHED": 0, "KILLED": 130}.get(self.status, 2 if self.user_error else 1)
+
+
+@dataclass(frozen=True)
+class Rung:
+    """A part of a run that has a result of its own."""
+
+    name: str
+    last: str
+    """The title of the call with which it ends."""
+    outputs: Mapping[str, str]
+    """Plain name of an output → its name in `Outcome.outputs`."""
 
 
 def run_calls(
@@ -53,8 +69,15 @@ def run_calls(
     params: Mapping[str, Any],
     show: Show,
     containers: Containers | None = None,
+    rungs: Sequence[Rung] = (),
+    reached: Callable[[Outcome, bool], None] = lambda outcome, cached: None,
+    deadline: float = math.inf,
 ) -> Outcome:
     """Runs calls under `root`, logged as `name`; steps are processes or run in `containers`.
+
+    Args:
+        reached: gets a copy of the outcome at the end of each rung, and whether all of the rung was reused.
+        deadline: when the run ends at the latest (`time.time()`). It is finished if it has reached a rung then.
 
     Raises UserError if the disk is full, the tracking store is not usable, or another run is active under the root.
     """
@@ -73,8 +96,9 @@ def run_calls(
             "containers": asdict(containers) if containers else None,
         }
         try:
-            _execute(job, root, name, parent, outcome, show)
-            if outcome.status == "FINISHED" and "report" in outcome.outputs:
+            handle = _Handler(outcome, parent, show, rungs, reached)
+            _execute(job, root, name, handle, deadline)
+            if (outcome.status == "FINISHED" or outcome.rung) and "report" in outcome.outputs:
                 metrics, decision = Report.read(outcome.outputs["report"]).metrics, outcome.outputs.get("decision")
                 split = metrics["headline_split"]
                 systems = metrics["results"][split].items()
@@ -92,40 +116,74 @@ def run_calls(
     return outcome
 
 
-def _execute(job: Mapping[str, Any], root: Path, name: str, parent: PipelineLog, outcome: Outcome, show: Show) -> None:
-    """Executes a job in its own process, and records its end in `outcome`."""
-    failure: Event = {}
-    running: list[str] = []
+class _Handler:
+    """Takes the events of a run: notes outputs, logs reused steps, and tells when a rung is reached."""
 
-    def handle(events: list[Event]) -> None:
+    def __init__(
+        self,
+        outcome: Outcome,
+        log: PipelineLog,
+        show: Show,
+        rungs: Sequence[Rung],
+        reached: Callable[[Outcome, bool], None],
+    ) -> None:
+        self.outcome, self.log, self.show = outcome, log, show
+        self.failure: Event = {}
+        """The first step that failed."""
+        self.running: list[str] = []
+        self._rungs, self._reached = {rung.last: rung for rung in rungs}, reached
+        self._cached = True
+
+    def __call__(self, events: list[Event]) -> None:
+        """Handles some events, then shows them."""
         for event in events:
-            kind, step = event["event"], event["step"]
-            call = f"{step}/" if ": " in step else ""  # one of several calls of a step
-            outcome.outputs.update({call + name: Path(path) for name, path in event.get("outputs", {}).items()})
-            if kind == "starting":
-                running.append(step)
-            elif kind == "outputs" and step in running:
-                running.remove(step)
-            elif kind == "cached":
-                parent.cached_step(step, read_manifest(next(iter(event["outputs"].values()))))
-            elif kind in ("failed", "lost") and not failure:  # lost: reported by the engine, as the step could not
-                failure.update(event)
-        show(events)
+            self._handle(event)
+        self.show(events)
 
-    environment = _environment(root, name) | parent.environment()
+    def _handle(self, event: Event) -> None:
+        kind, step = event["event"], event["step"]
+        call = f"{step}/" if ": " in step else ""  # one of several calls of a step
+        self.outcome.outputs.update({call + name: Path(path) for name, path in event.get("outputs", {}).items()})
+        if kind == "starting":
+            self.running.append(step)
+            self._cached = False
+        elif kind == "outputs" and step in self.running:
+            self.running.remove(step)
+        elif kind == "cached":
+            self.log.cached_step(step, read_manifest(next(iter(event["outputs"].values()))))
+        elif kind in ("failed", "lost") and not self.failure:  # lost: reported by the engine, as the step could not
+            self.failure.update(event)
+        if kind in ("outputs", "cached") and (rung := self._rungs.get(step)):
+            outcome = self.outcome
+            outcome.rung = rung.name
+            outcome.outputs |= {name: outcome.outputs[output] for name, output in rung.outputs.items()}
+            self._reached(replace(outcome, status="FINISHED", outputs={**outcome.outputs}), self._cached)
+            self._cached = True
+
+
+def _execute(job: Mapping[str, Any], root: Path, name: str, handle: _Handler, deadline: float) -> None:
+    """Executes a job in its own process, and records its end in the outcome."""
+    outcome = handle.outcome
+    environment = _environment(root, name) | handle.log.environment()
     temporary = Path(environment["TMPDIR"])
     for folder in (temporary, outcome.log.parent):
         folder.mkdir(parents=True, exist_ok=True)
     (temporary / "job.json").write_text(json.dumps(job), encoding="utf-8")
     command = [sys.executable, "-m", "gnn_encoder.engines.local", str(temporary / "job.json")]
     try:
-        code = supervise(command, environment, outcome.log, Path(environment[EVENTS]), handle)
+        code = supervise(command, environment, outcome.log, Path(environment[EVENTS]), handle, deadline)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+    if code == "late":
+        outcome.is_late, outcome.failed_step = True, next(iter(handle.running), "")
+        outcome.status = "FINISHED" if outcome.rung else "FAILED"
+        outcome.message, outcome.user_error = "the time was up before a first result: give a larger --budget", True
+        return
     if code is not None:
         outcome.status = "FINISHED" if code == 0 else "FAILED"
     if not code:
         return
+    failure, running = handle.failure, handle.running
     outcome.failed_step = failure["step"] if failure else next(iter(running), "")
     if failure.get("event") == "failed":
         outcome.user_error = failure["kind"] == "UserError"
@@ -141,7 +199,7 @@ def _execute(job: Mapping[str, Any], root: Path, name: str, parent: PipelineLog,
         outcome.message = "\n".join([f"{cause}; the log ends with", *words[-6:]])
     if outcome.failed_step:
         failed = {"step": outcome.failed_step, "event": "failed", "time": time.time(), "kind": "lost"}
-        show([{**failed, "message": outcome.message.split("\n")[0]}])
+        handle.show([{**failed, "message": outcome.message.split("\n")[0]}])
 
 
 def _environment(root: Path, name: str) -> dict[str, str]:

@@ -2,8 +2,8 @@
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +26,8 @@ from gnn_encoder.flow.graph import Given, Graph
 from gnn_encoder.models.backbone import backbone_width
 from gnn_encoder.models.check import check_models
 from gnn_encoder.pipelines.ablation import ablation
-from gnn_encoder.pipelines.ladder import ladder
 from gnn_encoder.pipelines.train import train
 from gnn_encoder.pipelines.update import update as update_graph
-from gnn_encoder.planning import AUTO
 from gnn_encoder.promotion.registry import Registry, open_registry
 from gnn_encoder.settings.bm25 import IndexBm25
 from gnn_encoder.settings.labels import settings_of_use
@@ -40,9 +38,6 @@ from gnn_encoder.settings.studies import variants
 from gnn_encoder.settings.systems import fusion_systems, label_systems, systems_with_models
 from gnn_encoder.tracking.pipeline_run import existing_store, tracking_uri
 
-LADDER = {"index_bm25": {"k1": 0.9, "b": 0.4}}
-"""Settings of a ladder without a preset: BM25's as in Anserini. On training queries, each out of its fold, the linear
-fusion has MRR@10 0.736 on `obliqa` and 0.833 on `scifact` with them, 0.732 and 0.833 with 1.5 and 0.75."""
 PROCESSES, CONTAINERS = RUNNERS = ("subprocess", "docker")
 """On this machine a step is a process or a container."""
 
@@ -54,8 +49,6 @@ class Training:
     preset: str
     settings: Settings
     root: Path
-    planned: Mapping[str, float] = field(default_factory=dict)
-    """Title of a call → seconds that it takes, of the calls that a plan knows."""
 
     def models(self) -> Registry:
         """Returns the model's registry; a UserError if the store is not usable, `Missing` if nothing has run yet."""
@@ -116,60 +109,6 @@ def training(preset: str, dataset: str | None, overrides: Iterable[str], root: P
     check_nodes(train(settings))
     root = writable(root) if writes else root.resolve()
     return Training(preset, with_added_labels(settings, root, writes), root)
-
-
-def automatic(
-    dataset: str | None, overrides: Iterable[str], budget: str, root: Path, show: Callable[[str, str], None]
-) -> Training:
-    """Returns the training pipeline of a plan for the data, this machine and a budget (`planning.auto`).
-
-    `show` gets the name and the text of each reason.
-    """
-    from gnn_encoder.planning.auto import planned, planned_seconds  # imports torch
-
-    changes, root = [*overrides, *dataset_override(dataset)], writable(root)
-    plan = planned(changes, budget, root, show)
-    settings = load_settings(str(plan), changes)
-    check_nodes(train(settings))
-    return Training(AUTO, with_added_labels(settings, root), root, planned_seconds(plan))
-
-
-@dataclass(frozen=True)
-class Laddering:
-    """The rungs of the ladder that train nothing, with checked settings, in a root."""
-
-    preset: str
-    settings: Settings
-    graph: Graph
-    root: Path
-
-    def run(self, show: Show) -> Outcome:
-        """Runs the rungs; errors as of `Training.run`."""
-        check_models(self.graph.nodes)
-        params = {"preset": self.preset, **params_of(self.settings, PIPELINES["ladder"])}
-        arguments = graph_arguments(self.graph, registry=tracking_uri(self.root))
-        outcome = run_calls(calls_of(self.graph, arguments), self.root, dated("ladder"), params, show)
-        return with_latest(self.root, outcome)
-
-
-def laddering(
-    preset: str, dataset: str | None, overrides: Iterable[str], root: Path, until: str, writes: bool = True
-) -> Laddering:
-    """Returns the rungs up to `until`; a UserError for an unknown rung, or settings or a root that are not usable.
-
-    Only if it `writes`, the root exists then.
-    """
-    if until != "labels":
-        raise UserError(f"--until {until}: the rung to stop at is labels")
-    changes = [*overrides, *dataset_override(dataset)]
-    settings = parse_settings(LADDER, changes, source=AUTO) if preset == AUTO else load_settings(preset, changes)
-    if not settings.ingest.dataset:
-        raise UserError("no data: give --dataset, or a --preset that names its own (gnn-encoder presets)")
-    if not settings.encode_corpus.bm25:
-        raise UserError("encode_corpus.bm25 = false: without training BM25 is a part of most systems: leave it true")
-    root = writable(root) if writes else root.resolve()
-    settings = with_added_labels(settings, root, writes)
-    return Laddering(preset, settings, ladder(settings), root)
 
 
 def _label_settings(since: Path) -> dict[str, Any]:
@@ -233,8 +172,6 @@ def updating(
     since = expanded(since).resolve()
     if not since.is_dir():
         raise UserError(f"no finished run at {since}: use gnn-encoder run first, or name the run's folder with --from")
-    if not (since / "graph").exists() and (since / "passage_vectors").exists():
-        raise UserError(f"{since} is of a run that trained nothing: run gnn-encoder run --until labels on the new data")
     models = {name: Given(str((since / name).resolve())) for name in MODELS}
     for model in models.values():
         read_manifest(model.address, "model")

@@ -24,6 +24,7 @@ IMPORTS = (
     "mlflow.store.tracking.sqlalchemy_store",
     "transformers.models.auto.modeling_auto",
     "transformers.modeling_utils",
+    *(f"gnn_encoder.steps.{step}" for step in ("rank", "fuse_parts", "choose_graph", "promote")),
 )
 """What the fork server imports."""
 

@@ -46,11 +46,12 @@ BACKBONES = ("backbone", "generator", "sentence_encoder", "untrained_backbone", 
 """Settings that name a pretrained model."""
 PREVIOUS: dict[str, Callable[[Path], tuple[Path, ...]]] = {
     "build_graph": lambda run: (run / "graph", run / "passage_vectors"),
+    "encode": lambda vectors: (vectors,),
     "encode_nodes": lambda run: (run / "encoding",),
     "encode_corpus": lambda run: (graph_bundle(run),),
     "choose_bundle": lambda run: (run / BUNDLE,),
 }
-"""Step → artifacts, in the folder of an earlier run, from which the step reuses results."""
+"""Step → artifacts from which it reuses results, given its setting `previous`, mostly the folder of an earlier run."""
 
 
 def graph_arguments(graph: Graph, registry: str = "") -> dict[str, StepArguments]:
@@ -69,8 +70,9 @@ def graph_arguments(graph: Graph, registry: str = "") -> dict[str, StepArguments
         )
         for node in graph.nodes
     }
-    if "promote" in arguments:
-        arguments["promote"].source_digests.update(_origin(arguments))
+    origin = _origin(arguments)
+    for node in graph.of("promote"):
+        arguments[node.title].source_digests.update(origin)
     _check_documents(graph)
     return arguments
 
@@ -79,7 +81,7 @@ def _check_documents(graph: Graph) -> None:
     """Refuses what needs documents for data without documents; otherwise a step would, after all training."""
     if not graph.of("evaluate"):
         return
-    evaluate, ingest = graph["evaluate"].settings, graph["ingest"].settings
+    evaluate, ingest = graph.of("evaluate")[-1].settings, graph["ingest"].settings
     assert isinstance(evaluate, Evaluate) and isinstance(ingest, Ingest)
     needs = []
     for node in graph.nodes:
@@ -92,8 +94,8 @@ def _check_documents(graph: Graph) -> None:
             what = f"train_reranker.document_negatives = {settings.document_negatives} draws from documents"
             needs.append((what, "set it to 0"))
     measures = {"evaluate.measures": list(evaluate.measures)}
-    if graph.of("promote"):
-        promote = graph["promote"].settings
+    if promotions := graph.of("promote"):
+        promote = promotions[-1].settings
         assert isinstance(promote, Promote)
         measures |= {
             "promote.floors": [floor_parts(name)[1] for name in promote.floors],
@@ -120,7 +122,7 @@ def _origin(arguments: Mapping[str, StepArguments]) -> dict[str, str]:
     """
     data, settings, models, code = {}, {}, {}, {}
     for title, call in arguments.items():
-        if title == "report":
+        if title.partition(": ")[0] == "report":
             continue  # a change of the page is no reason to train again
         if read := [digest for name in DATA if (digest := call.source_digests.get(name))]:
             data[title] = read
@@ -211,7 +213,7 @@ def code_digest(module: str) -> str:
     """
     modules, others = closure(module)
     versions = {name: _version(name) for name in others}
-    sources = {name: _source_digest(name) for name in modules}
+    sources = {name: _read(name)[1] for name in modules}
     sources |= {path.name: sha256(path) for name in modules for path in _templates(_source(name))}
     return digest_of({"python": sys.version_info[:2], "versions": versions, "modules": sources})
 
@@ -232,11 +234,6 @@ def _templates(source: Path) -> set[Path]:
     return templates
 
 
-@functools.cache
-def _source_digest(module: str) -> str:
-    return hashlib.sha256(_meaning(_source(module)).encode()).hexdigest()
-
-
 def closure(module: str) -> tuple[set[str], set[str]]:
     """Returns the package's modules that `module` needs, itself included, and the other packages that they import."""
     modules: set[str] = set()
@@ -249,7 +246,7 @@ def closure(module: str) -> tuple[set[str], set[str]]:
         modules.add(name)
         if started := STARTED_BY_NAME.get(name):
             waiting.append(started)
-        for imported in _imports(name):
+        for imported in _read(name)[0]:
             top = imported.partition(".")[0]
             if top == PACKAGE:
                 waiting.append(imported)
@@ -259,13 +256,20 @@ def closure(module: str) -> tuple[set[str], set[str]]:
 
 
 @functools.cache
-def _imports(module: str) -> set[str]:
+def _read(module: str) -> tuple[set[str], str]:
+    """Returns the modules that a module imports, and the digest of its meaning. A file is parsed once for both."""
+    source = _source(module)
+    tree = ast.parse(source.read_bytes())
+    return _imports(tree, module), hashlib.sha256(_meaning(tree, source).encode()).hexdigest()
+
+
+def _imports(tree: ast.Module, module: str) -> set[str]:
     """Returns the modules named in a module's import statements, also inside functions, and the packages around them.
 
     A package counts because an import of its module runs its `__init__`; the root's does nothing.
     """
     names: set[str] = set()
-    for node in ast.walk(ast.parse(_source(module).read_bytes())):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -286,9 +290,11 @@ def _source(module: str) -> Path:
     raise ModuleNotFoundError(f"{module} is imported by a step but is not in {SOURCE}")
 
 
-def _meaning(source: Path) -> str:
-    """Returns a source file without parts that change no result: layout, comments, docstrings, declared settings."""
-    tree = ast.parse(source.read_bytes())
+def _meaning(tree: ast.Module, source: Path) -> str:
+    """Returns a source file without parts that change no result: layout, comments, docstrings, declared settings.
+
+    They are gone from the tree, too.
+    """
     for node in ast.walk(tree):
         if isinstance(body := getattr(node, "body", None), list):
             body[:] = [n for n in body if not (isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant))]

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 import signal
 import subprocess
@@ -9,22 +10,31 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 Event = dict[str, Any]
 """A line of the event file (`progress.emit`): `step`, `event`, `time`, and other values of the event."""
 Show = Callable[[list[Event]], None]
 """Called ten times a second with the events since the last call, which may be none."""
 POLL_SECONDS = 0.1
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS, PATIENCE_AT_DEADLINE = 60.0, 15.0
 """Time in which an interrupted step can end in order; then it is killed."""
 
 
-def supervise(command: list[str], environment: Mapping[str, str], log: Path, events: Path, show: Show) -> int | None:
-    """Runs `command` in its own session and shows its events; returns the exit code, None after a signal.
+def supervise(
+    command: list[str],
+    environment: Mapping[str, str],
+    log: Path,
+    events: Path,
+    show: Show,
+    deadline: float = math.inf,
+) -> int | Literal["late"] | None:
+    """Runs `command` in its own session and shows its events.
+
+    Returns the exit code, None if it was interrupted, `late` if that was at the deadline.
 
     The first Ctrl-C or SIGTERM is forwarded to all processes of the command. The processes are killed after a second
-    signal, or if they have not ended a minute later.
+    signal, or if they have not ended a minute later. At the `deadline` (`time.time()`) they are interrupted, too.
     """
     events.touch()
     with log.open("ab") as output, events.open("rb") as lines:
@@ -34,18 +44,23 @@ def supervise(command: list[str], environment: Mapping[str, str], log: Path, eve
         )  # fmt: skip
         try:
             with _forwarding_signals(engine.pid) as interrupted_at:
+                patience, is_late = PATIENCE_SECONDS, False
                 while True:
                     code = engine.poll()
                     show(_new_events(lines))
                     if code is not None:
                         break
-                    if interrupted_at and time.monotonic() > interrupted_at[0] + PATIENCE_SECONDS:
+                    if not interrupted_at and time.time() > deadline:
+                        _signal_group(engine.pid, signal.SIGINT)
+                        interrupted_at.append(time.monotonic())
+                        patience, is_late = PATIENCE_AT_DEADLINE, True
+                    if interrupted_at and time.monotonic() > interrupted_at[0] + patience:
                         _signal_group(engine.pid, signal.SIGKILL)
                     time.sleep(POLL_SECONDS)
         finally:
             _signal_group(engine.pid, signal.SIGKILL)  # also ends processes that the engine has left behind
             engine.wait()
-    return None if interrupted_at else code
+    return "late" if is_late else None if interrupted_at else code
 
 
 @contextmanager

@@ -83,6 +83,8 @@ class Graph:
     description: str = ""
     """One sentence, which KFP's pages show."""
     nodes: list[Node] = field(default_factory=list)
+    rungs: dict[str, dict[str, Output]] = field(default_factory=dict)
+    """Of a ladder: rung → the outputs that show and serve its result, by name, the last one last."""
 
     def add(
         self,

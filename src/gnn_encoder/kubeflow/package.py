@@ -71,9 +71,11 @@ def package(graph: Graph, arguments: Mapping[str, StepArguments], cluster: Clust
         return imported[artifact]
 
     data = str(arguments["ingest"].settings["dataset"]) if "ingest" in arguments else ""
-    if "promote" in arguments:
-        with_data = arguments["promote"].model_copy(update={"dataset": data})
-        arguments = {**arguments, "promote": with_data}
+    of_promotion = [node.title for node in graph.of("promote")]
+    arguments = {
+        **arguments,
+        **{title: arguments[title].model_copy(update={"dataset": data}) for title in of_promotion},
+    }
 
     def pipeline(dataset: str = data, seed: str = "", label: str = "") -> None:
         values = dict(zip(RUN_PARAMETERS, (dataset, seed, label), strict=True))

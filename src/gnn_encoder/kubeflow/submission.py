@@ -21,6 +21,7 @@ from gnn_encoder.kubeflow.package import package
 from gnn_encoder.kubeflow.schedule import Schedule
 from gnn_encoder.kubeflow.server import Server, follow
 from gnn_encoder.models.check import check_models
+from gnn_encoder.pipelines.ladder import ladder
 from gnn_encoder.pipelines.rerank import rerank
 from gnn_encoder.pipelines.train import train
 from gnn_encoder.promotion.registry import Registry, open_registry
@@ -28,6 +29,7 @@ from gnn_encoder.settings.first_stage import BM25, POOL
 from gnn_encoder.settings.pipeline import Settings
 from gnn_encoder.settings.presets import load_settings
 from gnn_encoder.settings.reranking import MADE_WORD_VECTORS
+from gnn_encoder.settings.rungs import TRAINING
 from gnn_encoder.storage.s3 import SCHEME, is_remote
 from gnn_encoder.tracking.context import CHECKPOINTS
 
@@ -41,6 +43,8 @@ class ClusterTraining:
     preset: str
     settings: Settings
     cluster: Cluster
+    climbs: bool = False
+    """Whether the run has the rungs below the training, too."""
 
     def models(self) -> Registry:
         """Returns the model's registry, in the MLflow that `promote` uses on the cluster."""
@@ -56,7 +60,7 @@ class ClusterTraining:
     @property
     def graph(self) -> Graph:
         """The run's calls."""
-        return train(self.settings)
+        return ladder(self.settings, TRAINING) if self.climbs else train(self.settings)
 
     def arguments(self, registry: str = "") -> dict[str, StepArguments]:
         """Returns the arguments of the calls; for `registry` see `engines.pipelines.Training`."""
@@ -79,21 +83,26 @@ class ClusterTraining:
         return self.cluster.needs("promote").environment.get(STORE, "")
 
 
-def training(cluster: Cluster, preset: str, dataset: str | None, overrides: Iterable[str]) -> ClusterTraining:
+def training(
+    cluster: Cluster, preset: str, dataset: str | None, overrides: Iterable[str], climbs: bool = False
+) -> ClusterTraining:
     """Returns the training pipeline of a preset for a cluster; for this machine see `engines.pipelines.training`.
+
+    climbs: with the rungs below the training, each with a result of its own.
 
     Raises UserError for a step without an image, a setting that names a folder of this machine, a training with more
     processes than GPUs, and a bundle that later runs cannot read. No request is sent to a store or a hub.
     """
     settings = load_settings(preset, [*overrides, *dataset_override(dataset)])
-    _check(settings, train(settings), cluster)
+    job = ClusterTraining(preset, settings, cluster, climbs)
+    _check(settings, job.graph, cluster)
     readable_later = settings.promote.bundle_store or is_remote(cluster.pipeline_root)
     if STORE in cluster.needs("promote").variables and not readable_later:
         raise UserError(
             "promote would register a bundle that no later run can read for comparison: "
             "add --set promote.bundle_store=s3://BUCKET/FOLDER, or name an s3:// pipeline_root in the cluster file"
         )
-    return ClusterTraining(preset, settings, cluster)
+    return job
 
 
 @dataclass(frozen=True)
@@ -199,8 +208,8 @@ def _schedule(
     the first run, although the data may have changed. And `promote` would tag each version with today's digest of the
     data, so this digest is left out; then `retrain` cannot know what the version was trained on, and trains.
     """
-    if "promote" in arguments:
-        arguments["promote"].source_digests.pop(ORIGIN[0])
+    for node in graph.of("promote"):
+        arguments[node.title].source_digests.pop(ORIGIN[0])
     uncached = cluster.model_copy(update={"caching": False})
     number = server.schedule(package(graph, arguments, uncached), uncached, schedule)
     typer.echo(f"scheduled  {schedule.name}\npage       {server.page(number, 'recurringrun')}")

@@ -11,7 +11,7 @@ from gnn_encoder.inference.tokens import Tokens
 from gnn_encoder.models.backbone import load_tokenizer, resolve_backbone
 from gnn_encoder.settings.measures import WARM
 
-SAMPLE = 2000
+SAMPLE = 600
 """Passages, and queries, whose tokens are counted."""
 LONGEST = 512
 

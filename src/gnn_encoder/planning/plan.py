@@ -81,6 +81,14 @@ RETRIEVED: dict[str, dict[str, Any]] = {
 """Variant of `choose_graph` → its settings, the simplest first."""
 
 
+class DoesNotFit(UserError):
+    """No training fits the budget. `needed`: the seconds of a budget that the least one fits; None: nothing does."""
+
+    def __init__(self, message: str, needed: float | None = None) -> None:
+        super().__init__(message)
+        self.needed = needed
+
+
 @dataclass(frozen=True)
 class Plan:
     """Settings as in a preset, the estimated seconds of each part, and the reasons in lines for people."""
@@ -107,10 +115,10 @@ def plan_run(facts: DataFacts, rates: Rates, budget: float, backbone: str) -> Pl
     """Returns the plan of a run within `budget` seconds.
 
     Raises:
-        UserError: no training query has a label, or the least run does not fit.
+        DoesNotFit: no training query has a label, or the least run does not fit.
     """
     if not facts.queries["train"]:
-        raise UserError("the data have no labelled training query: a retriever has nothing to train on")
+        raise DoesNotFit("the data have no labelled training query: a retriever has nothing to train on")
     usable = RESERVE * budget
     size = _least(facts, rates, budget)
     left = usable - sum(_seconds(facts, rates, size, budget).values())
@@ -142,10 +150,11 @@ def _least(facts: DataFacts, rates: Rates, budget: float) -> _Size:
     needed = sum(least.values())
     if needed > RESERVE * budget:
         limit = "" if needed - least.get(OTHER_LABELS, 0.0) > RESERVE * budget else ", a limit ingest.max_train_queries"
-        raise UserError(
+        raise DoesNotFit(
             f"{facts.passages:,} passages and {_asked(facts):,} dev and test queries need about "
             f"{needed / RESERVE / 60:,.0f} minutes on {rates.machine}, with passages cut to {shortest} tokens: give a "
-            f"larger --budget, a GPU{limit}, or a preset"
+            f"larger --budget, a GPU{limit}, or a preset",
+            needed / RESERVE,
         )
     low, high = fewest, train
     while high - low > 1:

@@ -19,7 +19,7 @@ from gnn_encoder.training.contrastive import new_dual_encoder
 from gnn_encoder.training.embed import embed
 from gnn_encoder.training.loop import parameter_groups, set_dropout, trainable_attention
 
-TEXTS, SECONDS, WARM_UP = 256, 5.0, 1
+TEXTS, BATCH, SECONDS, WARM_UP = 32, 16, 1.5, 1
 UNLIKELY, TRIES = 12, 3
 """With AMX a model encodes three to four times as many tokens a second as it trains on. A ratio above `UNLIKELY` shows
 that another program had the machine meanwhile. Then both are measured again, at most `TRIES` times."""
@@ -37,7 +37,7 @@ class Rates:
     machine: str
     encoding: float
     training: float
-    """Forward, backward and the optimizer's step, over the batch's queries and passages."""
+    """Forward, backward and the optimizer's step, over the batch's queries and passages; 0: not measured."""
 
 
 def machine() -> str:
@@ -50,21 +50,23 @@ def machine() -> str:
     return f"{cores} {'with' if fast_bf16() else 'without'} fast bf16, {memory:.0f} GiB of memory"
 
 
-def measure_rates(data: Dataset, backbone: str, seed: int) -> Rates:
-    """Encodes and trains on some of the data's passages; the trained model is thrown away."""
+def measure_rates(data: Dataset, backbone: str, seed: int, training: bool = True) -> Rates:
+    """Encodes and, if `training` is wanted, trains on some of the data's passages; the trained model is thrown away."""
     settings = TrainDpr(backbone=backbone, passage_length=LENGTH)
     model = new_dual_encoder(settings)
     set_dropout(model, DROPOUT)
     encoder = model.passage_encoder
     tokens = Tokens.of(encoder.tokenizer, _sample(data, seed), LENGTH)
     progress = Progress("auto", "measuring the machine", 2, "rates")
+    if not training:
+        return Rates(machine(), _encoding(model, tokens), 0.0)
     for attempt in range(1, TRIES + 1):
-        encoding, training = _encoding(model, tokens), _training(model, tokens, settings)
-        if encoding <= UNLIKELY * training or attempt == TRIES:
+        encodes, trains = _encoding(model, tokens), _training(model, tokens, settings)
+        if encodes <= UNLIKELY * trains or attempt == TRIES:
             break
-        print(f"auto: encoding is {encoding / training:.0f} times as fast as training: measured again", file=sys.stderr)
+        print(f"auto: encoding is {encodes / trains:.0f} times as fast as training: measured again", file=sys.stderr)
     progress.advance(2)
-    return Rates(machine(), encoding, training)
+    return Rates(machine(), encodes, trains)
 
 
 def _sample(data: Dataset, seed: int) -> list[str]:
@@ -91,7 +93,7 @@ def _training(model: DualEncoder, tokens: Tokens, settings: TrainDpr) -> float:
     """Tokens per second of batches as `train_dpr` has them, with passages in the place of queries."""
     model.to(device()).train()
     optimizer = torch.optim.AdamW(parameter_groups(model, 1e-6, 0.01), fused=True)
-    size, done, started = min(len(tokens), settings.batch_size), 0, 0.0
+    size, done, started = min(len(tokens), BATCH), 0, 0.0
     generator = np.random.default_rng(settings.seed)
     for step in range(1000):
         if step == WARM_UP:

@@ -23,7 +23,7 @@ from gnn_encoder.evaluation.strata import Strata, old_strata, warm_strata
 from gnn_encoder.inference.encoding import encode_texts
 from gnn_encoder.promotion.gate import ChampionComparison, Costs, Paired
 from gnn_encoder.retrieval.latency import measure_latency, served_path
-from gnn_encoder.retrieval.search import Searcher, served_run
+from gnn_encoder.retrieval.search import NO_VECTORS, Searcher, served_run
 from gnn_encoder.settings.measures import ALL, cutoff
 from gnn_encoder.settings.outcome import Evaluate
 from gnn_encoder.tracking.progress import Progress
@@ -68,7 +68,8 @@ def compare_with_champion(
         for name, searcher in searchers.items()
     }
     compared = {stratum: _paired(of_both, measures, settings) for stratum, of_both in values.items()}
-    return ChampionComparison(version, gone, costs[CHALLENGER], costs[CHAMPION], compared)
+    one_kind = champion.bundle.has_vectors == challenger.bundle.has_vectors
+    return ChampionComparison(version, gone, costs[CHALLENGER], costs[CHAMPION], compared, one_kind)
 
 
 def _paired(values: PerQuery, measures: Sequence[str], settings: Evaluate) -> Paired:
@@ -114,7 +115,9 @@ def bundle_figures(
     same = data.identical[queries]
     left_out = np.where(same >= 0, in_bundle[same], -1)
     questions = data.query_texts(queries)
-    vectors = encode_texts(searcher.encoder, questions, progress=progress, **settings.speed)
+    vectors = NO_VECTORS
+    if searcher.bundle.has_vectors:
+        vectors = encode_texts(searcher.encoder, questions, progress=progress, **settings.speed)
     depth = min(max(settings.depth, *map(cutoff, measures)), max(len(rows), 1))
     hits = served_run(searcher.bundle, searcher.index, queries, questions, vectors, depth, left_out)
     documents = documents or documents_of(data, measures)

@@ -12,7 +12,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+import numpy as np
+
 from gnn_encoder.evaluation.measures import mean_name
+from gnn_encoder.evaluation.significance import holm
 from gnn_encoder.settings.measures import ALL, COLD, floor_parts
 from gnn_encoder.settings.outcome import Promote
 
@@ -86,6 +89,8 @@ class ChampionComparison:
     champion: Costs
     strata: dict[str, Paired]
     """`ALL` and strata → the measures of both."""
+    of_one_kind: bool = True
+    """Both search vectors, or both words alone. If not, their costs are not compared: vectors always cost more."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +107,7 @@ def decide(
     plain: Mapping[str, Paired],
     against: ChampionComparison | str | None,
     baseline: str = "the dual encoder",
+    alone: str = "there was no champion",
 ) -> Verdict:
     """Returns `PROMOTE` for a challenger that meets all thresholds in the settings, else `KEEP`.
 
@@ -111,6 +117,7 @@ def decide(
         plain: stratum → comparison with the baseline of the same run; `ALL` has all queries.
         against: the comparison with the champion; a text: why no comparison is possible; None: there is no champion.
         baseline: the baseline's name in a sentence.
+        alone: why `against` is None, a clause.
     """
     measure, gain = settings.measure, plain[ALL].difference(settings.measure)
     value = plain[ALL].challenger[measure]
@@ -121,7 +128,7 @@ def decide(
     counted = plain
     if against is None:
         counted = {name: of for name, of in plain.items() if not _is_small(settings, of, plain[ALL])}
-        facts += ["there was no champion", *_not_counted(settings, plain, counted)]
+        facts += [alone, *_not_counted(settings, plain, counted)]
     objections += _falls(settings, counted, baseline)
     if isinstance(against, str):
         objections.append(against)
@@ -145,14 +152,17 @@ def _cold(strata: Mapping[str, Paired], measure: str) -> str:
 def _falls(settings: Promote, strata: Mapping[str, Paired], other: str) -> Iterator[str]:
     """Yields the measures that fall below their floors by more than chance explains, a clause each.
 
-    A floor of a stratum without a query, or of a measure that was not evaluated, cannot object.
+    The p-values are one-sided, those of strata corrected for their number (Holm). A floor of a stratum without a query,
+    or of a measure that was not evaluated, cannot object.
     """
-    for floor, allowed in settings.floors.items():
-        stratum, measure = floor_parts(floor)
-        paired = strata.get(stratum)
-        if not paired or measure not in paired.challenger:
-            continue
-        fall, p = -paired.difference(measure), paired.p_values[measure]
+    floors = [(*floor_parts(floor), allowed) for floor, allowed in settings.floors.items()]
+    floors = [(stratum, measure, allowed) for stratum, measure, allowed in floors if _has(strata, stratum, measure)]
+    p_values = np.array([_of_fall(strata[stratum], measure) for stratum, measure, _ in floors])
+    of_strata = np.array([stratum != ALL for stratum, _, _ in floors], bool)
+    p_values[of_strata] = holm(p_values[of_strata])
+    for (stratum, measure, allowed), p in zip(floors, p_values.tolist(), strict=True):
+        paired = strata[stratum]
+        fall = -paired.difference(measure)
         if fall > allowed and p <= settings.floor_significance:
             of = f" of the {paired.queries:,} {stratum.replace('_', ' ')} queries" if stratum != ALL else ""
             yield (
@@ -161,11 +171,21 @@ def _falls(settings: Promote, strata: Mapping[str, Paired], other: str) -> Itera
             )
 
 
+def _has(strata: Mapping[str, Paired], stratum: str, measure: str) -> bool:
+    return stratum in strata and measure in strata[stratum].challenger
+
+
+def _of_fall(paired: Paired, measure: str) -> float:
+    """Returns the one-sided p-value of a fall, from the two-sided one of the symmetric test."""
+    half = paired.p_values[measure] / 2
+    return half if paired.difference(measure) < 0 else 1 - half
+
+
 def _is_small(settings: Promote, stratum: Paired, whole: Paired) -> bool:
     """Whether the floors of a stratum do not count without a champion. All queries together are no stratum."""
     if stratum is whole:
         return False
-    return stratum.queries < max(settings.smallest_stratum, settings.smallest_stratum_share * whole.queries)
+    return stratum.queries < min(settings.smallest_stratum, settings.smallest_stratum_share * whole.queries)
 
 
 def _not_counted(settings: Promote, plain: Mapping[str, Paired], counted: Mapping[str, Paired]) -> Iterator[str]:
@@ -177,7 +197,7 @@ def _not_counted(settings: Promote, plain: Mapping[str, Paired], counted: Mappin
             yield (
                 f"the floor of {mean_name(measure)} of the {paired.queries:,} {stratum.replace('_', ' ')} queries "
                 f"({paired.difference(measure):+.4f}, p {paired.p_values[measure]:.2g}) was not counted: without a "
-                f"champion, a stratum needs {settings.smallest_stratum:,} queries and {share} of all {whole:,}"
+                f"champion, a stratum needs {settings.smallest_stratum:,} queries or {share} of all {whole:,}"
             )
 
 
@@ -189,6 +209,8 @@ def _objections(settings: Promote, against: ChampionComparison) -> Iterator[str]
     if whole.p_values[settings.measure] > settings.significance:
         yield f"against the champion p of at most {settings.significance} is asked for"
     yield from _falls(settings, against.strata, "the champion")
+    if not against.of_one_kind:
+        return
     new, old = against.challenger, against.champion
     for words, ratio, largest in (
         ("a question takes {:.2f} times as long", new.query_ms / old.query_ms, settings.largest_latency_ratio),

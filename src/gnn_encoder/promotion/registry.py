@@ -32,7 +32,7 @@ from gnn_encoder.tracking import mlflow_runs
 from gnn_encoder.tracking.pipeline_run import existing_store, impatient
 
 CHAMPION, PREVIOUS = "champion", "previous"
-BUNDLE, DIGEST, DECISION, REASON = "bundle", "digest", "decision", "reason"
+BUNDLE, DIGEST, DECISION, REASON, RUNG = "bundle", "digest", "decision", "reason", "rung"
 """Tags of a version: address and digest of its bundle, and the gate's decision with its reason."""
 AFTER, SET = "after", "aliases set"
 """Tags of a move: the previous move ("0": none), and whether the aliases are set. A move also has a tag per alias."""

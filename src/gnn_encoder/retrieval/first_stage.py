@@ -35,10 +35,12 @@ def search_splits(
     """Searches the `searched_queries` and returns one run: `train_depth` hits for those of train, `eval_depth` hits for
     dev and test.
 
-    `share`: see `searched_queries`.
+    Queries of a depth of 0 are not searched. `share`: see `searched_queries`.
     """
     runs = []
     for queries, depth in zip(searched_queries(dataset, share), (train_depth, eval_depth), strict=True):
+        if not depth:
+            continue
         scores, passages = search(queries, min(depth, len(dataset.passages)))
         runs.append(Run.from_hits(queries, passages, scores))
     return Run.concatenate(runs)

@@ -105,9 +105,9 @@ def query_path(encoder: TextEncoder, index: PassageIndex) -> QueryPath:
 
 def served_path(searcher: Searcher) -> QueryPath:
     """A bundle as `gnn-encoder search` ranks by default, but with torch in fp32, and searched for `HITS` hits."""
-    bundle, encode = searcher.bundle, partial(encode_question, searcher.encoder)
-    weight = bundle.serving.weight
-    if learned := searcher.index.learned if weight is None else None:
+    bundle, weight = searcher.bundle, searcher.bundle.serving.weight
+    encode = partial(encode_question, searcher.encoder) if weight != 0 else None
+    if encode and (learned := searcher.index.learned if weight is None else None):
         row = np.zeros(1, np.int32)
         return QueryPath(
             lambda question: (question, encode(question)), lambda asked: learned.run(row, [asked[0]], asked[1], HITS)
@@ -128,7 +128,7 @@ def served_path(searcher: Searcher) -> QueryPath:
         scores, rows = searcher.index.search(vector, DEPTH)
         return fuse(lexical, Run.from_hits(query_row, rows, scores), weight, HITS)
 
-    return QueryPath(lambda question: (question, encode(question) if weight else None), search)
+    return QueryPath(lambda question: (question, encode(question) if encode else None), search)
 
 
 def _passage_ms(metrics: Mapping[str, Any], count: str, rate: str) -> float | None:

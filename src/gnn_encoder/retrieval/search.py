@@ -63,15 +63,20 @@ class Searcher:
         self.bundle = bundle
         self.reading = RLock()
         """Held while texts are encoded: tokenizers keep the last call's padding as their state."""
-        self._bert = Bert.read(bundle.query_encoder_path)
+        self._bert = Bert.read(bundle.query_encoder_path) if bundle.has_vectors else None
         self.index = PassageIndex.read(bundle)
-        if bundle.stored_vectors.shape[1] != (self._bert or self.encoder).width:
+        if bundle.has_vectors and bundle.stored_vectors.shape[1] != (self._bert or self.encoder).width:
             made_by = bundle.manifest.step or "encode_corpus"
             raise UserError(f"{bundle.path}: its vectors and its query encoder do not fit: run {made_by} again")
 
     @cached_property
     def encoder(self) -> "TextEncoder":
-        """E_Q in torch, for many queries together or if E_Q is not a BERT."""
+        """E_Q in torch, for many queries together or if E_Q is not a BERT.
+
+        Raises UserError for a bundle that ranks by words alone.
+        """
+        if not self.bundle.has_vectors:
+            raise UserError(f"{self.bundle.path} ranks by words alone and has no vectors: leave out what asks for them")
         from gnn_encoder.models.dual_encoder import TextEncoder
 
         return TextEncoder.load(self.bundle.query_encoder_path)

@@ -84,8 +84,9 @@ class Followed:
         if version and version.tags.get(DIGEST, digest) != digest:
             raise UserError(f"{folder} is not the bundle that was registered as version {version.number}")
         bundle = retriever.bundle
-        ways: list[dict[str, bool]] = [{}, {"fuse": False}]
-        ways += [{"fuse": True}] if bundle.bm25_path else []
+        ways: list[dict[str, bool]] = [{}]
+        ways += [{"fuse": False}] if bundle.has_vectors else []
+        ways += [{"fuse": True}] if bundle.has_vectors and bundle.bm25_path else []
         ways += [{"rerank": True}] if bundle.reranker_path else []
         for way in ways:  # each part of the bundle is read before it is served
             hits = retriever.search(PROBE, 10, **way)

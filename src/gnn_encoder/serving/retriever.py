@@ -155,6 +155,11 @@ class Retriever:
         from gnn_encoder.explanation.search import explain_reranked, explain_search
 
         with self._judging:
+            if not (rerank or self.bundle.has_vectors):
+                from gnn_encoder.explanation.words import explain_by_words
+
+                by_words = explain_by_words(self._searcher, question, k)
+                return [Explanation(hit, tuple(parts)) for hit, parts in by_words]
             if rerank or self.bundle.labels_path:
                 explained = (
                     explain_reranked(self._searcher, self._reranker, question, k, depth)

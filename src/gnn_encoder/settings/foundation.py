@@ -89,14 +89,16 @@ class Encode(Inference):
     """Tokens of title and text, special tokens included."""
     vector_type: VectorType = "fp16"
     """As `build_graph.vector_type`."""
+    previous: str = ""
+    """The `passage_vectors` of an earlier run, of which those of unchanged texts are reused. An update sets it."""
 
 
 class Bm25Retrieve(Sharded):
     """BM25's hits: the first candidates, and a system of the final table. Tasks divide the queries; `index_bm25` has
     BM25's parameters."""
 
-    train_depth: PositiveInt = 100
-    """Hits kept for each training query (the source of negatives)."""
+    train_depth: Count = 100
+    """Hits kept for each training query (the source of negatives). 0: no training query is searched."""
     eval_depth: PositiveInt = 1000
     """Hits kept for each dev and test query (R@1000 needs 1000)."""
 

@@ -36,6 +36,8 @@ class FuseParts(Inference, IndexKind):
     query adapter. `linear`: a logistic regression over all parts. `trees`: LambdaMART. None of them: []."""
     kind: FusionKind = "trees"
     """The system of this call."""
+    system: str = ""
+    """Its name in every table. Empty: the name of that kind over M_de."""
     trees: PositiveInt = 200
     leaves: Annotated[int, Field(ge=2, strict=True)] = 15
     learning_rate: PositiveFloat = 0.05

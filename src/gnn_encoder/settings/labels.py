@@ -28,6 +28,8 @@ class EncodeWithLabels(Inference, IndexKind):
     `clusters`: several vectors a passage, one for each cluster of its queries. None of them: []."""
     kind: LabelKind = "sum"
     """The system of this call."""
+    system: str = ""
+    """Its name in every table. Empty: the name of that kind over M_de."""
     measure: Measure = "RR@10"
     """The measure that chooses among the numbers below."""
     sum_weights: Candidates = (0.0, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0)

@@ -71,6 +71,10 @@ class BundleDualEncoder(Inference, IndexKind):
     """As in `encode_corpus`."""
 
 
+class BundleWords(StepSettings):
+    """Makes the bundle that ranks by words alone: the passages and their BM25 index."""
+
+
 class Evaluate(Inference):
     """Measures every system on dev and test queries.
 
@@ -163,7 +167,8 @@ class Recommend(StepSettings):
     significance: Fraction = 0.05
     """A system within the margin is excluded if its p-value in the paired test (`evaluate.test`) is at most this."""
     floor_significance: Fraction = 0.1
-    """As `promote.floor_significance`, for the fall below `evaluate.baseline` in a stratum of the dev queries."""
+    """Largest p-value, two-sided and not corrected, of a fall below `evaluate.baseline` in a stratum of the dev queries
+    that is an objection. 0.1 is 5 % for a fall alone."""
     measure: Measure = "RR@10"
     """The measure that is compared: `promote.measure`."""
     bm25: bool = True
@@ -209,14 +214,14 @@ class Promote(StepSettings):
     0.005: as small as the smallest gain of interest, so that new passages do not pay for the gain of others. Strata:
     warm, cold; old, new (for the champion only: whether its corpus has the query's relevant passages); and the same
     with _labels (`evaluation.strata`)."""
-    floor_significance: Fraction = 0.1
-    """A fall beyond its floor is an objection if its p-value in the two-sided paired test is at most this, not
-    corrected. 0.1 is 5 % for a fall alone. Without this condition, chance would decide where queries are few: with 100
-    cold queries, an equally good model falls by more than 0.005 MRR@10 in about 4 of 10 comparisons. 1: any fall
-    beyond its floor."""
+    floor_significance: Fraction = 0.05
+    """A fall beyond its floor is an objection if its one-sided p-value in the paired test is at most this, corrected
+    (Holm) for the number of floors of strata. Without this condition, chance would decide where queries are few:
+    with 100 cold queries, an equally good model falls by more than 0.005 MRR@10 in about 4 of 10 comparisons. 1: any
+    fall beyond its floor."""
     smallest_stratum: Count = 200
     smallest_stratum_share: Fraction = 0.1
-    """Without a champion, the floor of a stratum counts if the stratum has at least so many queries, and at least this
+    """Without a champion, the floor of a stratum counts if the stratum has at least so many queries, or at least this
     share of all queries. A model must be put into service first: a few queries that lose should not hold back a gain of
     all the others. The reason names each floor that was not counted. 0 and 0: every floor counts."""
     largest_latency_ratio: PositiveFloat = 1.5

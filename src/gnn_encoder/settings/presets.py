@@ -121,8 +121,9 @@ def parse_settings(tree: Any, overrides: Iterable[str] = (), source: str = "sett
 
 ELSEWHERE: dict[str, set[str]] = {
     "ingest": {"chosen_on_dev"},
-    "encode_with_labels": {"kind", "measure", "bm25", *IndexKind.model_fields},
-    "fuse_parts": {"kind", "bm25", *Inference.model_fields, *IndexKind.model_fields},
+    "encode": {"previous"},
+    "encode_with_labels": {"kind", "system", "measure", "bm25", *IndexKind.model_fields},
+    "fuse_parts": {"kind", "system", "bm25", *Inference.model_fields, *IndexKind.model_fields},
     "choose_graph": {"tried", "measure"},
     "recommend": {"measure", "bm25"},
     "try_variant": {*BuildGraph.model_fields, *TrainGnn.model_fields, "variant", "labels"},

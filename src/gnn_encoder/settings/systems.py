@@ -7,11 +7,13 @@ numbers in `settings.labels`, its uses in `evaluation.label_tuning.candidate_use
 order, a link in ROOT/latest, and a sentence on its card; an update makes the bundle again.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 LEXICAL, UNTRAINED, DPR, DUAL_ENCODER, GNN_ENCODER = "BM25", "Untrained", "DPR", "Dual encoder", "GNN-encoder"
 CONVERGED = "Dual encoder, converged"
+NOT_TRAINED = "untrained"
+"""In the names of systems whose encoder is a published one as it is."""
 QUERY_SUM, QUERY_MEMORY, QUERY_CLUSTERS = "Query sum", "Query memory", "Query clusters"
 CROSS_ENCODER = "Cross-encoder"
 LABEL_FIELD, ADAPTER, LINEAR_FUSION, LEARNED_FUSION = (
@@ -48,6 +50,8 @@ class System:
     model: str = ""
     """The name, in ROOT/latest and in an update, of a dual encoder that no other system has. It is there if the run
     made the bundle."""
+    as_it_is: bool = False
+    """Whether its encoder is a published one that nothing has trained. Only the ladder has such systems."""
     bundled_last: bool = False
     """Whether its bundle is made only if it is recommended: its run is older than that, and of an exact search."""
 
@@ -63,19 +67,23 @@ _CLUSTERS = "A passage has a vector for each group of the training queries that 
 _FIELD = "A passage retriever by words (BM25), in which a passage has the words of its labelled training queries, too."
 _ADAPTER = "The query's vector is mapped by a matrix that labels give in closed form; the passages' vectors stay."
 _PARTS = "Vectors, words, labelled queries, the query adapter and query memory, ordered together"
-_ROWS = (
-    System(LEXICAL, "A passage retriever by words (BM25).", fusions=()),
-    System(UNTRAINED, "A pretrained encoder as it is.", fusions=(), served=False),
-    System(DPR, _TEXT, model="dpr", bundled_last=True),
-    System(DUAL_ENCODER, _TEXT, fusions=FUSIONS, of_dual_encoder=True),
-    System(CONVERGED, _TEXT, model="converged"),
+_OF_LABELS = (
     System(QUERY_SUM, _SUM, labels="sum", of_dual_encoder=True),
     System(QUERY_MEMORY, _MEMORY, labels="memory", of_dual_encoder=True),
     System(QUERY_CLUSTERS, _CLUSTERS, labels="clusters", of_dual_encoder=True),
-    System(LABEL_FIELD, _FIELD, fusions=(), fusion="field", of_dual_encoder=True),
     System(ADAPTER, _ADAPTER, fusions=(), fusion="adapter", of_dual_encoder=True),
     System(LINEAR_FUSION, f"{_PARTS} by a logistic regression.", fusions=(), fusion="linear", of_dual_encoder=True),
     System(LEARNED_FUSION, f"{_PARTS} by LambdaMART.", fusions=(), fusion="trees", of_dual_encoder=True),
+)
+_ROWS = (
+    System(LEXICAL, "A passage retriever by words (BM25).", fusions=()),
+    System(LABEL_FIELD, _FIELD, fusions=(), fusion="field", of_dual_encoder=True),
+    System(UNTRAINED, "A pretrained encoder as it is.", fusions=(), served=False),
+    *(replace(row, name=f"{row.name}, {NOT_TRAINED}", as_it_is=True, served=False) for row in _OF_LABELS),
+    System(DPR, _TEXT, model="dpr", bundled_last=True),
+    System(DUAL_ENCODER, _TEXT, fusions=FUSIONS, of_dual_encoder=True),
+    System(CONVERGED, _TEXT, model="converged"),
+    *_OF_LABELS,
     System(GNN_ENCODER, _GRAPH, fusions=FUSIONS),
     System(CROSS_ENCODER, "The GNN-encoder's first hits in the cross-encoder's order.", fusions=(), served=False),
 )
@@ -84,18 +92,19 @@ SYSTEMS = {row.name: row for row in _ROWS}
 
 
 def served_systems() -> tuple[str, ...]:
-    """Returns the systems that may be recommended, the simplest first."""
+    """Returns the systems of a training that may be recommended, the simplest first."""
     return tuple(name for name, row in SYSTEMS.items() if row.served)
 
 
-def label_systems() -> dict[LabelKind, str]:
-    """Returns {kind of `encode_with_labels`: its system}."""
-    return {row.labels: name for name, row in SYSTEMS.items() if row.labels}
+def label_systems(as_it_is: bool = False) -> dict[LabelKind, str]:
+    """Returns {kind of `encode_with_labels`: its system}, of M_de or of an encoder `as_it_is`."""
+    return {row.labels: name for name, row in SYSTEMS.items() if row.labels and row.as_it_is == as_it_is}
 
 
-def fusion_systems() -> dict[FusionKind, str]:
-    """Returns {kind of `fuse_parts`: its system}."""
-    return {row.fusion: name for name, row in SYSTEMS.items() if row.fusion}
+def fusion_systems(as_it_is: bool = False) -> dict[FusionKind, str]:
+    """Returns {kind of `fuse_parts`: its system}, of M_de or of an encoder `as_it_is`."""
+    rows = (row for row in SYSTEMS.values() if row.as_it_is == as_it_is or row.fusion == "field")
+    return {row.fusion: row.name for row in rows if row.fusion}
 
 
 def systems_with_models() -> list[System]:

@@ -21,7 +21,8 @@ def bm25_retrieve(
 ) -> Metrics:
     """Searches for every query. A passage without a term of the query is not a hit."""
     data, index = Dataset(dataset), Bm25.load(Bm25Index.read(bm25_index).path)
-    count = sum(len(queries) for queries in searched_queries(data, settings.share))
+    of_train, of_evaluation = searched_queries(data, settings.share)
+    count = (len(of_train) if settings.train_depth else 0) + len(of_evaluation)
     searching = context.progress("searching", count, "queries")
     run = search_splits(
         data,

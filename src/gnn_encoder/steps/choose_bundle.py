@@ -1,6 +1,6 @@
 """Makes the bundle that a run recommends: a system's bundle, with how a search ranks by it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.errors import UserError
 from gnn_encoder.promotion.model_card import Described
 from gnn_encoder.settings.outcome import ChooseBundle
+from gnn_encoder.settings.systems import LEXICAL
 
 
 @step(chosen_bundle="bundle")
@@ -52,12 +53,15 @@ def choose_bundle(
         former = Bundle.read(Path(settings.previous) / BUNDLE)
         serving, system = former.serving, former.system
         reranker, remark = _reranker(former, data)
-    bundle = _of_system(system, bundles)
+    present = {one.system: one for one in map(Bundle.read, (path for path in bundles if read_manifest(path).rows))}
+    bundle = _of_system(LEXICAL if serving.weight == 0 and LEXICAL in present else system, present)
     if recommendation:
-        ranked = {record.inputs.get("bundle") for record in read_history(recommendation).values()}
+        read = "bundle" if bundle.has_vectors else "bm25_index"
+        ranked = {record.inputs.get(read) for record in read_history(recommendation).values()}
+        ranks = bundle.manifest.digest if bundle.has_vectors else bundle.manifest.inputs[read]
         # DPR was ranked before, and its bundle made for this recommendation.
         made_for = bundle.manifest.inputs.get("recommendation")
-        if bundle.manifest.digest not in ranked and made_for != read_manifest(recommendation).digest:
+        if ranks not in ranked and made_for != read_manifest(recommendation).digest:
             raise UserError(
                 f"{recommendation} is not about {bundle.path}: run rank, evaluate and recommend on it first"
             )
@@ -74,14 +78,12 @@ def choose_bundle(
     return {"passages": len(bundle.passages), "headline": headline}
 
 
-def _of_system(system: str, bundles: Sequence[Path]) -> Bundle:
-    non_empty = [Bundle.read(path) for path in bundles if read_manifest(path).rows]
-    for bundle in non_empty:
-        if bundle.system == system:
-            return bundle
+def _of_system(system: str, bundles: Mapping[str, Bundle]) -> Bundle:
+    if system in bundles:
+        return bundles[system]
     raise UserError(
-        f"no bundle has the system {system}, only {', '.join(bundle.system for bundle in non_empty)}: leave it out of "
-        "recommend.order, or run gnn-encoder run again"
+        f"no bundle has the system {system}, only {', '.join(bundles)}: leave it out of recommend.order, or run "
+        "gnn-encoder run again"
     )
 
 

@@ -57,7 +57,7 @@ def encode_with_labels(
         Bundle.add_bm25(bundle, bm25_index)
     if data.added:
         AddedLabels(data.added).write(bundle / ADDED)
-    Bundle.complete(bundle, data, label_systems()[settings.kind])
+    Bundle.complete(bundle, data, settings.system or label_systems()[settings.kind])
     gained = ""
     if facts:
         before = next(iter(facts["figures"].values()))

@@ -18,7 +18,7 @@ from gnn_encoder.retrieval.bm25 import Bm25
 from gnn_encoder.retrieval.first_stage import dev_figures, search_splits, searched_queries
 from gnn_encoder.retrieval.identical import run_without
 from gnn_encoder.retrieval.passage_index import PassageIndex
-from gnn_encoder.retrieval.search import served_run
+from gnn_encoder.retrieval.search import NO_VECTORS, served_run
 from gnn_encoder.settings.first_stage import BM25, POOL, FirstStage
 from gnn_encoder.storage import local_file, local_folder
 
@@ -64,13 +64,13 @@ def _searched(context: Context, settings: FirstStage, data: Dataset, folder: Pat
             f"{folder} has other passages than the dataset: give the dataset of that run, or bring the bundle to this "
             "dataset by gnn-encoder update"
         )
-    index, encoder = PassageIndex.read(bundle), TextEncoder.load(bundle.query_encoder_path)
+    index, encoder = PassageIndex.read(bundle), bundle.has_vectors and TextEncoder.load(bundle.query_encoder_path)
     count = sum(len(queries) for queries in searched_queries(data))
     progress = context.progress("encoding", count, "queries")
 
     def search(queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         questions = data.query_texts(queries)
-        vectors = encode_texts(encoder, questions, progress=progress, **settings.speed)
+        vectors = encode_texts(encoder, questions, progress=progress, **settings.speed) if encoder else NO_VECTORS
         run = served_run(bundle, index, queries, questions, vectors, k, data.identical[queries])
         return run.scored_hits(queries, k)
 

@@ -54,7 +54,7 @@ def fuse_parts(
     Bundle.add_bm25(bundle, bm25_index)
     if data.added:
         AddedLabels(data.added).write(bundle / ADDED)
-    Bundle.complete(bundle, data, fusion_systems()[settings.kind])
+    Bundle.complete(bundle, data, settings.system or fusion_systems()[settings.kind])
     warm = {"warm": examples.warm, "cold": ~examples.warm}
     strata = {name: float(ranks[inside].mean()) for name, inside in warm.items() if inside.any()}
     return {

@@ -16,10 +16,11 @@ from gnn_encoder.errors import Missing, UserError
 from gnn_encoder.flow.arguments import ORIGIN
 from gnn_encoder.promotion.gate import KEEP, ChampionComparison, Verdict, against_baseline, decide
 from gnn_encoder.promotion.model_card import Described
-from gnn_encoder.promotion.registry import DECISION, DIGEST, REASON, Registry, Version, registry_of
+from gnn_encoder.promotion.registry import DECISION, DIGEST, REASON, RUNG, Registry, Version, registry_of
 from gnn_encoder.retrieval.search import Searcher
 from gnn_encoder.settings.measures import ALL, floor_parts
 from gnn_encoder.settings.outcome import Evaluate, Promote
+from gnn_encoder.settings.rungs import height
 from gnn_encoder.settings.systems import DUAL_ENCODER
 from gnn_encoder.storage import Transfer, put_folder
 from gnn_encoder.storage.transfer import list_folder
@@ -44,7 +45,7 @@ def promote(
             another recommendation; or the store of the champion's bundle is not usable.
     """
     evaluated, advice = Evaluation.read(evaluation), Recommended.read(recommendation)
-    chosen = read_history(bundle).get("choose_bundle", Record()).inputs
+    chosen = [Record(), *read_history(bundle).values()][-1].inputs
     for before, after, inputs in (
         (dataset, evaluation, evaluated.manifest.inputs),
         (evaluation, recommendation, advice.manifest.inputs),
@@ -114,10 +115,14 @@ class _Challenger:
         if champion and champion.tags.get(DIGEST) == digest:
             verdict = Verdict(KEEP, f"this very bundle is the champion already, version {champion.number}")
         else:
-            comparison = self._compared(champion, split) if champion else None
+            below = champion is not None and self._is_of_lower_rung(champion)
+            comparison = self._compared(champion, split) if champion and not below else None
             baseline = self.evaluation.metrics["baseline"]
             named = "the dual encoder" if baseline == DUAL_ENCODER else baseline
-            verdict = decide(self.settings, split, plain, comparison, named)
+            alone = "there was no champion"
+            if champion and below:
+                alone = f"the champion, version {champion.number}, is of a rung below, whose systems were candidates"
+            verdict = decide(self.settings, split, plain, comparison, named, alone)
         return {
             **asdict(verdict),
             "split": split,
@@ -134,6 +139,20 @@ class _Challenger:
             "bundle": address,
             "bundle_digest": digest,
         }
+
+    @property
+    def rung(self) -> str:
+        """The rung of a climb; empty: none."""
+        return self.context.title.partition(": ")[2]
+
+    def _is_of_lower_rung(self, champion: Version) -> bool:
+        """Whether the champion is of a lower rung of the same climb: its systems were candidates here, too.
+
+        A comparison would hold the costs of a higher rung against it.
+        """
+        own = {name: self.context.sources.get(name) for name in ORIGIN}
+        same = all(digest and champion.tags.get(name) == digest for name, digest in own.items())
+        return same and 0 <= height(champion.tags.get(RUNG, "")) < height(self.rung)
 
     def _compared(self, champion: Version, split: str) -> ChampionComparison | str:
         """Returns the comparison with the champion, or the reason why the champion's bundle cannot be read."""
@@ -174,6 +193,7 @@ class _Challenger:
     def register(self, models: Registry, facts: dict[str, Any]) -> str:
         """Registers the bundle as a version; returns the version's number."""
         tags = {name: digest for name, digest in self.context.sources.items() if name in ORIGIN}
+        tags |= {RUNG: self.rung} if self.rung else {}
         tags |= {DECISION: facts["decision"], REASON: facts["reason"], DIGEST: facts["bundle_digest"]}
         tags["evaluation.digest"] = self.evaluation.metrics["digests"][facts["split"]]
         return models.register(facts["bundle"], tags, facts["figures"], self.card(facts), facts["model"])

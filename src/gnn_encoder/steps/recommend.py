@@ -56,8 +56,9 @@ def recommend(context: Context, settings: Recommend, dataset: Path, evaluation: 
     dense, weight, tuned_on = systems[choice.system]
     facts = {
         "evaluation": evaluated.manifest.digest,
-        "system": choice.system, "dense": dense or systems[baseline][0], "weight": weight, "tuned_on": tuned_on,
-        "best": choice.best, "measure": measure, "queries": queries, "sentence": words + of_test,
+        "system": choice.system, "dense": dense or systems[baseline][0] or LEXICAL,
+        "weight": weight, "tuned_on": tuned_on, "best": choice.best,
+        "measure": measure, "queries": queries, "sentence": words + of_test,
         "standings": [standing._asdict() for standing in choice.standings],
     }  # fmt: skip
     Recommended.write(recommendation, facts)

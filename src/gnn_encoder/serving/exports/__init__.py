@@ -87,6 +87,8 @@ def export(
         raise UserError(
             f"{form!r} is no format of export: choose {', '.join(list(FORMATS)[:-1])} or {list(FORMATS)[-1]}"
         )
+    if not bundle.has_vectors:
+        raise UserError(f"{bundle.path} ranks by words alone: there are no vectors and no encoder to export")
     chosen = FORMATS[form]
     if update and not chosen.is_table:
         raise UserError(f"an export to {form} is written once: leave out --update and name a new folder")

@@ -1,0 +1,32 @@
+"""Explains the hits of words alone: what each word of the query adds to a passage's score."""
+
+from gnn_encoder.artifacts.words import words
+from gnn_encoder.retrieval.scorers import Contribution
+from gnn_encoder.retrieval.search import Hit, Searcher, bm25_of
+
+
+def explain_by_words(searcher: Searcher, question: str, k: int = 5) -> list[tuple[Hit, list[Contribution]]]:
+    """Returns the best `k` passages for a query by BM25, best first, each with its words' scores, the largest first.
+
+    A word that stands twice in the query counts twice. Raises UserError as `Searcher.check`.
+    """
+    searcher.check(question, k)
+    bm25 = bm25_of(searcher.bundle)
+    scores, rows = bm25.search([question], k)
+    found = rows[0] >= 0
+    hits, passages = searcher.hits(scores[0][found], rows[0][found]), rows[0][found]
+    asked = words(question)
+    amounts = {}
+    for word in dict.fromkeys(asked):
+        (totals,) = bm25.totals([word])
+        if totals is not None:
+            amounts[f"word {word}"] = asked.count(word) * totals[passages]
+    return [
+        (
+            hit,
+            sorted(
+                (Contribution(word, float(of[i])) for word, of in amounts.items() if of[i]), key=lambda c: -c.amount
+            ),
+        )
+        for i, hit in enumerate(hits)
+    ]
