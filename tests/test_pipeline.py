@@ -146,7 +146,9 @@ def test_a_dry_run_says_what_is_there_and_what_the_rest_took(
     assert f"at most {len(waiting)} to run; time: about " in total and " for 4, not known for 1" in total
     root = ["--root", str(trained.root)]
     assert call(monkeypatch, "update", *root, "--dry-run") == 0
-    assert "11 steps: 3 cached, at most 8 to run" in capsys.readouterr().out, "data, BM25's index, the converged bundle"
+    assert "13 steps: 3 cached, at most 10 to run" in capsys.readouterr().out, (
+        "data, BM25's index, the converged bundle"
+    )
     assert call(monkeypatch, "update", *root, "--mermaid") == 0
     assert '[("cross_encoder")]' in capsys.readouterr().out
 
@@ -374,6 +376,7 @@ def test_an_update_encodes_what_has_changed(
     assert {name for name in before if before[name] == after[name]} == {
         "recommendation",
         "report",
+        "decision",
         "converged",
         *MODELS,
     }

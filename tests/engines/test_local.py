@@ -140,7 +140,7 @@ def test_a_run_ends_at_its_deadline_with_the_last_rung(root: Path, monkeypatch: 
     monkeypatch.setenv("GNN_ENCODER_TINY", json.dumps({"ingest": "wait"}))
     outcome = go_on("too short", 4.0, "of no rung")
     assert (outcome.status, outcome.exit_code, outcome.rung) == ("FAILED", 2, "")
-    assert outcome.message == "the time was up before a first result"
+    assert outcome.message == "the time was up before a first result: give a larger --budget"
 
 
 def test_calls_whose_titles_differ_in_signs_alone_have_outputs_of_their_own(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Graph:
     data = str(write_beir(tmp_path / "data"))
     settings = Settings(ingest=Ingest(dataset=data), bm25_retrieve=Bm25Retrieve(shards=2))
     graph = Graph("words")
-    search_by_words(graph, settings, graph.add("ingest", settings.ingest).output)
+    search_by_words(graph, settings)
     return graph
 
 

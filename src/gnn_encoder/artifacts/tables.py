@@ -97,7 +97,9 @@ class Run:
         `facts` are further facts about the system, as JSON; a fused run has `method` and the names of its parts.
         """
         (draft / SYSTEM).write_text(json.dumps({"name": system, "facts": facts}), encoding="utf-8")
-        pq.write_table(pa.table({name: getattr(self, name) for name in self.__dataclass_fields__}), draft / RUN)
+        columns = pa.table({name: getattr(self, name) for name in self.__dataclass_fields__})
+        # Dictionaries of passages and scores would not be smaller, and take seven times as long.
+        pq.write_table(columns, draft / RUN, use_dictionary=["query", "rank"])
         draft.rows(hits=len(self.query), queries=len(np.unique(self.query)))
 
     def of(self, queries: np.ndarray, depth: int | None = None) -> "Run":

@@ -135,19 +135,14 @@ def climbing(
         raise UserError(f"--until {until}: {known_names(until, NAMES)}")
     if preset == AUTO and until == TRAINING and budget == math.inf:
         raise UserError(f"--until {until}: a training needs a --budget, such as 1h, or a --preset")
-    last, planned, missing = NAMES[until or TRAINING], {}, ""
+    last, plan = NAMES[until or TRAINING], None
     changes = [*overrides, *dataset_override(dataset)]
     if preset == AUTO:
         from gnn_encoder.planning.auto import planned_climb  # imports torch
 
         root = writable(root)
         plan = planned_climb(changes, last, budget, root, tell)
-        settings, last, planned, missing = (
-            load_settings(str(plan.file), changes),
-            plan.until,
-            plan.seconds,
-            plan.missing,
-        )
+        settings, last = load_settings(str(plan.file), changes), plan.until
     else:
         settings = load_settings(preset, changes)
     if not settings.ingest.dataset:
@@ -155,7 +150,8 @@ def climbing(
     check_nodes(ladder(settings, last))  # before anything is written
     root = writable(root) if writes else root.resolve()
     settings = with_added_labels(settings, root, writes)
-    return Climb(preset, settings, ladder(settings, last), root, planned, missing)
+    known = (plan.seconds, plan.missing) if plan else ({}, "")
+    return Climb(preset, settings, ladder(settings, last), root, *known)
 
 
 def climbing_again(

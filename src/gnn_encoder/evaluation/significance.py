@@ -15,8 +15,8 @@ TESTS = {"randomization": "paired randomization test", "t": "paired t-test"}
 """`evaluate.test` → the test's name in texts."""
 SIGNIFICANT = 0.05
 """Corrected p-values below this are marked as significant."""
-SWAPS = 2**20
-"""Number of swaps (permutations times queries) in memory at a time."""
+SWAPS = 2**22
+"""Number of swaps (permutations times queries) in memory at a time, 0.2 GB. The draws do not depend on it."""
 CONFIDENCE = 0.95
 DRAWS = 2**21
 """Number of draws (resamples times queries) in memory at a time."""
