@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from gnn_encoder.errors import UserError
 from gnn_encoder.flow.graph import Artifact, Graph, Output
 from gnn_encoder.pipelines.foundation import search_by_words
-from gnn_encoder.pipelines.train import Below, add_training, bundle_of, bundles_without_training, last_decision
+from gnn_encoder.pipelines.train import Compared, add_training, bundle_of, bundles_without_training, last_decision
 from gnn_encoder.settings import outcome
 from gnn_encoder.settings.pipeline import Settings
 from gnn_encoder.settings.rungs import AS_IT_IS, LABELS, RUNGS, TRAINING, WORDS
@@ -41,53 +41,57 @@ def ladder(settings: Settings, until: str = LABELS) -> Graph:
     words = search_by_words(flow, settings)
     read: dict[str, Artifact | None] = {"dataset": words.dataset, "bm25_index": words.bm25_index}
     bundle = flow.add("bundle_words", outcome.BundleWords(), LEXICAL, **read).output
-    made = Below(words, {LEXICAL: words.bm25_run}, {}, {LEXICAL: bundle})
-    flow.rungs[WORDS] = judge(flow, settings, WORDS, made)
+    systems = Compared(words, {LEXICAL: words.bm25_run}, {}, {LEXICAL: bundle})
+    flow.rungs[WORDS] = judge(flow, settings, WORDS, systems)
 
     # The encoder as it is, and together with BM25.
     if AS_IT_IS in rungs:
         encoded = flow.add("encode", settings.encode, dataset=words.dataset)
         read |= {name: encoded[name] for name in EMBEDDING}
         untrained = {UNTRAINED: bundle_of(flow, settings, UNTRAINED, **read)}
-        made = rank_and_fuse(flow, settings, made, untrained, encoded["passage_vectors"])
-        flow.rungs[AS_IT_IS] = judge(flow, settings, AS_IT_IS, made)
+        systems = rank_and_fuse(flow, settings, systems, untrained, encoded["passage_vectors"])
+        flow.rungs[AS_IT_IS] = judge(flow, settings, AS_IT_IS, systems)
 
     # Labels: query sum, memory and clusters; BM25 with labels, the query adapter, and fusions of all parts.
     if LABELS in rungs:
         labelled = bundles_without_training(flow, settings, settings.encode.speed, True, **read)
-        made = rank_and_fuse(flow, settings, made, labelled, encoded["passage_vectors"])
-        flow.rungs[LABELS] = judge(flow, settings, LABELS, made)
+        systems = rank_and_fuse(flow, settings, systems, labelled, encoded["passage_vectors"])
+        flow.rungs[LABELS] = judge(flow, settings, LABELS, systems)
 
     # Training: the dual encoder, then the GNN-encoder, compared with all systems above.
     if TRAINING in rungs:
         roles = {"baseline": HYBRID, "candidate": GNN_ENCODER}
         held = settings.model_copy(update={"evaluate": settings.evaluate.model_copy(update=roles)})
-        flow.rungs[TRAINING] = add_training(flow, held, made, TRAINING)
+        flow.rungs[TRAINING] = add_training(flow, held, systems, TRAINING)
     return flow
 
 
 def rank_and_fuse(
-    flow: Graph, settings: Settings, made: Below, bundles: Mapping[str, Output], passage_vectors: Output
-) -> Below:
-    """Adds a run of each bundle, and of its weighted sum with BM25; returns what is made, with them."""
-    assert made.words
-    runs, fused = {**made.runs}, {**made.fused}
+    flow: Graph, settings: Settings, systems: Compared, bundles: Mapping[str, Output], passage_vectors: Output
+) -> Compared:
+    """Adds a run of each bundle, and of its weighted sum with BM25; returns the systems so far, with them."""
+    assert systems.words
+    runs, fused = {**systems.runs}, {**systems.fused}
     for system, bundle in bundles.items():
         rank = outcome.Rank(system=system, depth=settings.evaluate.depth, **settings.evaluate.speed)
-        read = {"dataset": made.words.dataset, "bundle": bundle, "passage_vectors": passage_vectors}
+        read = {"dataset": systems.words.dataset, "bundle": bundle, "passage_vectors": passage_vectors}
         runs[system] = flow.add("rank", rank, system, **read).output
         if system == UNTRAINED or SYSTEMS[system].fusions:
             fuse = outcome.Fuse(measure=settings.evaluate.measures[0], depth=settings.evaluate.depth)
-            ranked = {"dataset": made.words.dataset, "lexical_run": made.words.bm25_run, "dense_run": runs[system]}
+            ranked = {
+                "dataset": systems.words.dataset,
+                "lexical_run": systems.words.bm25_run,
+                "dense_run": runs[system],
+            }
             fused[system] = flow.add("fuse", fuse, system, **ranked)[BY_SCORES]
-    return Below(made.words, runs, fused, {**made.bundles, **bundles})
+    return Compared(systems.words, runs, fused, {**systems.bundles, **bundles})
 
 
-def judge(flow: Graph, settings: Settings, rung: str, made: Below) -> dict[str, Output]:
+def judge(flow: Graph, settings: Settings, rung: str, systems: Compared) -> dict[str, Output]:
     """Adds the comparison of all systems so far, the recommended bundle, the page and the decision; returns them."""
-    assert made.words
-    dataset = made.words.dataset
-    ordered = tuple(system for system in SYSTEMS if system in made.runs)
+    assert systems.words
+    dataset = systems.words.dataset
+    ordered = tuple(system for system in SYSTEMS if system in systems.runs)
     baseline = HYBRID if UNTRAINED in ordered else LEXICAL
     candidate = HYBRID if ordered[-1] == UNTRAINED else ordered[-1]
     evaluation = flow.add(
@@ -95,13 +99,16 @@ def judge(flow: Graph, settings: Settings, rung: str, made: Below) -> dict[str, 
         settings.evaluate.model_copy(update={"baseline": baseline, "candidate": candidate, "rerank_shards": 1}),
         rung,
         dataset=dataset,
-        runs=[*(made.runs[system] for system in ordered), *(made.fused[s] for s in ordered if s in made.fused)],
+        runs=[
+            *(systems.runs[system] for system in ordered),
+            *(systems.fused[s] for s in ordered if s in systems.fused),
+        ],
     ).output
     judged = {"measure": settings.promote.measure, "bm25": True, "order": ordered}
     advice = settings.recommend.model_copy(update=judged)
     recommendation = flow.add("recommend", advice, rung, dataset=dataset, evaluation=evaluation).output
     read = {"dataset": dataset, "evaluation": evaluation, "recommendation": recommendation}
-    bundles = list(made.bundles.values())
+    bundles = list(systems.bundles.values())
     chosen = flow.add("choose_bundle", settings.choose_bundle, rung, bundles=bundles, **read).output
     page = flow.add("report", outcome.Report(**settings.evaluate.speed), rung, **read)
     decision = flow.add("promote", settings.promote, rung, [page, *last_decision(flow)], bundle=chosen, **read).output

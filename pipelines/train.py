@@ -27,8 +27,8 @@ from gnn_encoder.settings.systems import (
 
 
 @dataclass(frozen=True)
-class Below:
-    """What the rungs below the training have made, which is compared with it: runs, fusions and bundles by system."""
+class Compared:
+    """What the rungs of a ladder have so far, with which the next is compared: runs, fusions and bundles by system."""
 
     words: Words | None = None
     runs: Mapping[str, Output] = field(default_factory=dict)
@@ -43,7 +43,7 @@ def train(settings: Settings) -> Graph:
     return flow
 
 
-def add_training(flow: Graph, settings: Settings, below: Below = Below(), rung: str = "") -> dict[str, Output]:
+def add_training(flow: Graph, settings: Settings, below: Compared = Compared(), rung: str = "") -> dict[str, Output]:
     """Adds all steps of a training to a graph; returns the outputs that show and serve its result.
 
     rung: the label of the steps that compare and decide.
@@ -103,8 +103,9 @@ def add_training(flow: Graph, settings: Settings, below: Below = Below(), rung: 
     ).output
 
     # The recommended system with its bundle, the report page and the decision.
-    own = recommended_from(settings)
-    order = tuple(system for system in SYSTEMS if system in below.runs or system in own) if below.runs else own
+    order = recommended_from(settings)
+    if below.runs:
+        order = tuple(system for system in SYSTEMS if system in below.runs or system in order)
     judged = {"measure": settings.promote.measure, "bm25": settings.encode_corpus.bm25, "order": order}
     recommendation = flow.add(
         "recommend", settings.recommend.model_copy(update=judged), rung, dataset=base.dataset, evaluation=evaluation
@@ -213,7 +214,7 @@ def bundle_of(flow: Graph, settings: Settings, system: str, /, **inputs: Artifac
 
 
 def runs_of_systems(
-    flow: Graph, settings: Settings, base: Foundation, bundles: Mapping[str, Output], below: Below
+    flow: Graph, settings: Settings, base: Foundation, bundles: Mapping[str, Output], below: Compared
 ) -> list[Output]:
     """Adds the ranking of each system, and its fusion with BM25; returns the runs in the tables' order.
 

@@ -94,9 +94,9 @@ def stays(latest: Path, outcome: Outcome) -> bool:
     data = latest / "dataset"
     if not data.exists() or not (latest / BUNDLE).exists():
         return False
-    settings, own = (read_manifest(path, "dataset").settings for path in (data, outcome.outputs["dataset"]))
+    earlier, present = (read_manifest(path, "dataset").settings for path in (data, outcome.outputs["dataset"]))
     is_trained = (latest / "graph").exists()
-    return same_data(own, settings) and height(TRAINING if is_trained else rung_of(latest)) > height(outcome.rung)
+    return same_data(present, earlier) and height(TRAINING if is_trained else rung_of(latest)) > height(outcome.rung)
 
 
 def rungs_of(graph: Graph) -> list[Rung]:

@@ -13,14 +13,14 @@ def explain_by_words(searcher: Searcher, question: str, k: int = 5) -> list[tupl
     searcher.check(question, k)
     bm25 = bm25_of(searcher.bundle)
     scores, rows = bm25.search([question], k)
-    found = rows[0] >= 0
-    hits, passages = searcher.hits(scores[0][found], rows[0][found]), rows[0][found]
-    asked = words(question)
+    is_hit = rows[0] >= 0
+    hits, passages = searcher.hits(scores[0][is_hit], rows[0][is_hit]), rows[0][is_hit]
+    query_words = words(question)
     amounts = {}
-    for word in dict.fromkeys(asked):
+    for word in dict.fromkeys(query_words):
         (totals,) = bm25.totals([word])
         if totals is not None:
-            amounts[f"word {word}"] = asked.count(word) * totals[passages]
+            amounts[f"word {word}"] = query_words.count(word) * totals[passages]
     return [
         (
             hit,

@@ -20,6 +20,7 @@ from gnn_encoder.training.embed import embed
 from gnn_encoder.training.loop import parameter_groups, set_dropout, trainable_attention
 
 TEXTS, BATCH, SECONDS, WARM_UP = 32, 16, 1.5, 1
+"""Texts of a call that encodes, texts of a training batch, seconds of each measurement, and calls before it counts."""
 UNLIKELY, TRIES = 12, 3
 """With AMX a model encodes three to four times as many tokens a second as it trains on. A ratio above `UNLIKELY` shows
 that another program had the machine meanwhile. Then both are measured again, at most `TRIES` times."""

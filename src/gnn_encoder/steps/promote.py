@@ -150,9 +150,9 @@ class _Challenger:
 
         A comparison would hold the costs of a higher rung against it.
         """
-        own = {name: self.context.sources.get(name) for name in ORIGIN}
-        same = all(digest and champion.tags.get(name) == digest for name, digest in own.items())
-        return same and 0 <= height(champion.tags.get(RUNG, "")) < height(self.rung)
+        origin = {name: self.context.sources.get(name) for name in ORIGIN}
+        is_of_climb = all(digest and champion.tags.get(name) == digest for name, digest in origin.items())
+        return is_of_climb and 0 <= height(champion.tags.get(RUNG, "")) < height(self.rung)
 
     def _compared(self, champion: Version, split: str) -> ChampionComparison | str:
         """Returns the comparison with the champion, or the reason why the champion's bundle cannot be read."""
