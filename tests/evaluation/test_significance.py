@@ -2,7 +2,7 @@ import itertools
 
 import numpy as np
 import pytest
-from scipy.stats import kstest, ttest_rel
+from scipy.stats import kstest, permutation_test, ttest_rel
 
 from gnn_encoder.evaluation import significance
 from gnn_encoder.evaluation.significance import holm, paired_randomization, paired_t
@@ -32,6 +32,21 @@ def test_drawn_swaps_come_near_the_enumeration_and_follow_the_seed() -> None:
     assert drawn[0] != exact
     np.testing.assert_array_equal(paired_randomization(differences, permutations=8000, seed=1), drawn)
     assert paired_randomization(differences, permutations=8000, seed=2) != drawn
+
+
+@pytest.mark.parametrize("n", [5, 13, 14, 150])
+def test_p_equals_scipys_with_the_same_seed(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(significance, "SWAPS", 5000 * n)  # several batches
+    generator = np.random.default_rng(n)
+    differences = np.stack([generator.normal(0.1, size=n), generator.integers(-1, 2, n), np.zeros(n)], axis=1)
+
+    def total(signs: np.ndarray, axis: int) -> np.ndarray:
+        rounded: np.ndarray = np.round(signs @ differences, 9)
+        return rounded
+
+    same = {"permutation_type": "samples", "vectorized": True, "n_resamples": 9000, "batch": 5000}
+    expected = permutation_test((np.ones(n),), total, rng=np.random.default_rng(7), **same).pvalue
+    np.testing.assert_array_equal(paired_randomization(differences, 9000, seed=7), expected)
 
 
 def test_p_is_uniform_where_systems_are_alike_and_small_where_they_are_not() -> None:

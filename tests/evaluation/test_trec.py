@@ -127,6 +127,7 @@ def evaluated(folder: Path, passages: list[str], missing: str) -> tuple[Dataset,
     with drafting(folder / "evaluation", "evaluation") as draft:
         collected = Collected(data, ("RR@10", "AP"), draft, 10)
         collected.add("system", run)
+        collected.finish()
         names = {"run": ("system", "trec"), "qrels": ("test", "qrels")}
         files = {kind: Evaluation.trec_file(draft, *name).relative_to(draft.path) for kind, name in names.items()}
     return data, run, {kind: draft.target / file for kind, file in files.items()}, collected.figures(("AP",))

@@ -73,6 +73,7 @@ def test_measures_are_those_of_the_written_files(case: tuple[Ingested, list[Run]
             collected = Collected(data, MEASURES, draft, 1000)
             for name, run in zip(names, runs, strict=True):
                 collected.add(name, run.of(collected.evaluated))
+            collected.finish()
             files = {name: Evaluation.trec_file(draft, name, "trec") for name in names}
             figures = collected.figures(MEASURES)
             for split, rows in collected.queries.items():

@@ -98,7 +98,7 @@ class Qrels:
         """The labels with relevance of at least 1."""
         return self.where(self.relevance >= 1)
 
-    def where(self, keep: np.ndarray) -> "Qrels":
+    def where(self, keep: np.ndarray | slice) -> "Qrels":
         """The labels at some rows, or where a mask [r] is true."""
         return Qrels(self.query[keep], self.passage[keep], self.relevance[keep])
 

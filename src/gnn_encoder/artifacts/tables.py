@@ -71,6 +71,8 @@ class Run:
     def concatenate(cls, runs: list["Run"]) -> "Run":
         """Join several runs over disjoint queries."""
         whole = cls(*(np.concatenate([getattr(run, name) for run in runs]) for name in cls.__dataclass_fields__))
+        if (np.diff(whole.query) >= 0).all():
+            return whole
         return whole._part(np.lexsort((whole.rank, whole.query)))
 
     def where(self, keep: np.ndarray) -> "Run":
@@ -103,11 +105,14 @@ class Run:
         draft.rows(hits=len(self.query), queries=len(np.unique(self.query)))
 
     def of(self, queries: np.ndarray, depth: int | None = None) -> "Run":
-        """The hits of some queries, at most `depth` each."""
-        keep = np.isin(self.query, queries)
-        if depth is not None:
-            keep &= self.rank <= depth
-        return self._part(keep)
+        """The hits of some queries, those up to rank `depth`; a view if nothing between them is left out."""
+        wanted = np.unique(queries)
+        starts, stops = np.searchsorted(self.query, wanted), np.searchsorted(self.query, wanted, "right")
+        whole = len(wanted) and np.array_equal(starts[1:], stops[:-1])
+        part = self._part(slice(int(starts[0]), int(stops[-1])) if whole else ranges(starts, stops))
+        if depth is None or (part.rank <= depth).all():
+            return part
+        return part.where(part.rank <= depth)
 
     def between(self, first: int, last: int) -> "Run":
         """A view of the hits of the query rows from `first` to `last`, both included."""

@@ -1,6 +1,7 @@
 """Collects measures and first hits of rankings, with one ranking in memory at a time."""
 
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 import pyarrow as pa
@@ -55,12 +56,25 @@ class Collected:
         self._answer_hits: dict[str, dict[str, np.ndarray]] = {split: {} for split in self.answered}
         self.hits: dict[str, np.ndarray] = {}
         self.without_hits: dict[str, dict[str, int]] = {split: {} for split in self.queries}
+        self._files, self._writing = ThreadPoolExecutor(1), Future[None]()
+        self._writing.set_result(None)
         for split in self.queries if run_depth else ():
             path = Evaluation.trec_file(evaluation, split, "qrels")
             write_qrels(path, self.qrels[split], self.query_ids, self.passage_ids)
 
     def add(self, system: str, run: Run) -> float:
-        """Measures a ranking of `evaluated`; returns the mean of the first measure on the shown split."""
+        """Measures a ranking of `evaluated`; returns the mean of the first measure on the shown split.
+
+        Meanwhile another core writes the TREC file, which takes as long; `finish` waits for the last one.
+        """
+        self.finish()
+        if self._run_depth:
+            path, first_hits = (
+                Evaluation.trec_file(self._draft, system, "trec"),
+                run.of(self.evaluated, self._run_depth),
+            )
+            columns = (self.query_ids, self.passage_ids)
+            self._writing = self._files.submit(write_run, path, first_hits, *columns, system)
         for split, rows in self.queries.items():
             how = (self._written_ids, self.measured, self.documents)
             self._figures[split][system] = values = per_query(run, self.qrels[split], rows, *how)
@@ -70,10 +84,11 @@ class Collected:
         for split, rows in self.answered.items():
             self._answer_hits[split][system] = run.hits(rows, answers.DEPTH)
         self.hits[system] = run.hits(self.queries[self.shown], SHOWN)
-        if self._run_depth:
-            path = Evaluation.trec_file(self._draft, system, "trec")
-            write_run(path, run.of(self.evaluated, self._run_depth), self.query_ids, self.passage_ids, system)
         return float(self._figures[self.shown][system][:, 0].mean())
+
+    def finish(self) -> None:
+        """Waits until the TREC file of the last ranking is written; an error of the writing is raised here."""
+        self._writing.result()
 
     def figures(self, names: Sequence[str]) -> dict[str, PerQuery]:
         """Returns {split: {system: [n, measures]}} of the named measures, systems in the order of `add`."""

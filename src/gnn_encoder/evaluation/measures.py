@@ -112,15 +112,16 @@ def _trec_eval(
     """Returns the measures that trec_eval computes, and Judged, float64 [n, measures]."""
     values = np.zeros((len(queries), len(names)))
     hits_there = np.searchsorted(run.query, queries, "right") - np.searchsorted(run.query, queries)
-    run = until_last_label(run.of(queries), qrels)
+    run, qrels = until_last_label(run.of(queries), qrels), qrels.where(np.argsort(qrels.query, kind="stable"))
     computed: dict[tuple[bool, int], dict[str, list[int]]] = {}
     for column, part in enumerate(map(Parts.of_name, names)):
         computed.setdefault((part.word == "Judged", part.rel), {}).setdefault(_in_trec_eval(part), []).append(column)
     for start in range(0, len(queries), QUERIES):
         some = queries[start : start + QUERIES]
         position = {str(query): start + i for i, query in enumerate(some.tolist())}
-        known, hits = np.isin(qrels.query, some), run.between(int(some.min()), int(some.max())).of(some)
-        labels = _nested(qrels.query[known], qrels.passage[known], qrels.relevance[known], passage_ids)
+        nearby = qrels.where(slice(*np.searchsorted(qrels.query, [some.min(), some.max() + 1])))
+        judged_here, hits = nearby.where(np.isin(nearby.query, some)), run.of(some)
+        labels = _nested(judged_here.query, judged_here.passage, judged_here.relevance, passage_ids)
         scores = _nested(hits.query, hits.passage, hits.score, passage_ids)
         for (judged, rel), columns in computed.items():
             judgements = {query: dict.fromkeys(passages, 1) for query, passages in labels.items()} if judged else labels

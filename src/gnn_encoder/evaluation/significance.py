@@ -33,24 +33,26 @@ def paired_randomization(differences: np.ndarray, permutations: int, seed: int) 
     if n < 2:  # one difference is as far from zero as its negative
         return np.ones(comparisons)
 
-    def totals(signs: np.ndarray, axis: int) -> np.ndarray:
+    def totals(signs: np.ndarray) -> np.ndarray:
         # Rounded, so that sums are equal if they differ in the order of additions only.
         rounded: np.ndarray = np.round(signs @ differences, 9)
         return rounded
 
-    from scipy.stats import permutation_test  # takes a second of processor time, which a search does not need
-
-    result = permutation_test(
-        (np.ones(n),),
-        totals,
-        permutation_type="samples",
-        vectorized=True,
-        n_resamples=permutations,
-        batch=max(1, SWAPS // n),
-        alternative="two-sided",
-        rng=np.random.default_rng(seed),
-    )
-    p_values: np.ndarray = np.atleast_1d(result.pvalue)
+    generator, observed = np.random.default_rng(seed), totals(np.ones((1, n)))
+    exact = 2**n <= permutations
+    drawn, batch = 2**n if exact else permutations, max(1, SWAPS // n)
+    extreme = np.zeros((2, comparisons), np.int64)  # draws with a total at most, and at least, the observed one
+    for start in range(0, drawn, batch):
+        size = min(batch, drawn - start)
+        if exact:
+            swapped = np.arange(start, start + size)[:, None] >> np.arange(n) & 1
+        else:
+            # The last bit decides, as in scipy's permutation_test, which draws the same swaps query by query.
+            swapped = ~generator.integers(2**32, size=(size, n), dtype=np.uint32) & 1
+        null = totals(1.0 - 2.0 * swapped)
+        extreme += (null <= observed).sum(axis=0), (null >= observed).sum(axis=0)
+    # A drawn p-value counts the observed order among the draws, so that it is never 0.
+    p_values: np.ndarray = np.minimum(2 * (extreme.min(axis=0) + (not exact)) / (drawn + (not exact)), 1.0)
     return p_values
 
 

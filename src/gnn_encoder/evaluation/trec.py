@@ -138,7 +138,7 @@ def write_run(path: Path, run: Run, query_ids: pa.ChunkedArray, passage_ids: pa.
         scores = pa.array([f"{score:.9g}" for score in run.score[part].tolist()], pa.string())
         ranks = pa.array(run.rank[part]).cast(pa.string())
         ids = queries.take(pa.array(run.query[part])), passages.take(pa.array(run.passage[part]))
-        return [ids[0], pa.scalar("Q0"), ids[1], ranks, scores, pa.scalar(_quoted(tag))]
+        return [ids[0], pa.scalar("Q0"), ids[1], ranks, scores, pa.scalar(f"{_quoted(tag)}\n")]
 
     _write(path, len(run.query), columns)
 
@@ -148,7 +148,7 @@ def write_qrels(path: Path, qrels: Qrels, query_ids: pa.ChunkedArray, passage_id
     queries, passages = without_space(query_ids), without_space(passage_ids)
 
     def columns(part: slice) -> list[pa.Array | pa.Scalar]:
-        relevance = pa.array(qrels.relevance[part]).cast(pa.string())
+        relevance = pc.binary_join_element_wise(pa.array(qrels.relevance[part]).cast(pa.string()), "\n", "")
         ids = queries.take(pa.array(qrels.query[part])), passages.take(pa.array(qrels.passage[part]))
         return [ids[0], pa.scalar("0"), ids[1], relevance]
 
@@ -243,11 +243,14 @@ def _repeated(query: np.ndarray, passage: np.ndarray) -> tuple[np.ndarray, np.nd
 
 
 def _write(path: Path, count: int, columns: Callable[[slice], list[pa.Array | pa.Scalar]]) -> None:
+    """Writes the fields of lines as gzip; the last field ends with the end of the line."""
     # The header has no name and no time, so the same content gives the same bytes.
     with path.open("wb") as raw, gzip.GzipFile("", "wb", 1, raw, mtime=0) as file:
         for start in range(0, count, LINES):
-            lines = pc.binary_join_element_wise(*columns(slice(start, start + LINES)), " ")
-            file.write("".join(f"{line}\n" for line in lines.to_pylist()).encode())
+            lines = pc.binary_join_element_wise(*columns(slice(start, min(start + LINES, count))), " ")
+            _, offsets, text = lines.buffers()  # the lines one after another
+            first, last = np.frombuffer(offsets, np.int32)[[lines.offset, lines.offset + len(lines)]]
+            file.write(memoryview(text)[first:last])
 
 
 def without_space(ids: pa.ChunkedArray) -> pa.Array:

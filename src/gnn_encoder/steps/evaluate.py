@@ -48,6 +48,7 @@ def evaluate(context: Context, settings: Evaluate, dataset: Path, runs: list[Pat
         facts[system.name] = system.facts
         mean = collected.add(system.name, run.of(query_rows, depth))
         progress.advance(note=f"{system.name} {mean_name(names[0])} {mean:.3f}")
+    collected.finish()
     for role in ("baseline", "candidate"):
         if (name := getattr(settings, role)) not in facts:
             raise UserError(f"evaluate.{role} is {name!r}, which has no run: choose one of {', '.join(facts)}")
