@@ -129,7 +129,8 @@ def ranked_by_labels(data: Dataset, folder: Path, _: Path, bundle: Bundle) -> Ru
         trial.ranked(LabelUse(method, 0.5, neighbours=3, temperature=0.1, clusters=2))
         for method in ("sum", "max", "softmax", "clusters")
     ]
-    return Run(*(np.concatenate([getattr(run, name) for run in runs]) for name in Run.__dataclass_fields__))
+    order = np.argsort(np.concatenate([run.query for run in runs]), kind="stable")
+    return Run(*(np.concatenate([getattr(run, name) for run in runs])[order] for name in Run.__dataclass_fields__))
 
 
 def ranked_by_first_stage(data: Dataset, folder: Path, encoder: Path, bundle: Bundle) -> Run:

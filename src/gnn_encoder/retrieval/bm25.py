@@ -133,6 +133,9 @@ class Bm25:
             tokenizer = _tokenizer(kind, rule)
             tokenizer.load_vocab(str(folder / f"{i}"))
             postings = bm25s.BM25.load(folder / f"{i}", mmap=True, load_vocab=False)
+            # The same memory as plain arrays: slices of a memory map are slow to make, and a query makes dozens.
+            arrays = {name: np.asarray(of) for name, of in postings.scores.items() if isinstance(of, np.ndarray)}
+            postings.scores |= arrays
             # An index of an earlier version has neither: it is searched, and nothing is indexed beside it.
             length, field = (facts[name][i] if name in facts else 0 for name in ("lengths", "fields"))
             parts.append(Part(tokenizer, postings, length, field))

@@ -21,7 +21,7 @@ from gnn_encoder.retrieval.label_field import LabelField
 from gnn_encoder.retrieval.learned_fusion import Alone, Fusion, read_fusion
 from gnn_encoder.retrieval.parts import FEATURES, Parts
 
-QUERIES = 256
+QUERIES = 1024
 """Queries with all candidates in memory at a time."""
 DEPTH = 1000
 """Hits of dense search and of BM25 behind the candidates: a hybrid's scores depend on the lowest hit."""

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from gnn_encoder.artifacts import Bundle, Dataset, Draft
 from gnn_encoder.artifacts.added_labels import AddedLabels
@@ -11,6 +12,7 @@ from gnn_encoder.artifacts.bundle import ADDED, FUSION, INDEX, LABELS, QUERY_ENC
 from gnn_encoder.artifacts.parts_folder import EXAMPLES, PartsFolder
 from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.evaluation.fusion_examples import Examples
+from gnn_encoder.machine.threads import chunk_by_core
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.retrieval.index_file import build_index
 from gnn_encoder.retrieval.learned_fusion import Alone, Fusion, Linear, Trees
@@ -36,18 +38,24 @@ def fuse_parts(
     """Learns the fusion of the settings' kind from the examples, measures it fold by fold, and writes the bundle."""
     data, shared = Dataset(dataset), PartsFolder.read(parts)
     examples = Examples.read(parts / EXAMPLES)
-    out_of_fold = np.zeros(len(examples.relevant), np.float32)
-    for number in np.unique(examples.fold):
-        inside = examples.fold == number
-        rows = np.repeat(inside, examples.sizes)
-        out_of_fold[rows] = learnt(settings, examples.of(~inside)).scores(examples.features[rows])
+    held = [np.zeros(len(examples.fold), bool), *(examples.fold == number for number in np.unique(examples.fold))]
+    fusions, out_of_fold = list[Fusion](), np.zeros(len(examples.relevant), np.float32)
+
+    def learn(number: int) -> int:
+        fusion, rows = learnt(settings, examples.of(~held[number])), np.repeat(held[number], examples.sizes)
+        out_of_fold[rows] = fusion.scores(examples.features[rows])
+        if not number:
+            fusions.append(fusion)
+        return 1
+
+    chunk_by_core(learn, range(len(held)), torch.device("cpu"), context.progress("learning", len(held), "fusions"))
     ranks = examples.reciprocal_ranks(out_of_fold)
     for name in shared.manifest.files:
         if name.startswith(f"{LABELS}/"):
             bundle.share(shared, name)
         elif not name.startswith(f"{EXAMPLES}/"):
             bundle.share(shared, name, f"{FUSION}/{name}")
-    learnt(settings, examples).write(bundle / FUSION, FEATURES)
+    fusions[0].write(bundle / FUSION, FEATURES)
     bundle.share(VectorsFolder.read(passage_vectors), VECTORS)
     build_index(read_rows(bundle.path, Path(VECTORS).stem), bundle / INDEX, settings)
     DualEncoder.load(dual_encoder).query_encoder.save(bundle / QUERY_ENCODER)
@@ -71,11 +79,12 @@ def learnt(settings: FuseParts, examples: Examples) -> Fusion:
     feature = ALONE.get(settings.kind, ALONE["field"])
     if settings.kind in ALONE or not examples.relevant.any() or examples.relevant.all():
         return Alone(feature, FEATURES.index(feature))
-    linear = Linear.fit(examples.features, examples.relevant, settings.penalty)
     if settings.kind == "linear":
-        return linear
+        return Linear.fit(examples.features, examples.relevant, settings.penalty)
     trees = Trees.fit(
         examples.features, examples.relevant, examples.sizes, trees=settings.trees, leaves=settings.leaves,
         rate=settings.learning_rate, smallest_leaf=settings.smallest_leaf, seed=settings.seed,
     )  # fmt: skip
-    return trees if np.ptp(trees.scores(examples.features)) else linear  # few candidates, and no leaf can be split
+    if np.ptp(trees.scores(examples.features)):
+        return trees
+    return Linear.fit(examples.features, examples.relevant, settings.penalty)  # few candidates: no leaf can be split
