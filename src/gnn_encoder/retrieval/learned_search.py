@@ -89,6 +89,8 @@ class LearnedSearch:
             return self._alone(self.fusion.feature, queries, questions, vectors, k, left_out)
         candidates = self.parts.candidates(questions, vectors, left_out)
         question, passage, score = candidates.query, candidates.passage, self.fusion.scores(candidates.features)
+        order = np.lexsort((passage, -score, question))
+        question, passage, score = question[order], passage[order], score[order]
         sizes = np.diff(candidates.starts)
         if min(k, len(self.parts.lengths)) > sizes.min(initial=k):
             more, passages, hybrid = self._behind(questions, vectors, pair_keys(question, passage), left_out)
@@ -97,8 +99,8 @@ class LearnedSearch:
             lowest[~sizes.astype(bool)] = 0
             question, passage = np.concatenate([question, more]), np.concatenate([passage, passages])
             score = np.concatenate([score, lowest[more] - 2 + hybrid])
-        order = np.lexsort((passage, -score, question))
-        question, passage, score = question[order], passage[order], score[order]
+            order = np.argsort(question, kind="stable")  # both lists are ordered already
+            question, passage, score = question[order], passage[order], score[order]
         rank = 1 + np.arange(len(question)) - np.searchsorted(question, question)
         kept = rank <= k
         rows = np.asarray(queries, np.int32)[question[kept]]
