@@ -27,6 +27,10 @@ class Missing(UserError):
     """Nothing is where something was named."""
 
 
+class Unreachable(UserError):
+    """A service that is asked for something does not give it."""
+
+
 class Damaged(UserError):
     """A file of an artifact is missing, cut short or changed."""
 

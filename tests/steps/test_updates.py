@@ -10,6 +10,7 @@ import torch
 from tiny_graph import GRAPH, ROUNDED, encode, write_models
 
 from gnn_encoder.artifacts import Bundle, Dataset, DatasetWriter, Encoding, Graph, drafting, read_manifest
+from gnn_encoder.artifacts.digests import find
 from gnn_encoder.artifacts.history import read_history
 from gnn_encoder.inference.encoding import fast_bf16
 from gnn_encoder.models.gnn import GnnEncoder
@@ -19,7 +20,6 @@ from gnn_encoder.settings.reranking import BundleReranker
 from gnn_encoder.steps.build_graph import build_graph
 from gnn_encoder.steps.bundle_reranker import bundle_reranker
 from gnn_encoder.steps.choose_bundle import choose_bundle
-from gnn_encoder.update.changes import find
 
 
 @pytest.fixture(scope="module")

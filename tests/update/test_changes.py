@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from gnn_encoder.artifacts import Graph, reverse_csr
+from gnn_encoder.artifacts.digests import find, text_digests
 from gnn_encoder.retrieval import exact
 from gnn_encoder.update import former as former_graph
-from gnn_encoder.update.changes import carry_over, find, neighbourhood_digests, text_digests
+from gnn_encoder.update.changes import carry_over, neighbourhood_digests
 from gnn_encoder.update.former import FormerGraph
 
 DEPTH, NEEDED = 8, 4

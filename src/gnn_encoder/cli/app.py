@@ -53,7 +53,14 @@ def run(
     ] = "auto",
     dataset: Data = None,
     encoder: Annotated[
-        str | None, typer.Option(help="Published encoder of a run without a preset: a name or a folder [minilm].")
+        str | None,
+        typer.Option(
+            help="Encoder of a run without a preset: a published one's name, a folder, or the address of an embeddings "
+            "service, http://…/v1#MODEL [minilm]."
+        ),
+    ] = None,
+    vectors: Annotated[
+        Path | None, typer.Option(help="Folder with vectors of corpus and queries that any model has made.")
     ] = None,
     budget: Annotated[
         str | None, typer.Option(help="Time after which a run without a preset ends, such as 5m or 2h [30m].")
@@ -78,6 +85,7 @@ def run(
     """
     from gnn_encoder.cli.console import follow, follow_climb, show_climb, show_results
     from gnn_encoder.engines import climbing, pipelines
+    from gnn_encoder.models.backbone import is_address
     from gnn_encoder.pipelines.train import train
     from gnn_encoder.planning import AUTO
     from gnn_encoder.planning.budget import budget_seconds
@@ -85,7 +93,7 @@ def run(
     began, changes = time.time(), overrides or []
     only_shows = dry_run or mermaid
     if preset != AUTO and until is None:
-        for name, value in (("--budget", budget), ("--encoder", encoder)):
+        for name, value in (("--budget", budget), ("--encoder", encoder), ("--vectors", vectors)):
             if value is not None:
                 raise UserError(f"{name} is for a run without --preset, or with --until: --set changes a preset")
         training = pipelines.training(preset, dataset, changes, root, writes=not only_shows)
@@ -98,9 +106,12 @@ def run(
         return
     if runner != "subprocess" or memory:
         raise UserError("a run without --preset, or with --until, has processes as steps: no --runner and --memory")
+    if vectors is not None:
+        changes = [*changes, *pipelines.path_override("encode.vectors", str(vectors))]
+        changes += [] if encoder else ["encode.encoder=''"]
     if encoder is not None:
-        changes = [*changes, *pipelines.path_override("shared.backbone", encoder)]
-        changes += pipelines.path_override("encode.encoder", encoder)
+        changes = [*changes, *pipelines.path_override("encode.encoder", encoder)]
+        changes += [] if is_address(encoder) else pipelines.path_override("shared.backbone", encoder)
     seconds = budget_seconds(budget or "30m") if budget or until is None else math.inf
     climb = climbing.climbing(
         preset, dataset, changes, root, until, seconds,

@@ -23,7 +23,7 @@ IMAGE = "gnn-encoder-python:0.1.0"
 """The image of every step: name and package version. A cluster file names another, with its registry."""
 SOURCE = "gnn-encoder.source"
 """Label of an image: digest of the package's source in the image."""
-PASSED_ON = ("AWS_", "GNN_ENCODER_", "HF_", "MLFLOW_", "OMP_", "TOKENIZERS_")
+PASSED_ON = ("AWS_", "GNN_ENCODER_", "HF_", "MLFLOW_", "OMP_", "OPENAI_", "TOKENIZERS_")
 """Prefixes of the environment variables that a container inherits; the image sets other variables."""
 CERTIFICATES = ("AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
 """Environment variables that name certificate files, which are mounted into the container."""

@@ -157,6 +157,10 @@ def source_digests(step: str, values: StepSettings, registry: str = "") -> dict[
         if not is_remote(vectors) and not Path(vectors).is_file():
             raise UserError(f"word_vectors = {vectors}: no such file; give a GloVe text file, backbone, or trained")
         digests["word_vectors"] = _file_digest(vectors)
+    if folder := getattr(values, "vectors", ""):
+        if not Path(folder).is_dir():
+            raise UserError(f"{step}.vectors = {folder}: no such folder")
+        digests["vectors"] = folder_digest(Path(folder))
     for name in BACKBONES:
         if model := getattr(values, name, ""):
             digests[name] = backbone_digest(model)
@@ -196,9 +200,11 @@ def package_digest() -> str:
 
 @functools.cache
 def backbone_digest(name: str) -> str:
-    """Returns the digest of a local model folder's contents, or an unchanged hub name."""
-    from gnn_encoder.models.backbone import PACKAGED, resolve_backbone
+    """Returns the digest of a local model folder's contents, or an unchanged hub name or address."""
+    from gnn_encoder.models.backbone import PACKAGED, is_address, resolve_backbone
 
+    if is_address(name):
+        return name
     resolved = resolve_backbone(name)
     if name in PACKAGED:
         return PACKAGED[name].sha256  # `resolve_backbone` has just checked this digest

@@ -20,10 +20,13 @@ from torch import nn
 from gnn_encoder.artifacts import PassageTable
 from gnn_encoder.inference.replicas import read_batches
 from gnn_encoder.inference.tokens import SHARD, Tokens, tokens_at
+from gnn_encoder.models.address import AddressEncoder
 from gnn_encoder.models.dual_encoder import TextEncoder, device
 from gnn_encoder.tracking.progress import Progress
 
 Module = TypeVar("Module", bound=nn.Module)
+PASSAGES = 1024
+"""Passages in memory at a time that are sent to a service (`models.address`)."""
 FEW_TOKENS = 32
 """A packed batch that is not `filled` has a multiple of this number of tokens, so that products have few shapes."""
 _counting, _blocks, _allowed = Lock(), 0, True
@@ -162,6 +165,8 @@ def encode_tokens(encoder: TextEncoder, tokens: Tokens, out: np.ndarray, **optio
 
 def encode_question(encoder: TextEncoder, text: str) -> np.ndarray:
     """The fp32 vector [1, d] of one query, encoded alone, in fp32 and without padding."""
+    if isinstance(encoder, AddressEncoder):
+        return encoder.encode([text])
     tokens = Tokens.of(encoder.tokenizer, [text], encoder.max_length)
     with inference_copy(encoder, "fp32") as model:
         ids, mask = (torch.from_numpy(array).to(device()) for array in tokens.padded(np.zeros(1, np.int64), 0))
@@ -174,6 +179,9 @@ def encode_texts(encoder: TextEncoder, texts: Sequence[str], **options: Unpack[R
     out = np.empty((len(texts), encoder.width), dtype=np.float32)
     for start in range(0, len(texts), SHARD):
         part = slice(start, start + SHARD)
+        if isinstance(encoder, AddressEncoder):
+            out[part] = encoder.encode(texts[part])
+            continue
         encode_tokens(encoder, Tokens.of(encoder.tokenizer, texts[part], encoder.max_length), out[part], **options)
     return out
 
@@ -193,6 +201,13 @@ def encode_passages(
     """
     rows = np.arange(len(passages)) if rows is None else rows
     encoding = options.get("progress")
+    if isinstance(encoder, AddressEncoder):
+        for start in range(0, len(rows), PASSAGES):
+            some = rows[start : start + PASSAGES]
+            out[some - first] = encoder.encode(passages.take(some).full_texts())
+            if encoding:
+                encoding.advance(len(some))
+        return
     tokenizing = partial(Progress, encoding.step) if encoding else None
     tokens, places = tokens_at(encoder.tokenizer, passages, rows, encoder.max_length, progress=tokenizing)
     for start in range(0, len(rows), SHARD):

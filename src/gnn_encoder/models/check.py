@@ -14,6 +14,7 @@ from gnn_encoder.models.backbone import (
     check_pairs,
     check_text_tokens,
     check_token_vectors,
+    is_address,
     load_encoder,
     load_tokenizer,
     outline,
@@ -101,6 +102,8 @@ def _check(models: _Models, step: str, values: StepSettings) -> None:
     if isinstance(values, Backbone):
         _check_text(models, values.backbone, values.pooling)
         models.check_lengths(values.backbone, step, values, LENGTHS)
+    elif isinstance(values, Encode) and (not values.encoder or is_address(values.encoder)):
+        return  # nothing is loaded here
     elif isinstance(values, Encode):
         _check_text(models, values.encoder, values.pooling)
         models.check_lengths(values.encoder, step, values, LENGTHS)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from gnn_encoder.models.backbone import (
+    ADDRESS,
     check_text_tokens,
     load_encoder,
     load_tokenizer,
@@ -75,7 +76,11 @@ class TextEncoder(nn.Module):
 
     @classmethod
     def load(cls, folder: Path) -> "TextEncoder":
-        """Read what `save` wrote."""
+        """Read what `save` wrote, also an `AddressEncoder`'s."""
+        if (folder / ADDRESS).is_file():
+            from gnn_encoder.models.address import AddressEncoder
+
+            return AddressEncoder.load(folder)
         layout = json.loads((folder / LAYOUT).read_text("utf-8"))
         return cls(load_encoder(str(folder)), load_tokenizer(str(folder)), **layout)
 

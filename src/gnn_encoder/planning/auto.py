@@ -12,18 +12,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
 import yaml
 
+from gnn_encoder.artifacts import Dataset
 from gnn_encoder.artifacts.folder import digest_of
 from gnn_encoder.data import source_digest, temporary_dataset
 from gnn_encoder.errors import UserError
-from gnn_encoder.models.backbone import outline, readable_tokens
+from gnn_encoder.models.address import LONGEST, AddressEncoder
+from gnn_encoder.models.backbone import is_address, outline, readable_tokens
 from gnn_encoder.models.check import check_models
 from gnn_encoder.pipelines.ladder import ladder
 from gnn_encoder.planning import AUTO
 from gnn_encoder.planning.facts import DataFacts, data_facts
 from gnn_encoder.planning.plan import LENGTHS, DoesNotFit, plan_run
-from gnn_encoder.planning.rates import Rates, measure_rates
+from gnn_encoder.planning.rates import Rates, machine, measure_rates
 from gnn_encoder.settings.presets import parse_settings
 from gnn_encoder.settings.rungs import AS_IT_IS, LABELS, RUNGS, TRAINING, WORDS, height
 from gnn_encoder.settings.shared import MINILM
@@ -43,6 +46,10 @@ PER_QUERY = {WORDS: 0.006, AS_IT_IS: 0.006, LABELS: 0.03}
 """Seconds of each dev and test query: rankings and measures."""
 PER_LABEL = 0.01
 """Seconds of each label: the choice among the uses of labels, and the examples of the fusions."""
+CHARACTERS_OF_TOKEN = 4
+"""Characters of a token, about, in English and other languages with spaces."""
+SERVED = 20_000.0
+"""Tokens a second of an encoder at an address in a forecast; a longer wait is cut by the budget, and kept."""
 GUARD = 0.9
 """Share of a budget that a rung's end may have in a forecast by which passages are cut shorter."""
 
@@ -79,6 +86,9 @@ def planned_climb(
     backbone = settings.train_dual_encoder.backbone
     encoder = [] if any(o.startswith("encode.encoder=") for o in data_overrides) else [f"encode.encoder={backbone}"]
     settings = parse_settings(base, [*encoder, *data_overrides], source=AUTO)
+    elsewhere = bool(settings.encode.vectors) or is_address(settings.encode.encoder)
+    if elsewhere and until == TRAINING:  # there are no weights
+        until = LABELS
     check_models(ladder(settings, until).nodes)
     facts_of_key = {"data": source_digest(settings.ingest), "budget": str(budget), "settings": sorted(overrides)}
     path = root / AUTO / f"{digest_of({**facts_of_key, 'until': until})[:12]}.yaml"
@@ -86,12 +96,16 @@ def planned_climb(
         kept = _kept(path)
         show("plan", f"of an earlier start, up to {kept.until}: {path}")
         return kept
+    asks = is_address(settings.encode.encoder) and until != WORDS
+    service = AddressEncoder.at(settings.encode.encoder) if asks else None
     with temporary_dataset(settings.ingest) as (data, _):
         facts = data_facts(data, backbone, settings.ingest.seed)
+        sent = _characters(data) if service else 0
         reachable = RUNGS[: RUNGS.index(until if facts.queries["train"] else min(until, AS_IT_IS, key=height)) + 1]
         trains = TRAINING in reachable and SHORTEST_TRAINING <= budget < math.inf
-        rates = measure_rates(data, backbone, settings.ingest.seed, trains)
-    fixed = any(override.startswith("encode.passage_length=") for override in data_overrides)
+        served = Rates(machine(), math.inf if settings.encode.vectors else SERVED, 0.0)
+        rates = served if elsewhere else measure_rates(data, backbone, settings.ingest.seed, trains)
+    fixed = elsewhere or any(override.startswith("encode.passage_length=") for override in data_overrides)
     length = settings.encode.passage_length
     length = length if fixed else _longest(facts, rates, reachable, budget, length)
     ends = {rung: end for rung, end in _ends(facts, rates, length).items() if rung in reachable}
@@ -101,15 +115,26 @@ def planned_climb(
         "data": f"{facts.passages:,} passages; labelled queries: "
         + ", ".join(f"{count:,} {split}" for split, count in facts.queries.items()),
     }
+    if elsewhere:
+        lines["machine"] = rates.machine
+    if service and not settings.encode.vectors:
+        lines["encoder"] = f"{service.model} at {service.address}, {service.width} numbers a vector"
+        lines["to pay"] = (
+            f"about {sent / CHARACTERS_OF_TOKEN:,.0f} tokens, of {sent:,.0f} characters; each text is sent once"
+        )
     if len(reachable) <= height(until):
         lines[LABELS] = "the data have no labelled training query"
     missing = {rung: 1.1 * end for rung, end in ends.items() if end > budget}
     rungs = [rung for rung in ends if rung == WORDS or rung not in missing]
     # A training has lengths of its own.
-    most = readable_tokens(outline(settings.encode.encoder), max(length, settings.encode.query_length))
-    lengths = {"passage_length": min(length, most), "query_length": min(settings.encode.query_length, most)}
     tree: dict[str, dict[str, Any]] = {"shared": {"backbone": backbone, "generator": backbone}, **LADDER}
-    tree["encode"] = {"encoder": settings.encode.encoder, **lengths}
+    tree["encode"] = {"encoder": f"{service.address}#{service.model}" if service else settings.encode.encoder}
+    if settings.encode.vectors:
+        tree["encode"]["vectors"] = settings.encode.vectors
+    if settings.encode.encoder and not service:
+        most = readable_tokens(outline(settings.encode.encoder), max(length, settings.encode.query_length))
+        lengths = {"passage_length": length, "query_length": settings.encode.query_length}
+        tree["encode"] |= {name: min(tokens, most) for name, tokens in lengths.items()}
     calls = {} if rungs == [WORDS] else {"encode": _encoding(facts, rates, length)}
     if TRAINING in reachable and LABELS in rungs:
         try:
@@ -133,6 +158,12 @@ def planned_climb(
     option = rungs[-1].replace(" ", "-")
     show("plan", f"{path}; change a setting with --set, or edit it and give --preset {path} --until {option}")
     return PlannedClimb(path, rungs[-1], calls, above)
+
+
+def _characters(data: Dataset) -> int:
+    """Returns how many characters a service is sent: all passages, and all queries with a label."""
+    passages = sum(sum(min(len(text), LONGEST) for text in batch.full_texts()) for batch in data.passages.stream())
+    return passages + (pc.sum(pc.utf8_length(data.queries.column("text"))).as_py() or 0)
 
 
 def _encoding(facts: DataFacts, rates: Rates, length: int) -> float:

@@ -1,6 +1,7 @@
 """Searches a bundle for a query: by vectors, or by vectors and words (BM25) together."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
 from threading import RLock
@@ -15,6 +16,7 @@ from gnn_encoder.artifacts.tables import CONVEX
 from gnn_encoder.artifacts.texts import is_blank
 from gnn_encoder.errors import UserError, printable
 from gnn_encoder.inference.numpy_bert import Bert
+from gnn_encoder.models.backbone import ADDRESS
 from gnn_encoder.retrieval.fusion import UNTUNED, fuse
 from gnn_encoder.retrieval.identical import search_without
 from gnn_encoder.retrieval.passage_index import PassageIndex
@@ -64,6 +66,7 @@ class Searcher:
         self.reading = RLock()
         """Held while texts are encoded: tokenizers keep the last call's padding as their state."""
         self._bert = Bert.read(bundle.query_encoder_path) if bundle.has_vectors else None
+        self._at_an_address = (bundle.query_encoder_path / ADDRESS).is_file()
         self.index = PassageIndex.read(bundle)
         if bundle.has_vectors and bundle.stored_vectors.shape[1] != (self._bert or self.encoder).width:
             made_by = bundle.manifest.step or "encode_corpus"
@@ -120,12 +123,17 @@ class Searcher:
 
     def encode(self, question: str) -> np.ndarray:
         """E_Q of a query, fp32 [1, d]. Several threads may call it."""
-        with self.reading:
+        with self.reading if self.reads_here else nullcontext():
             if self._bert:
                 return self._bert(question)
             from gnn_encoder.inference.encoding import encode_question
 
             return encode_question(self.encoder, question)
+
+    @property
+    def reads_here(self) -> bool:
+        """Whether this process encodes, one text after the other; a service is asked by several threads."""
+        return not self._at_an_address
 
     @staticmethod
     def check(question: str, k: int) -> None:

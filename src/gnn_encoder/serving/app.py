@@ -23,7 +23,7 @@ from prometheus_client import generate_latest
 from starlette.exceptions import HTTPException
 
 from gnn_encoder import __version__
-from gnn_encoder.errors import Damaged, UserError, one_line
+from gnn_encoder.errors import Damaged, Unreachable, UserError, one_line
 from gnn_encoder.serving.answers import Answer, answers_of, ranked_by, without_paths
 from gnn_encoder.serving.batching import Ask, Batcher, Busy
 from gnn_encoder.serving.feedback import Feedback
@@ -112,6 +112,9 @@ def create_app(
             if isinstance(answer.hits, Damaged):
                 _log(f"version {answer.served.version}: {one_line(answer.hits)}")
                 raise Refused(503, "a file of the bundle, or of its run, is damaged: the server's log says which")
+            if isinstance(answer.hits, Unreachable):
+                _log(one_line(answer.hits))
+                raise Refused(503, "the service that encodes questions gives no vectors: the server's log says why")
             if isinstance(answer.hits, UserError):
                 raise Refused(422, without_paths(answer.hits, answer.served))
             results.append({"question": question, "hits": answer.hits})

@@ -86,7 +86,7 @@ class Followed:
         bundle = retriever.bundle
         ways: list[dict[str, bool]] = [{}]
         ways += [{"fuse": False}] if bundle.has_vectors else []
-        ways += [{"fuse": True}] if bundle.has_vectors and bundle.bm25_path else []
+        ways += [{"fuse": True}] if bundle.has_vectors and bundle.bm25_path and not bundle.fusion_path else []
         ways += [{"rerank": True}] if bundle.reranker_path else []
         for way in ways:  # each part of the bundle is read before it is served
             hits = retriever.search(PROBE, 10, **way)

@@ -78,7 +78,12 @@ class Encode(Inference):
     """Encodes the corpus and the queries with a published encoder as it is."""
 
     encoder: str = MINILM
-    """A Hugging Face name, a local folder, or `minilm`."""
+    """A Hugging Face name, a local folder, or `minilm`; or the address of an embeddings service in OpenAI's form,
+    `http://…/v1#MODEL`, to which all texts are sent (`models.address`: the key, and how long texts may be). Empty, with
+    `vectors`: no other text can be encoded."""
+    vectors: str = ""
+    """A folder with the vectors of the corpus and the queries, made elsewhere (`data.given_vectors`). The encoder then
+    encodes later questions only."""
     pooling: Literal["auto", "cls", "mean"] = "auto"
     """As `train_dpr.pooling`."""
     normalize: AutoYesNo = "auto"

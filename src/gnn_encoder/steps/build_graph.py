@@ -16,6 +16,7 @@ import numpy as np
 
 from gnn_encoder.artifacts import Contents, Dataset, Draft, Graph, KnownPositives, PairScores, read_manifest
 from gnn_encoder.artifacts.arrays import EVALUATED, QUERIES, STORED, check_range, create_rows, create_vectors
+from gnn_encoder.artifacts.digests import text_digests
 from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.evaluation.collected import evaluated_queries
 from gnn_encoder.inference.encoding import encode_passages, encode_texts, inference_dtype
@@ -28,7 +29,7 @@ from gnn_encoder.query_graph.edge_features import EdgeFeatureWriter
 from gnn_encoder.retrieval import exact
 from gnn_encoder.retrieval.identical import search_without
 from gnn_encoder.settings.graph import BuildGraph
-from gnn_encoder.update.changes import carry_over, passage_digests, text_digests
+from gnn_encoder.update.changes import carry_over, passage_digests
 from gnn_encoder.update.former import FormerGraph
 
 COPIED = 65_536

@@ -3,15 +3,23 @@
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
 from gnn_encoder.artifacts import Contents, Dataset, Draft, read_vectors
 from gnn_encoder.artifacts.arrays import EVALUATED, QUERIES, STORED, check_range, create_rows, create_vectors, read_rows
+from gnn_encoder.artifacts.digests import find, text_digests
+from gnn_encoder.artifacts.folder import digest_of
+from gnn_encoder.data.given_vectors import GIVEN, GivenVectors
 from gnn_encoder.engines.step import Context, Metrics, step
+from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.collected import evaluated_queries
 from gnn_encoder.inference.encoding import encode_passages, encode_texts, inference_dtype
+from gnn_encoder.models.address import AddressEncoder
+from gnn_encoder.models.backbone import is_address
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.settings.foundation import Encode
-from gnn_encoder.update.changes import carry_over, find, passage_digests, text_digests
+from gnn_encoder.update.changes import carry_over, passage_digests
+from gnn_encoder.update.paid import Paid
 
 TEXTS = "texts"
 """The digests of the passages' texts, in the vectors' contents."""
@@ -24,16 +32,17 @@ def encode(context: Context, settings: Encode, dataset: Path, dual_encoder: Draf
     Vectors of texts that the earlier run in `previous` has encoded in the same way are copied.
     """
     data = Dataset(dataset)
-    encoders = DualEncoder.from_backbone(
-        settings.encoder, pooling=settings.pooling, normalize=settings.normalize, share_encoders=True,
-        query_length=settings.query_length, passage_length=settings.passage_length,
-    )  # fmt: skip
-    encoders.save(dual_encoder.path)
+    if settings.vectors:
+        return _given(context, settings, data, dual_encoder, passage_vectors)
+    encoders = _encoders(context, settings)
     # What a vector depends on besides its text. If it differs, no vector is reused.
-    read_as = settings.model_dump(mode="json", exclude={"previous", "tokens_per_batch", "precision"})
+    read_as = settings.model_dump(mode="json", exclude={"previous", "tokens_per_batch", "precision", "vectors"})
     models = {name: str(value) for name, value in read_as.items()}
     models |= {"encoder": context.sources.get("encoder", settings.encoder)}
     models["dtype"] = str(inference_dtype(settings.precision))
+    if isinstance(service := encoders.query_encoder, AddressEncoder):
+        models = {name: models[name] for name in ("normalize", "vector_type")}
+        models["encoder"] = f"{service.address}#{service.model}"
     former = Path(settings.previous) if settings.previous else None
     known = Contents.read(former) if former else Contents({}, {})
     if known.models != models:
@@ -59,9 +68,58 @@ def encode(context: Context, settings: Encode, dataset: Path, dual_encoder: Draf
         if len(new):
             stored[new] = encode_texts(encoders.query_encoder, [texts[row] for row in new], **settings.speed)
     Contents.write(passage_vectors, models, **digests)
+    _save(encoders, dual_encoder, data, passage_vectors)
     reused = f", {passages - encoded:,} of the run before" if encoded < passages else ""
     return {
         "encoded": encoded,
         "passages_per_second": progress.rate,
         "headline": f"{encoded:,} passages at {progress.rate:,.0f}/s{reused}",
     }
+
+
+def _encoders(context: Context, settings: Encode) -> DualEncoder:
+    """Returns the encoder of the settings; what one at an address gives is kept beside the checkpoints."""
+    if is_address(settings.encoder):
+        service = AddressEncoder.at(settings.encoder, settings.normalize)
+        asked = digest_of({"address": service.address, "model": service.model, "unit": service.normalize})
+        if folder := context.folder_of_all_calls(f"paid-{asked[:20]}"):
+            service.paid = Paid(folder, service.width)
+        return DualEncoder(service, service)
+    if not settings.encoder:
+        nobody = AddressEncoder("", settings.vectors, 0, normalize=False)
+        return DualEncoder(nobody, nobody)
+    return DualEncoder.from_backbone(
+        settings.encoder, pooling=settings.pooling, normalize=settings.normalize, share_encoders=True,
+        query_length=settings.query_length, passage_length=settings.passage_length,
+    )  # fmt: skip
+
+
+def _given(context: Context, settings: Encode, data: Dataset, dual_encoder: Draft, passage_vectors: Draft) -> Metrics:
+    """Writes the vectors of a folder, and the encoder of other texts, whose vectors must be as wide."""
+    folder = Path(settings.vectors)
+    corpus, queries = (GivenVectors.of(folder, name) for name in GIVEN)
+    encoder = _encoders(context, settings).query_encoder
+    encoder.width = encoder.width or corpus.width
+    if len(widths := {corpus.width, queries.width, encoder.width}) > 1:
+        wide = ", ".join(map(str, sorted(widths)))
+        raise UserError(f"{folder}: the vectors of corpus, queries and encoder are {wide} wide: they must be alike")
+    vectors = create_vectors(passage_vectors, len(data.passages), corpus.width, STORED[settings.vector_type])
+    corpus.fill(data.passages.ids(), vectors)
+    vectors.flush()
+    check_range(vectors)
+    for name, rows in ((QUERIES, data.query_rows("train")), (EVALUATED, evaluated_queries(data))):
+        stored = create_rows(passage_vectors, name, (len(rows), queries.width))
+        # Questions that were added with a label after the vectors were made.
+        new = queries.fill(data.queries.column("query_id").take(pa.array(rows)), stored, every=False)
+        if len(new):
+            stored[new] = encode_texts(encoder, data.query_texts(rows[new]), **settings.speed)
+    _save(DualEncoder(encoder, encoder), dual_encoder, data, passage_vectors)
+    return {"encoded": 0, "headline": f"{len(vectors):,} passages of {folder.name}"}
+
+
+def _save(encoders: DualEncoder, dual_encoder: Draft, data: Dataset, passage_vectors: Draft) -> None:
+    """Writes the encoder; one without weights has the vectors of dev and test queries, which later steps encode."""
+    if isinstance(encoders.query_encoder, AddressEncoder):
+        texts = data.query_texts(evaluated_queries(data))
+        encoders.query_encoder.store(text_digests(texts), read_rows(passage_vectors.path, EVALUATED))
+    encoders.save(dual_encoder.path)

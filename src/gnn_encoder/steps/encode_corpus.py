@@ -14,6 +14,7 @@ from gnn_encoder.artifacts import Bundle, Contents, Dataset, Draft, Encoding, Gr
 from gnn_encoder.artifacts.added_labels import AddedLabels
 from gnn_encoder.artifacts.arrays import check_range, create_vectors, read_vectors
 from gnn_encoder.artifacts.bundle import ADDED, INDEX, QUERY_ENCODER
+from gnn_encoder.artifacts.digests import find
 from gnn_encoder.artifacts.finished_run import graph_bundle
 from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.models.dual_encoder import DualEncoder, device
@@ -22,7 +23,7 @@ from gnn_encoder.query_graph.neighborhoods import queries_reaching
 from gnn_encoder.query_graph.propagation import Propagation
 from gnn_encoder.retrieval.index_file import build_index, load_index, recall
 from gnn_encoder.settings.outcome import EncodeCorpus
-from gnn_encoder.update.changes import carry_over, find, neighbourhood_digests
+from gnn_encoder.update.changes import carry_over, neighbourhood_digests
 
 RECALL_QUERIES = 256
 """Number of training queries on which an approximate index is compared with exact search."""

@@ -10,13 +10,14 @@ import numpy as np
 
 from gnn_encoder.artifacts import Contents, Dataset, Draft, Encoding, Graph, read_manifest, read_vectors
 from gnn_encoder.artifacts.arrays import check_range, create_rows
+from gnn_encoder.artifacts.digests import find
 from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.evaluation.task_figures import encoding_figures
 from gnn_encoder.inference.encoding import encode_passages, encode_texts, inference_dtype
 from gnn_encoder.models.dual_encoder import device
 from gnn_encoder.models.gnn import GnnEncoder
 from gnn_encoder.settings.outcome import EncodeNodes
-from gnn_encoder.update.changes import carry_over, find
+from gnn_encoder.update.changes import carry_over
 
 
 @step(encoding="encoding")

@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 
 from gnn_encoder.artifacts import Contents, Dataset, Draft, create_vectors, read_manifest
+from gnn_encoder.artifacts.digests import text_digests
 from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.inference.encoding import encode_texts, inference_dtype
 from gnn_encoder.inference.tokens import SHARD
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.settings.graph import EncodeQueries
-from gnn_encoder.update.changes import text_digests
 
 
 @step(query_vectors="vectors")

@@ -12,7 +12,7 @@ from gnn_encoder.artifacts import Bundle, Dataset, Draft, Evaluation, Graph, Rec
 from gnn_encoder.artifacts.history import Record, read_history
 from gnn_encoder.artifacts.report import Decision
 from gnn_encoder.engines.step import Metrics, step
-from gnn_encoder.errors import Missing, UserError
+from gnn_encoder.errors import Missing, Unreachable, UserError
 from gnn_encoder.flow.arguments import ORIGIN
 from gnn_encoder.promotion.gate import KEEP, ChampionComparison, Verdict, against_baseline, decide
 from gnn_encoder.promotion.model_card import Described
@@ -172,10 +172,16 @@ class _Challenger:
         evaluate = Evaluate.model_validate(self.evaluation.manifest.settings)
         floors = (floor_parts(name)[1] for name in self.settings.floors)
         measures = dict.fromkeys((*evaluate.measures, self.settings.measure, *floors))
-        return compare_with_champion(
-            self.data, split, Searcher(self.bundle), former, champion.number, tuple(measures), evaluate,
-            lambda name, total: self.context.progress(f"{name}: encoding", total, "queries"),
-        )  # fmt: skip
+        try:
+            return compare_with_champion(
+                self.data, split, Searcher(self.bundle), former, champion.number, tuple(measures), evaluate,
+                lambda name, total: self.context.progress(f"{name}: encoding", total, "queries"),
+            )  # fmt: skip
+        except Unreachable as error:
+            return (
+                f"no comparison with the champion, version {champion.number}, because a vector is missing ({error}): "
+                "start the service, or choose another champion with gnn-encoder models promote VERSION"
+            )
 
     def stored_bundle(self) -> str:
         """Returns the address of the bundle for later runs; with `bundle_store`, first sends the bundle there."""

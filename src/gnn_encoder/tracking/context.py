@@ -4,10 +4,12 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from gnn_encoder.artifacts.folder import digest_of
 from gnn_encoder.artifacts.history import Curves, History
 from gnn_encoder.storage.checkpoint_store import Checkpoints
+from gnn_encoder.storage.s3 import is_remote
 from gnn_encoder.tracking.mlflow_runs import StepLog
 from gnn_encoder.tracking.progress import Progress, emit
 
@@ -63,6 +65,11 @@ class Context:
         """A folder or address beside the checkpoints of this call, for what its processes hand over."""
         root, call = self._root_and_call
         return f"{root.rstrip('/')}/{call}-{name}"
+
+    def folder_of_all_calls(self, name: str) -> Path | None:
+        """A folder beside the checkpoints that stays after the call; None if checkpoints are in an object store."""
+        root, _ = self._root_and_call
+        return None if is_remote(root) else Path(root) / name
 
     @property
     def _root_and_call(self) -> tuple[str, str]:

@@ -10,9 +10,9 @@ import numpy as np
 
 from gnn_encoder.artifacts import Contents, Graph, read_vectors
 from gnn_encoder.artifacts.arrays import EVALUATED, QUERIES, read_rows
+from gnn_encoder.artifacts.digests import find
 from gnn_encoder.query_graph.edge_features import EdgeFeatures
 from gnn_encoder.retrieval import exact
-from gnn_encoder.update.changes import find
 
 CHUNK = 512
 """Queries with passage vectors in memory at a time."""

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from gnn_encoder.errors import UserError
+from gnn_encoder.models.address import AddressEncoder
 from gnn_encoder.models.dual_encoder import LAYOUT
 from gnn_encoder.serving.exports.job import Job, export_to_folder, missing
 from gnn_encoder.serving.exports.replay import CLOSE
@@ -19,6 +20,8 @@ def export(job: Job) -> str:
 
 def _write(job: Job, folder: Path) -> None:
     encoder = job.encoder
+    if isinstance(encoder, AddressEncoder):
+        raise UserError(f"the encoder is at {encoder.address or 'no address'} and has no weights to export")
     for source in sorted(job.bundle.query_encoder_path.iterdir()):
         if source.name != LAYOUT:
             shutil.copyfile(source, folder / source.name)

@@ -1,0 +1,213 @@
+"""An encoder at an address: an embeddings service in OpenAI's form. Nothing is known of its model but the vectors.
+
+`ADDRESS#MODEL`, such as `https://api.openai.com/v1#text-embedding-3-small`; without `#MODEL` the service's only model
+is asked. The official client sends the requests and repeats those that fail for a while. A text that is too long for
+the service is cut by halves until it fits.
+
+The key is in the environment variable OPENAI_API_KEY and nowhere else. It is sent to OpenAI, to the address in
+OPENAI_BASE_URL, and to an address that the command at hand names, if that is https or this machine; so an address in
+somebody else's bundle does not get it.
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+from torch import nn
+
+from gnn_encoder.artifacts.digests import WORDS, Finder, text_digests
+from gnn_encoder.errors import Unreachable, UserError, one_line, without_password
+from gnn_encoder.models.backbone import ADDRESS
+from gnn_encoder.models.dual_encoder import TextEncoder
+
+KEY, BASE = "OPENAI_API_KEY", "OPENAI_BASE_URL"
+TEXTS, CHARACTERS = 32, 100_000
+"""Most texts, and about the most characters, of a request."""
+LONGEST, SHORTEST = 24_000, 200
+"""Characters of a text that are sent at most, and to which a text that is refused is cut at least."""
+TOO_LONG = (400, 413, 422)
+"""What services answer if a text, or all texts of a request, are too long."""
+THREADS = 4
+"""Requests that are under way at a time."""
+WAITS = {"max_retries": 6, "timeout": 120.0}
+"""How often the client repeats a request that failed for a while, and how long it waits for an answer."""
+QUESTION_WAITS = {"max_retries": 1, "timeout": 15.0}
+"""The same where somebody waits for the answer."""
+STORED = "stored_texts.npy", "stored_vectors.npy"
+"""Digests uint64 [n, 2] of texts, and their vectors fp32 [n, d]."""
+Keep = Callable[[np.ndarray, np.ndarray], None]
+
+
+class AddressEncoder(TextEncoder):
+    """Queries and passages are sent alike; there are no weights here, so nothing can be trained or exported.
+
+    With an empty `address` no text can be encoded: vectors were given, and `model` says where.
+
+    stored   finds the row of a digest in `vectors` [n, d], the vectors of texts that nobody is asked for again
+    paid     the same for the texts of an interrupted attempt (`update.paid.Paid`), with each answer added
+    """
+
+    def __init__(self, address: str, model: str, width: int, normalize: bool) -> None:
+        nn.Module.__init__(self)
+        self.address, self.model, self.width, self.normalize = address, model, width, normalize
+        self.backbone = self.tokenizer = None
+        self.store(np.empty((0, 2), WORDS), np.empty((0, width), np.float32))
+        self.paid: Any = None
+        self._named, self._waits = False, QUESTION_WAITS
+
+    @classmethod
+    def at(cls, name: str, normalize: str = "auto") -> "AddressEncoder":
+        """Asks the service for its model, if `name` has none, and for the vector of one word.
+
+        Raises:
+            UserError: the address has a password or a query, or the service does not answer as OpenAI's would
+                (`Unreachable`).
+        """
+        address, _, model = name.partition("#")
+        if without_password(address) != address or "?" in address:
+            raise UserError(f"the address {without_password(address)} has a password or a query: give the key in {KEY}")
+        asking = cls(address, model, 0, normalize == "yes")
+        asking._named = True
+        if not model:
+            models = asking._answer(lambda client: [str(one.id) for one in client.models.list().data])
+            if len(models) != 1:
+                raise UserError(f"{address} has the models {', '.join(models) or 'none'}: give one, as {address}#MODEL")
+            asking.model = models[0]
+        encoder = cls(address, asking.model, asking._request(["word"]).shape[1], asking.normalize)
+        encoder._named, encoder._waits = True, WAITS
+        return encoder
+
+    def store(self, digests: np.ndarray, vectors: np.ndarray) -> None:
+        """Takes the digests uint64 [n, 2] of texts and their vectors [n, d]; `save` writes them."""
+        self._digests, self.vectors, self.stored = digests, vectors, Finder(digests)
+
+    def encode(self, texts: Sequence[str]) -> np.ndarray:
+        """Returns the vectors fp32 [n, d] of texts; raises Unreachable if the service does not give them."""
+        digests, vectors = text_digests(texts), np.empty((len(texts), self.width), np.float32)
+        rows = self.stored(digests)
+        vectors[rows >= 0] = self.vectors[rows[rows >= 0]]
+        new = np.flatnonzero(rows < 0)
+        if self.paid and len(new):
+            found, paid = self.paid.find(digests[new])
+            vectors[new[found]] = paid
+            new = new[~found]
+        if len(new):
+            distinct, first, place = np.unique(digests[new], axis=0, return_index=True, return_inverse=True)
+            vectors[new] = self._ask([texts[row] for row in new[first].tolist()], distinct)[place.ravel()]
+        return vectors
+
+    def save(self, folder: Path) -> None:
+        """Writes the address, the model's name and the stored vectors; the key is not among them."""
+        folder.mkdir(parents=True, exist_ok=True)
+        facts = {"address": self.address, "model": self.model, "width": self.width, "normalize": self.normalize}
+        (folder / ADDRESS).write_text(json.dumps(facts), encoding="utf-8")
+        np.save(folder / STORED[0], self._digests, allow_pickle=False)
+        np.save(folder / STORED[1], self.vectors, allow_pickle=False)
+
+    @classmethod
+    def load(cls, folder: Path) -> "AddressEncoder":
+        """Reads what `save` wrote; nothing is sent."""
+        encoder = cls(**json.loads((folder / ADDRESS).read_text("utf-8")))
+        encoder.store(*(np.load(folder / name, mmap_mode="r") for name in STORED))
+        return encoder
+
+    @cached_property
+    def _client(self) -> Any:
+        # By its name, so that the digest of the steps' code does not depend on the client's version.
+        client = import_module("openai").OpenAI
+        # Services of one's own often need no key, but the client needs some text.
+        key = os.environ.get(KEY) if self._may_have_the_key else ""
+        return client(base_url=self.address, api_key=key or "none", **self._waits)
+
+    @property
+    def _may_have_the_key(self) -> bool:
+        parts, base = urlsplit(self.address), os.environ.get(BASE, "")
+        if base and self.address.rstrip("/") == base.rstrip("/"):
+            return True
+        if parts.scheme == "https":
+            return self._named or parts.hostname == "api.openai.com"
+        return self._named and parts.hostname in ("127.0.0.1", "::1", "localhost")
+
+    def _ask(self, texts: Sequence[str], digests: np.ndarray) -> np.ndarray:
+        vectors, start = np.empty((len(texts), self.width), np.float32), 0
+        threads = ThreadPoolExecutor(THREADS, "embeddings")
+        try:
+            for some in threads.map(self._request, _requests([text[:LONGEST] or " " for text in texts])):
+                stop = start + len(some)
+                vectors[start:stop] = some
+                if self.paid:
+                    self.paid.add(digests[start:stop], some)
+                start = stop
+        finally:
+            threads.shutdown(wait=False, cancel_futures=True)
+        return vectors
+
+    def _request(self, texts: Sequence[str]) -> np.ndarray:
+        """Returns the vectors fp32 [n, d] of one request, or of several smaller ones."""
+        try:
+            answer = self._answer(
+                lambda client: client.embeddings.create(model=self.model, input=list(texts), encoding_format="float")
+            )
+            rows = sorted((one.index, one.embedding) for one in answer.data)
+            vectors = np.array([vector for _, vector in rows], np.float32)
+            if [index for index, _ in rows] != list(range(len(texts))) or vectors.ndim != 2:
+                raise ValueError(f"{len(rows)} vectors for {len(texts)} texts")
+        except _TooLong as error:
+            if len(texts) > 1:
+                half = len(texts) // 2
+                return np.concatenate([self._request(texts[:half]), self._request(texts[half:])])
+            if len(texts[0]) > SHORTEST:
+                return self._request([texts[0][: max(len(texts[0]) // 2, SHORTEST)]])
+            raise Unreachable(str(error)) from None
+        except (AttributeError, TypeError, ValueError) as error:
+            raise self._unreachable(f"its answer is not OpenAI's: {one_line(error)}") from None
+        if self.width not in (0, vectors.shape[1]) or not np.isfinite(vectors).all():
+            wrong = f"a vector of {vectors.shape[1]} numbers, or one that is not finite, instead of {self.width}"
+            raise self._unreachable(wrong)
+        if self.normalize:
+            vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float32).tiny)
+        return vectors
+
+    def _answer(self, request: Callable[[Any], Any]) -> Any:
+        if not self.address:
+            raise Unreachable(f"{self.model} has no vector of this text: name an encoder, as --encoder http://…#MODEL")
+        client = self._client
+        try:
+            return request(client)
+        except import_module("openai").APIStatusError as error:
+            kind = _TooLong if error.status_code in TOO_LONG else Unreachable
+            raise kind(str(self._unreachable(one_line(error)))) from None
+        except (import_module("openai").OpenAIError, AttributeError, TypeError, ValueError) as error:
+            raise self._unreachable(one_line(error)) from None
+
+    def _unreachable(self, why: str) -> Unreachable:
+        """An error without the key, which some services repeat in theirs."""
+        key = os.environ.get(KEY)
+        why = why.replace(key, "…") if key else why
+        if key and not self._may_have_the_key:
+            why += f"; the key was not sent: {BASE}={self.address} allows it"
+        return Unreachable(f"{self.address}#{self.model} gives no vectors: {why}")
+
+
+class _TooLong(Unreachable):
+    """The service refuses a text, or a request."""
+
+
+def _requests(texts: Sequence[str]) -> Iterator[list[str]]:
+    some: list[str] = []
+    size = 0
+    for text in texts:
+        if some and (len(some) == TEXTS or size + len(text) > CHARACTERS):
+            yield some
+            some, size = [], 0
+        some.append(text)
+        size += len(text)
+    if some:
+        yield some

@@ -1,0 +1,55 @@
+"""The vectors that a service has given, in a folder that grows by each answer: a text is paid once.
+
+digests   uint64 [n, 2] of the texts, one after the other. vectors: fp32 [n, d], likewise
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+from gnn_encoder.artifacts.digests import WORDS, Finder
+
+RECENT = 65_536
+"""Texts that are looked up without an order of all texts."""
+WIDE = 2 * WORDS.itemsize
+
+
+class Paid:
+    """What a service with vectors of `width` numbers has given for texts; one process writes at a time."""
+
+    def __init__(self, folder: Path, width: int) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._digests, self._vectors, self._width = folder / "digests", folder / "vectors", width
+        for file in (self._digests, self._vectors):
+            file.touch()
+        # A killed process may have written a part of an answer.
+        self._count = min(self._digests.stat().st_size // WIDE, self._vectors.stat().st_size // (4 * width))
+        for file, wide in ((self._digests, WIDE), (self._vectors, 4 * width)):
+            with file.open("r+b") as opened:
+                opened.truncate(self._count * wide)
+        self._recent = np.empty((0, 2), WORDS)
+        self._order()
+
+    def find(self, digests: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns which digests [n, 2] are there, bool [n], and the vectors fp32 of these."""
+        rows, recent = self._finder(digests), Finder(self._recent)(digests)
+        rows = np.where(rows >= 0, rows, np.where(recent >= 0, recent + self._ordered, -1))
+        found = rows >= 0
+        if not found.any():
+            return found, np.empty((0, self._width), np.float32)
+        vectors = np.memmap(self._vectors, np.float32, "r", shape=(self._count, self._width))
+        return found, np.array(vectors[rows[found]])
+
+    def add(self, digests: np.ndarray, vectors: np.ndarray) -> None:
+        """Keeps an answer; with its digests, which are written last, it counts."""
+        for file, rows in ((self._vectors, np.asarray(vectors, np.float32)), (self._digests, digests)):
+            with file.open("ab") as opened:
+                opened.write(np.ascontiguousarray(rows).tobytes())
+        self._count += len(digests)
+        self._recent = np.concatenate([self._recent, digests])
+        if len(self._recent) > RECENT:
+            self._order()
+
+    def _order(self) -> None:
+        self._finder, self._ordered = Finder(np.fromfile(self._digests, WORDS).reshape(-1, 2)), self._count
+        self._recent = np.empty((0, 2), WORDS)
