@@ -7,6 +7,7 @@ import pytest
 from command_line import call
 from labelled_bundles import write_inputs
 
+from gnn_encoder import Retriever
 from gnn_encoder.artifacts import Bundle, Dataset, Run, read_manifest
 from gnn_encoder.artifacts.tables import System
 from gnn_encoder.explanation.fusion import explain_by_fusion
@@ -66,6 +67,22 @@ def test_a_bundle_answers_as_its_run_ranked(
         deep = sorted(searcher.run(question, 40).passage.tolist())
         assert len(deep) < 40 if kind == "field" else deep == list(range(40)), "words alone find no other passage"
     assert all(np.diff(run.score)[np.diff(run.query) == 0] <= 0)
+
+
+def test_words_alone_need_no_vector(bundles: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("a question was encoded")
+
+    monkeypatch.setattr(Searcher, "encode", refuse)
+    monkeypatch.setattr(Retriever, "encode_queries", refuse)
+    for kind, reads in (("field", False), ("trees", True)):
+        searcher, retriever = Searcher(Bundle.read(bundles[kind])), Retriever(Bundle.read(bundles[kind]))
+        for search in (searcher.search, retriever.search):
+            if reads:
+                with pytest.raises(AssertionError, match="was encoded"):
+                    search("the old river", 3)
+            else:
+                assert len(search("the old river", 3)) == 3
 
 
 def test_the_field_and_the_adapter_rank_by_their_score_alone(inputs: dict[str, Path], bundles: dict[str, Path]) -> None:

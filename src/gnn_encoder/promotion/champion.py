@@ -119,7 +119,7 @@ def bundle_figures(
     left_out = np.where(same >= 0, in_bundle[same], -1)
     questions = data.query_texts(queries)
     vectors = NO_VECTORS
-    if searcher.bundle.has_vectors:
+    if searcher.bundle.has_vectors and searcher.index.reads_vectors:
         vectors = encode_texts(searcher.encoder, questions, progress=progress, **settings.speed)
     depth = min(max(settings.depth, *map(cutoff, measures)), max(len(rows), 1))
     hits = served_run(searcher.bundle, searcher.index, queries, questions, vectors, depth, left_out)

@@ -18,7 +18,7 @@ from gnn_encoder.inference.encoding import encode_question
 from gnn_encoder.models.dual_encoder import DualEncoder, TextEncoder, device
 from gnn_encoder.retrieval.fusion import fuse
 from gnn_encoder.retrieval.passage_index import PassageIndex
-from gnn_encoder.retrieval.search import DEPTH, Searcher
+from gnn_encoder.retrieval.search import DEPTH, NO_VECTORS, Searcher
 from gnn_encoder.settings.systems import DUAL_ENCODER, GNN_ENCODER
 
 QUERIES = 200
@@ -106,8 +106,9 @@ def query_path(encoder: TextEncoder, index: PassageIndex) -> QueryPath:
 def served_path(searcher: Searcher) -> QueryPath:
     """A bundle as `gnn-encoder search` ranks by default, but with torch in fp32, and searched for `HITS` hits."""
     bundle, weight = searcher.bundle, searcher.bundle.serving.weight
-    encode = partial(encode_question, searcher.encoder) if weight != 0 else None
-    if encode and (learned := searcher.index.learned if weight is None else None):
+    reads_vectors = weight != 0 and searcher.index.reads_vectors
+    encode = partial(encode_question, searcher.encoder) if reads_vectors else lambda question: NO_VECTORS
+    if weight is None and (learned := searcher.index.learned):
         row = np.zeros(1, np.int32)
         return QueryPath(
             lambda question: (question, encode(question)), lambda asked: learned.run(row, [asked[0]], asked[1], HITS)
@@ -119,16 +120,16 @@ def served_path(searcher: Searcher) -> QueryPath:
     assert bundle.bm25_path, f"{bundle.path} is served with BM25 and has no index of it"
     bm25, query_row = Bm25.load(bundle.bm25_path), np.zeros(1, np.int32)
 
-    def search(asking: tuple[str, np.ndarray | None]) -> Any:
+    def search(asking: tuple[str, np.ndarray]) -> Any:
         question, vector = asking
         scores, rows = bm25.search([question], DEPTH)
-        if vector is None:
+        if not weight:
             return rows
         lexical = Run.from_hits(query_row, rows, scores)
         scores, rows = searcher.index.search(vector, DEPTH)
         return fuse(lexical, Run.from_hits(query_row, rows, scores), weight, HITS)
 
-    return QueryPath(lambda question: (question, encode(question) if encode else None), search)
+    return QueryPath(lambda question: (question, encode(question)), search)
 
 
 def _passage_ms(metrics: Mapping[str, Any], count: str, rate: str) -> float | None:

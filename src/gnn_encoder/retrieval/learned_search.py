@@ -61,6 +61,11 @@ class LearnedSearch:
         )
         return cls(parts, read_fusion(folder, FEATURES))
 
+    @property
+    def reads_vectors(self) -> bool:
+        """Whether a query's vector counts: BM25 with labels reads its words alone."""
+        return not (isinstance(self.fusion, Alone) and self.fusion.feature == "labelled")
+
     def run(
         self,
         queries: np.ndarray,

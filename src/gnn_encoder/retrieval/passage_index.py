@@ -53,6 +53,11 @@ class PassageIndex:
         labels = bundle.labels if use and use.method == "softmax" and use.weight else None
         return cls(index, bundle.vectors, memory=Memory(labels, use) if labels and use else None)
 
+    @property
+    def reads_vectors(self) -> bool:
+        """Whether the bundle's ranking depends on a query's vector."""
+        return not self.learned or self.learned.reads_vectors
+
     def search(self, queries: np.ndarray, k: int) -> Hits:
         """The best passages of `queries` [n, d], in the form of `exact.search`."""
         if self.of is not None:

@@ -92,7 +92,8 @@ class Searcher:
     def run(self, question: str, k: int) -> Run:
         """As `search`, as a run of query 0."""
         self.check(question, k)
-        return ranking(self.index, None, ASKED, [question], self.encode(question), k, None)
+        vectors = self.encode(question) if self.index.reads_vectors else NO_VECTORS
+        return ranking(self.index, None, ASKED, [question], vectors, k, None)
 
     def hits(self, scores: np.ndarray, rows: np.ndarray) -> list[Hit]:
         """Hits with texts for scores [h] and passage rows [h], in the given order."""

@@ -126,7 +126,8 @@ class Retriever:
         wanted, _ = served_weight(self.bundle, fuse, weight)
         searched_depth = max(k, depth) if rerank else k
         rows, bm25 = np.arange(len(texts), dtype=np.int32), None if wanted is None else self._bm25
-        vectors = self.encode_queries(texts) if wanted != 0 else NO_VECTORS
+        reads_vectors = wanted != 0 and self._searcher.index.reads_vectors
+        vectors = self.encode_queries(texts) if reads_vectors else NO_VECTORS
         with self._reading if bm25 is not None or self._searcher.index.learned else nullcontext():
             run = ranking(self._searcher.index, bm25, rows, texts, vectors, searched_depth, wanted)
         if rerank:
