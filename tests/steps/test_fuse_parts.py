@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from command_line import call
 from labelled_bundles import write_inputs
+from sentence_transformers import SentenceTransformer
 
 from gnn_encoder import Retriever
 from gnn_encoder.artifacts import Bundle, Dataset, Run, read_manifest
@@ -189,3 +190,21 @@ def test_an_export_says_what_stays(
 ) -> None:
     call(monkeypatch, "export", str(tmp_path / "export"), "--bundle", str(latest / "bundle"), "--format", "parquet")
     assert "without BM25, labelled queries, the query adapter and the fusion" in capsys.readouterr().err
+
+
+def test_a_router_has_the_adapter_in_the_route_of_queries(
+    bundles: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    exported, bundle = tmp_path / "export", Bundle.read(bundles["adapter"])
+    form = ("--format", "sentence-transformers")
+    call(monkeypatch, "export", str(exported), "--bundle", str(bundle.path), *form)
+    assert "without" not in capsys.readouterr().err, "nothing stays"
+    model, question = SentenceTransformer(str(exported), device="cpu"), "the old river"
+    scores = model.encode_query([question]) @ np.asarray(bundle.vectors, np.float32).T
+    hits = Retriever(bundle).search(question, 5)
+    np.testing.assert_allclose(np.sort(scores[0])[::-1][:5], [hit.score for hit in hits], atol=1e-4)
+    adapter = np.load(bundle.path / "fusion" / "adapter.npy")
+    plain = model.encode_document([question])
+    np.testing.assert_allclose(model.encode_query([question]), plain @ adapter, atol=1e-5)
+    assert not np.allclose(plain @ adapter, plain, atol=1e-3), "the control: the adapter turns a query"
+    assert (exported / "router_config.json").is_file() and not list(exported.rglob("*.bin"))

@@ -139,6 +139,7 @@ def export(
     from gnn_encoder.artifacts import Bundle
     from gnn_encoder.serving.exports import FORMATS
     from gnn_encoder.serving.exports import export as write
+    from gnn_encoder.serving.exports.job import adapter_of
     from gnn_encoder.tracking.progress import Progress
 
     opened = Bundle.read(_folder(bundle, root))
@@ -148,7 +149,8 @@ def export(
     typer.echo(f"{address} is {opened.system}'s: {said}; {reader}")
     if opened.label_use and opened.label_use.method == "softmax" and form != "sentence-transformers":
         typer.echo("warning: a query memory lifts passages at search, which vectors alone do not show", err=True)
-    if opened.fusion_path:
+    is_router = form == "sentence-transformers" and adapter_of(opened) is not None
+    if opened.fusion_path and not is_router:
         left = "BM25, labelled queries, the query adapter and the fusion, which stay in the bundle"
         typer.echo(f"warning: the export has the vectors alone, without {left}: its ranking is another", err=True)
 

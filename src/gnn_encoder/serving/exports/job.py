@@ -12,10 +12,13 @@ from typing import Any
 import numpy as np
 
 from gnn_encoder.artifacts import Bundle
+from gnn_encoder.artifacts.parts_folder import ADAPTER
 from gnn_encoder.artifacts.texts import is_blank
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.encoding import encode_texts
 from gnn_encoder.models.dual_encoder import TextEncoder
+from gnn_encoder.retrieval.learned_fusion import Alone, read_fusion
+from gnn_encoder.retrieval.parts import FEATURES
 from gnn_encoder.tracking.progress import NewProgress
 
 QUESTIONS = 200
@@ -51,6 +54,11 @@ class Job:
     def encoder(self) -> TextEncoder:
         """The query encoder."""
         return TextEncoder.load(self.bundle.query_encoder_path)
+
+    @cached_property
+    def adapter(self) -> np.ndarray | None:
+        """As `adapter_of` the bundle."""
+        return adapter_of(self.bundle)
 
     @cached_property
     def questions(self) -> list[str]:
@@ -91,6 +99,14 @@ class Job:
         if self.index is not None and self.index != bool(facts.get("index")):
             has = "an" if facts.get("index") else "no"
             raise UserError(f"{target} has {has} index, and an update keeps that: export to another place to change it")
+
+
+def adapter_of(bundle: Bundle) -> np.ndarray | None:
+    """Returns the matrix W fp32 [d, d] of a bundle that ranks by its query adapter alone; None: it ranks otherwise."""
+    if (folder := bundle.fusion_path) is None:
+        return None
+    fusion = read_fusion(folder, FEATURES)
+    return np.load(folder / ADAPTER) if isinstance(fusion, Alone) and fusion.feature == "adapted" else None
 
 
 def questions_of(bundle: Bundle) -> list[str]:
