@@ -267,6 +267,7 @@ def test_a_run_asks_the_service_and_its_bundle_does_too(
     assert command(monkeypatch, *ladder, "--encoder", service.address) == 0
     shown = capsys.readouterr().out
     assert f"{MODEL} at {service.address}, 32 numbers a vector" in shown and "each text is sent once" in shown
+    assert "none: the encoder's weights are elsewhere" in shown
     sent = service.texts.copy()
     assert {text for text, count in sent.items() if count > 1} <= {"word"}
     bundle = labelled_bundle(root / "latest")

@@ -116,7 +116,7 @@ def planned_climb(
         + ", ".join(f"{count:,} {split}" for split, count in facts.queries.items()),
     }
     if elsewhere:
-        lines["machine"] = rates.machine
+        lines |= {"machine": rates.machine, TRAINING: "none: the encoder's weights are elsewhere"}
     if service and not settings.encode.vectors:
         lines["encoder"] = f"{service.model} at {service.address}, {service.width} numbers a vector"
         lines["to pay"] = (
