@@ -6,6 +6,7 @@ no parameter that is tuned here. A passage absent from a ranking gets 0 for that
 """
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -18,8 +19,8 @@ GRID = tuple(round(0.05 * step, 2) for step in range(21))
 """Candidate weights."""
 UNTUNED = 0.5
 """The weight if there are no dev queries."""
-QUERIES = 512
-"""Queries fused at a time."""
+QUERIES, THREADS = 512, 2
+"""Queries fused at a time, and threads that fuse."""
 
 
 @dataclass(frozen=True)
@@ -93,16 +94,22 @@ def min_max(run: Run) -> np.ndarray:
 def fuse(first: Run, second: Run, weight: float, depth: int) -> tuple[Run, Run]:
     """Returns two runs: the convex combination and reciprocal rank fusion, each cut at `depth`.
 
-    Memory holds the runs and one block of queries.
+    Memory holds the runs and two blocks of queries.
     """
-    convex, reciprocal = [], []
-    starts = np.union1d(first.query, second.query)[::QUERIES].tolist() or [0]
-    for start, stop in pairwise([*starts, np.iinfo(np.int32).max]):
-        parts = [run.between(start, stop - 1) for run in (first, second)]
+
+    def of_block(bounds: tuple[int, int]) -> tuple[Run, Run]:
+        parts = [run.between(bounds[0], bounds[1] - 1) for run in (first, second)]
         pool = Pool.of(*parts)
-        convex.append(pool.ranked((1 - weight) * min_max(parts[0]), weight * min_max(parts[1]), depth))
-        reciprocal.append(pool.ranked(1 / (RRF_K + parts[0].rank), 1 / (RRF_K + parts[1].rank), depth))
-    return Run.concatenate(convex), Run.concatenate(reciprocal)
+        convex = pool.ranked((1 - weight) * min_max(parts[0]), weight * min_max(parts[1]), depth)
+        return convex, pool.ranked(1 / (RRF_K + parts[0].rank), 1 / (RRF_K + parts[1].rank), depth)
+
+    starts = np.union1d(first.query, second.query)[::QUERIES].tolist() or [0]
+    blocks = list(pairwise([*starts, np.iinfo(np.int32).max]))
+    if len(blocks) == 1:
+        return of_block(blocks[0])
+    with ThreadPoolExecutor(THREADS) as threads:  # most of the time is NumPy's, which lets other threads run
+        convex, reciprocal = zip(*threads.map(of_block, blocks), strict=True)
+    return Run.concatenate(list(convex)), Run.concatenate(list(reciprocal))
 
 
 def tuned_weight(
