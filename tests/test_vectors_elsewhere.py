@@ -161,8 +161,8 @@ def test_paid_vectors_survive_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with (tmp_path / "vectors").open("ab") as file:
         file.write(b"a part of an answer")
     for opened in (paid, Paid(tmp_path, 3)):
-        found, theirs = opened.find(digests[::-1])
-        assert found.tolist() == [False] * 2 + [True] * 18
+        is_paid, theirs = opened.find(digests[::-1])
+        assert is_paid.tolist() == [False] * 2 + [True] * 18
         np.testing.assert_array_equal(theirs, vectors[:18][::-1].astype(np.float32))
     again = Paid(tmp_path, 3)
     again.add(digests[18:], vectors[18:])
@@ -195,10 +195,10 @@ def test_given_vectors_find_their_ids(
 ) -> None:
     monkeypatch.setattr("gnn_encoder.data.given_vectors.ROWS", 7)
     write_vectors(tmp_path / "given", tiny_dataset, form, vectors)
-    model, made = encoded(tiny_dataset.path, tmp_path / "encoded", encoder="", vectors=str(tmp_path / "given"))
-    np.testing.assert_array_equal(read_vectors(made), vectors["corpus"])
+    model, stored = encoded(tiny_dataset.path, tmp_path / "encoded", encoder="", vectors=str(tmp_path / "given"))
+    np.testing.assert_array_equal(read_vectors(stored), vectors["corpus"])
     for name, rows in ((QUERIES, tiny_dataset.query_rows("train")), (EVALUATED, evaluated_queries(tiny_dataset))):
-        np.testing.assert_array_equal(read_rows(made, name), vectors["queries"][rows])
+        np.testing.assert_array_equal(read_rows(stored, name), vectors["queries"][rows])
     known = tiny_dataset.query_texts(evaluated_queries(tiny_dataset))
     np.testing.assert_array_equal(
         model.query_encoder.encode(known[:3]),  # type: ignore[operator]
@@ -208,6 +208,27 @@ def test_given_vectors_find_their_ids(
         model.query_encoder.encode(["a new question"])  # type: ignore[operator]
 
 
+def test_a_query_without_a_vector_is_encoded_or_refused(
+    service: Service, tiny_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(CHECKPOINTS, str(tmp_path / "checkpoints"))
+    counts = {"corpus": len(tiny_dataset.passages), "queries": len(tiny_dataset.queries)}
+    write_vectors(tmp_path / "given", tiny_dataset, "npy", {n: np.ones((c, 32), np.float32) for n, c in counts.items()})
+    lines = (tmp_path / "given" / "queries.txt").read_text().splitlines()
+    added = tiny_dataset.query_rows("train")[0]
+    added_id = tiny_dataset.queries.column("query_id")[int(added)].as_py()
+    (tmp_path / "given" / "queries.txt").write_text("".join(f"{'x' if i == added_id else i}\n" for i in lines))
+    with pytest.raises(UserError, match="has no vector of this text: name an encoder"):
+        encoded(tiny_dataset.path, tmp_path / "refused", encoder="", vectors=str(tmp_path / "given"))
+    _, stored = encoded(
+        tiny_dataset.path, tmp_path / "encoded", encoder=service.address, vectors=str(tmp_path / "given")
+    )
+    (text,) = tiny_dataset.query_texts(np.array([added]))
+    assert set(service.texts) == {"word", text}, "the others have theirs"
+    np.testing.assert_allclose(read_rows(stored, QUERIES)[0], service.model.encode(text), atol=1e-5)
+    assert (read_rows(stored, QUERIES)[1:] == 1).all()
+
+
 def without(name: str, vectors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {**vectors, name: np.full_like(vectors[name], np.nan)}
 
@@ -215,6 +236,8 @@ def without(name: str, vectors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 def test_given_vectors_that_do_not_fit_are_one_line(
     tiny_dataset: Dataset, vectors: dict[str, np.ndarray], tmp_path: Path
 ) -> None:
+    with pytest.raises(UserError, match=r"encode\.encoder is empty"):
+        encoded(tiny_dataset.path, tmp_path / "nothing", encoder="")
     with pytest.raises(UserError, match=r"neither corpus\.parquet nor corpus\.npy"):
         GivenVectors.of(tmp_path, "corpus")
     pq.write_table(pa.table({"_id": ["a"], "vector": [[1.0]]}), tmp_path / "queries.parquet")

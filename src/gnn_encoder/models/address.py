@@ -42,7 +42,6 @@ QUESTION_WAITS = {"max_retries": 1, "timeout": 15.0}
 """The same where somebody waits for the answer."""
 STORED = "stored_texts.npy", "stored_vectors.npy"
 """Digests uint64 [n, 2] of texts, and their vectors fp32 [n, d]."""
-Keep = Callable[[np.ndarray, np.ndarray], None]
 
 
 class AddressEncoder(TextEncoder):
@@ -95,12 +94,12 @@ class AddressEncoder(TextEncoder):
         vectors[rows >= 0] = self.vectors[rows[rows >= 0]]
         new = np.flatnonzero(rows < 0)
         if self.paid and len(new):
-            found, paid = self.paid.find(digests[new])
-            vectors[new[found]] = paid
-            new = new[~found]
+            is_paid, paid = self.paid.find(digests[new])
+            vectors[new[is_paid]] = paid
+            new = new[~is_paid]
         if len(new):
-            distinct, first, place = np.unique(digests[new], axis=0, return_index=True, return_inverse=True)
-            vectors[new] = self._ask([texts[row] for row in new[first].tolist()], distinct)[place.ravel()]
+            distinct, first, position = np.unique(digests[new], axis=0, return_index=True, return_inverse=True)
+            vectors[new] = self._ask([texts[row] for row in new[first].tolist()], distinct)[position.ravel()]
         return vectors
 
     def save(self, folder: Path) -> None:

@@ -161,7 +161,7 @@ def planned_climb(
 
 
 def _characters(data: Dataset) -> int:
-    """Returns how many characters a service is sent: all passages, and all queries with a label."""
+    """Returns how many characters a service is sent: all passages, and all queries."""
     passages = sum(sum(min(len(text), LONGEST) for text in batch.full_texts()) for batch in data.passages.stream())
     return passages + (pc.sum(pc.utf8_length(data.queries.column("text"))).as_py() or 0)
 

@@ -81,13 +81,12 @@ def _encoders(context: Context, settings: Encode) -> DualEncoder:
     """Returns the encoder of the settings; what one at an address gives is kept beside the checkpoints."""
     if is_address(settings.encoder):
         service = AddressEncoder.at(settings.encoder, settings.normalize)
-        asked = digest_of({"address": service.address, "model": service.model, "unit": service.normalize})
-        if folder := context.folder_of_all_calls(f"paid-{asked[:20]}"):
+        key = digest_of({"address": service.address, "model": service.model, "unit": service.normalize})
+        if folder := context.folder_of_all_calls(f"paid-{key[:20]}"):
             service.paid = Paid(folder, service.width)
         return DualEncoder(service, service)
     if not settings.encoder:
-        nobody = AddressEncoder("", settings.vectors, 0, normalize=False)
-        return DualEncoder(nobody, nobody)
+        raise UserError("encode.encoder is empty: name an encoder, or give encode.vectors")
     return DualEncoder.from_backbone(
         settings.encoder, pooling=settings.pooling, normalize=settings.normalize, share_encoders=True,
         query_length=settings.query_length, passage_length=settings.passage_length,
@@ -98,8 +97,8 @@ def _given(context: Context, settings: Encode, data: Dataset, dual_encoder: Draf
     """Writes the vectors of a folder, and the encoder of other texts, whose vectors must be as wide."""
     folder = Path(settings.vectors)
     corpus, queries = (GivenVectors.of(folder, name) for name in GIVEN)
-    encoder = _encoders(context, settings).query_encoder
-    encoder.width = encoder.width or corpus.width
+    nobody = AddressEncoder("", settings.vectors, corpus.width, normalize=False)
+    encoder = _encoders(context, settings).query_encoder if settings.encoder else nobody
     if len(widths := {corpus.width, queries.width, encoder.width}) > 1:
         wide = ", ".join(map(str, sorted(widths)))
         raise UserError(f"{folder}: the vectors of corpus, queries and encoder are {wide} wide: they must be alike")
@@ -107,14 +106,17 @@ def _given(context: Context, settings: Encode, data: Dataset, dual_encoder: Draf
     corpus.fill(data.passages.ids(), vectors)
     vectors.flush()
     check_range(vectors)
+    encoded = 0
     for name, rows in ((QUERIES, data.query_rows("train")), (EVALUATED, evaluated_queries(data))):
         stored = create_rows(passage_vectors, name, (len(rows), queries.width))
         # Questions that were added with a label after the vectors were made.
         new = queries.fill(data.queries.column("query_id").take(pa.array(rows)), stored, every=False)
         if len(new):
             stored[new] = encode_texts(encoder, data.query_texts(rows[new]), **settings.speed)
+        encoded += len(new)
     _save(DualEncoder(encoder, encoder), dual_encoder, data, passage_vectors)
-    return {"encoded": 0, "headline": f"{len(vectors):,} passages of {folder.name}"}
+    lacking = f"; {encoded:,} queries have no vector there and were encoded" if encoded else ""
+    return {"encoded": encoded, "headline": f"{len(vectors):,} passages of {folder.name}{lacking}"}
 
 
 def _save(encoders: DualEncoder, dual_encoder: Draft, data: Dataset, passage_vectors: Draft) -> None:

@@ -31,17 +31,17 @@ class Paid:
         self._order()
 
     def find(self, digests: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns which digests [n, 2] are there, bool [n], and the vectors fp32 of these."""
+        """Returns which digests uint64 [n, 2] are there, bool [n], and the vectors fp32 [p, d] of these p."""
         rows, recent = self._finder(digests), Finder(self._recent)(digests)
         rows = np.where(rows >= 0, rows, np.where(recent >= 0, recent + self._ordered, -1))
-        found = rows >= 0
-        if not found.any():
-            return found, np.empty((0, self._width), np.float32)
+        is_paid = rows >= 0
+        if not is_paid.any():
+            return is_paid, np.empty((0, self._width), np.float32)
         vectors = np.memmap(self._vectors, np.float32, "r", shape=(self._count, self._width))
-        return found, np.array(vectors[rows[found]])
+        return is_paid, np.array(vectors[rows[is_paid]])
 
     def add(self, digests: np.ndarray, vectors: np.ndarray) -> None:
-        """Keeps an answer; with its digests, which are written last, it counts."""
+        """Keeps the vectors [n, d] of n digests; with the digests, which are written last, they count."""
         for file, rows in ((self._vectors, np.asarray(vectors, np.float32)), (self._digests, digests)):
             with file.open("ab") as opened:
                 opened.write(np.ascontiguousarray(rows).tobytes())
