@@ -20,6 +20,7 @@ from gnn_encoder.artifacts import (
     read_manifest,
 )
 from gnn_encoder.artifacts.added_labels import AddedLabels
+from gnn_encoder.artifacts.arrays import EVALUATED, QUERIES, create_rows, create_vectors
 from gnn_encoder.artifacts.bundle import Serving
 from gnn_encoder.artifacts.folder import README
 from gnn_encoder.artifacts.history import Record, write_history
@@ -144,6 +145,34 @@ def test_a_loss_of_cold_queries_is_seen(tmp_path: Path, tiny_dataset: Dataset) -
     facts = advice(tmp_path, tiny_dataset, {"BM25": 0.3, PLAIN: 0.5}, settings)
     (words, _) = facts["standings"]
     assert facts["system"] == PLAIN and "0.200 below Dual encoder on 20 cold queries" in words["objections"][0]
+
+
+def test_dev_queries_unlike_the_test_queries_weigh_less(tmp_path: Path, tiny_dataset: Dataset) -> None:
+    """The graph's system wins on dev queries that equal a training query, and loses on the others, as all test queries
+    are. Not weighted, it is recommended."""
+    train, dev, test = map(tiny_dataset.query_rows, ("train", "dev", "test"))
+    means = {PLAIN: 0.5, GRAPH: 0.5}
+    evaluation = write_evaluation(tmp_path / "evaluation", tiny_dataset, means, splits=("dev", "test"))
+    table = Evaluation.read(evaluation).per_query
+    values, near = np.array(table.column("RR@10")), np.isin(table.column("query"), dev[:-4])
+    change = np.where(near, 0.3, -0.3) * (np.array(table.column("system")) == GRAPH)
+    with drafting(tmp_path / "changed", "evaluation") as draft:
+        changed = table.set_column(table.schema.get_field_index("RR@10"), "RR@10", pa.array(values + change))
+        metrics = Evaluation.read(evaluation).metrics
+        Evaluation.write(draft, metrics=metrics, per_query=changed, answers=None, first_hits={})
+        draft.manifest.inputs = {"dataset": tiny_dataset.manifest.digest}
+        draft.manifest.settings = Evaluate(permutations=200).model_dump(mode="json")
+    with drafting(tmp_path / "passage_vectors", "vectors") as draft:
+        create_vectors(draft, len(tiny_dataset.passages), 2)[:] = 1
+        create_rows(draft, QUERIES, (len(train), 2))[:] = [1, 0]
+        asked = create_rows(draft, EVALUATED, (len(dev) + len(test), 2))
+        asked[:] = np.where(np.isin(np.union1d(dev, test), dev[:-4])[:, None], [1, 0], [0, 1])
+    paths = {"dataset": tiny_dataset.path, "evaluation": tmp_path / "changed"}
+    recommend(Recommend(), **paths, recommendation=tmp_path / "plain")
+    recommend(Recommend(), **paths, passage_vectors=tmp_path / "passage_vectors", recommendation=tmp_path / "weighted")
+    plain, weighted = (Recommended.read(tmp_path / name).facts for name in ("plain", "weighted"))
+    assert (plain["system"], weighted["system"]) == (GRAPH, PLAIN)
+    assert "dev queries are weighted" in weighted["sentence"] and "1.00 and 0.00" in weighted["sentence"]
 
 
 def test_without_dev_queries_it_is_the_baseline(tmp_path: Path, tiny_dataset: Dataset) -> None:

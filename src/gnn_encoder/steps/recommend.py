@@ -14,9 +14,12 @@ from gnn_encoder.artifacts.history import History, Record
 from gnn_encoder.artifacts.tables import CONVEX
 from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.errors import UserError
-from gnn_encoder.evaluation.measures import mean_name
+from gnn_encoder.evaluation.collected import evaluated_queries
+from gnn_encoder.evaluation.embedding import vectors_of_queries
+from gnn_encoder.evaluation.measures import labelled_queries, mean_name
 from gnn_encoder.evaluation.recommendation import Recommendation, Rule, sentence
 from gnn_encoder.evaluation.recommendation import recommend as recommended
+from gnn_encoder.evaluation.shift import Shift, nearest, shift
 from gnn_encoder.evaluation.significance import paired_randomization, paired_t
 from gnn_encoder.evaluation.strata import warm_strata
 from gnn_encoder.settings.measures import COLD, WARM
@@ -27,8 +30,17 @@ DEV, BUNDLED = "dev", f"bundle_dual_encoder: {DUAL_ENCODER}"
 
 
 @step(recommendation="recommendation")
-def recommend(context: Context, settings: Recommend, dataset: Path, evaluation: Path, recommendation: Draft) -> Metrics:
+def recommend(
+    context: Context,
+    settings: Recommend,
+    dataset: Path,
+    evaluation: Path,
+    recommendation: Draft,
+    passage_vectors: Path | None = None,
+) -> Metrics:
     """Applies the rule to the dev queries; without any, recommends the baseline.
+
+    With `passage_vectors`, dev queries that are unlike the test queries are weighted (`evaluation.shift`).
 
     Raises:
         UserError: the evaluation is of other data, or has no run of the baseline.
@@ -45,8 +57,9 @@ def recommend(context: Context, settings: Recommend, dataset: Path, evaluation: 
         raise UserError(f"recommend.order lacks {baseline}, which is evaluate.baseline: add it")
     queries = metrics["queries"].get(DEV, 0)
     if queries:
-        choice = _by_rule(settings, data, evaluated, list(systems))
-        words = sentence(choice, mean_name(measure), queries)
+        shifted = shift_of(data, passage_vectors) if passage_vectors else None
+        choice = _by_rule(settings, data, evaluated, list(systems), shifted)
+        words = sentence(choice, mean_name(measure), queries) + (f"; {shifted}" if shifted else "")
     else:
         choice = Recommendation(baseline, baseline, ())
         words = f"Recommended: {baseline}, as the data have no labelled dev query to choose by"
@@ -91,10 +104,24 @@ def _is_dual_encoder(history: History) -> bool:
     return "dpr" in retrieved and retrieved["dpr"] == bundled.get("dual_encoder")
 
 
-def _by_rule(settings: Recommend, data: Dataset, evaluated: Evaluation, order: list[str]) -> Recommendation:
+def shift_of(data: Dataset, passage_vectors: Path) -> Shift | None:
+    """Returns how the labelled dev queries differ from the test queries; None: not at all, or too few tell."""
+    training, dev = data.query_rows("train"), labelled_queries(data.judged(DEV))
+    asked = np.intersect1d(data.query_rows("test"), evaluated_queries(data))
+    if not len(training) or not len(asked):
+        return None
+    known = vectors_of_queries(passage_vectors, data, training)
+    near = (nearest(known, vectors_of_queries(passage_vectors, data, rows)) for rows in (dev, asked))
+    return shift(*near)
+
+
+def _by_rule(
+    settings: Recommend, data: Dataset, evaluated: Evaluation, order: list[str], shifted: Shift | None
+) -> Recommendation:
     evaluate = Evaluate.model_validate(evaluated.manifest.settings)
     baseline = evaluated.metrics["baseline"]
-    values = {system: evaluated.figures(DEV, system, settings.measure) for system in order}
+    weights = shifted.weights if shifted else 1.0
+    values = {system: weights * evaluated.figures(DEV, system, settings.measure) for system in order}
     strata = warm_strata(data.judged(DEV), data.split_qrels("train"))
 
     def p_value(differences: np.ndarray) -> float:

@@ -1,0 +1,61 @@
+"""Whether the dev queries lie as near to the training queries as the queries that will be asked, here the test's.
+
+What labels give depends on how near a query is to a labelled one. Where dev queries are nearer, as templates are to
+each other, a choice on dev promises what other questions do not get. Then dev queries are weighted by the ratio of both
+densities, as under a covariate shift (Shimodaira, 2000): the asked queries' similarities are cut into `BINS` ranges of
+equal counts, and a dev query has the ratio of the shares of its range, at most `LARGEST`. Only texts are compared: no
+label of a test query is read.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from gnn_encoder.retrieval import exact
+
+BINS, LARGEST = 5, 10.0
+SIGNIFICANCE, FEWEST = 0.01, 20
+"""Dev queries are weighted if chance does not explain the difference (Kolmogorov and Smirnov's test), and both sides
+have so many queries."""
+
+
+class Shift(NamedTuple):
+    """Weights fp64 [n] of the dev queries, mean 1; and both medians of the similarity to the nearest training query."""
+
+    weights: np.ndarray
+    dev: float
+    asked: float
+
+    def __str__(self) -> str:
+        return (
+            "dev queries are weighted, as they are not as near to the training queries as the test queries are "
+            f"(median similarity {self.dev:.2f} and {self.asked:.2f})"
+        )
+
+
+def nearest(training: np.ndarray, queries: np.ndarray) -> np.ndarray:
+    """Returns the cosine [n] of each query's vector [n, d] and the nearest training query's [t, d], at least one."""
+    known, asked = (
+        vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12) for vectors in (training, queries)
+    )
+    return exact.search(known, asked, 1)[0][:, 0]
+
+
+def shift(dev: np.ndarray, asked: np.ndarray) -> Shift | None:
+    """Returns the weights of dev queries with the similarities `dev` [n]; None: they stand for those `asked` [m]."""
+    from scipy.stats import ks_2samp  # takes half a second
+
+    if min(len(dev), len(asked)) < FEWEST or ks_2samp(dev, asked).pvalue > SIGNIFICANCE:
+        return None
+    edges = np.quantile(asked, np.linspace(0, 1, BINS + 1))
+    shares = [np.bincount(_ranges(edges, values), minlength=BINS + 2) / len(values) for values in (asked, dev)]
+    weights = np.minimum(shares[0] / np.maximum(shares[1], 1e-12), LARGEST)[_ranges(edges, dev)]
+    if not weights.any():  # none is like the asked ones, so none says more than another
+        weights[:] = 1
+    return Shift(weights / weights.mean(), float(np.median(dev)), float(np.median(asked)))
+
+
+def _ranges(edges: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Returns the range of each value: from 1 on, the last edge included; 0 below the first edge, one more above."""
+    ranges: np.ndarray = np.searchsorted(edges, values, side="right") - (values == edges[-1])
+    return ranges
