@@ -40,14 +40,16 @@ class Generated(NamedTuple):
     queries: Output
 
 
-def lay_foundation(graph: Graph, settings: Settings, build_graph: BuildGraph, words: Words | None = None) -> Foundation:
+def lay_foundation(
+    graph: Graph, settings: Settings, build_graph: BuildGraph, words: Words | None = None, encoder: Output | None = None
+) -> Foundation:
     """Adds the shared steps. `build_graph` has the edges that every later variant of the graph needs.
 
-    words: what the graph has already; None: nothing.
+    words: what the graph has already; None: nothing. encoder: in the place of the dual encoders' backbone.
     """
     # Candidates: BM25, then a dual encoder trained on BM25's negatives (GNN-encoder 3.1).
     dataset, bm25_index, bm25_run = words or search_by_words(graph, settings)
-    dpr = graph.add("train_dpr", settings.train_dpr, dataset=dataset, bm25_run=bm25_run).output
+    dpr = graph.add("train_dpr", settings.train_dpr, dataset=dataset, bm25_run=bm25_run, encoder=encoder).output
     dpr_run = graph.parallel("dense_retrieve", settings.dense_retrieve, dataset=dataset, dpr=dpr)
 
     # The cross-encoder's score of every candidate pair.
@@ -68,14 +70,8 @@ def lay_foundation(graph: Graph, settings: Settings, build_graph: BuildGraph, wo
     ).output
 
     # M_de, and the graph of its neighbours (GNN-encoder 3.2).
-    dual_encoder = graph.add(
-        "train_dual_encoder",
-        settings.train_dual_encoder,
-        dataset=dataset,
-        training_set=training_set,
-        start=dpr,
-        pair_scores=pair_scores,
-    ).output
+    selected = {"training_set": training_set, "start": dpr, "pair_scores": pair_scores, "encoder": encoder}
+    dual_encoder = graph.add("train_dual_encoder", settings.train_dual_encoder, dataset=dataset, **selected).output
     built = graph.add(
         "build_graph",
         build_graph,

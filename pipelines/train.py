@@ -28,12 +28,14 @@ from gnn_encoder.settings.systems import (
 
 @dataclass(frozen=True)
 class Compared:
-    """What the rungs of a ladder have so far, with which the next is compared: runs, fusions and bundles by system."""
+    """What the rungs of a ladder have so far: runs, fusions and bundles by system, with which the next is compared."""
 
     words: Words | None = None
     runs: Mapping[str, Output] = field(default_factory=dict)
     fused: Mapping[str, Output] = field(default_factory=dict)
     bundles: Mapping[str, Output] = field(default_factory=dict)
+    encoder: Output | None = None
+    """From which a training starts; None: from the backbone."""
 
 
 def train(settings: Settings) -> Graph:
@@ -49,7 +51,8 @@ def add_training(flow: Graph, settings: Settings, below: Compared = Compared(), 
     rung: the label of the steps that compare and decide.
     """
     tried = choice(settings)
-    base = lay_foundation(flow, settings, graphs.largest_graph(settings.build_graph, tried.tried), below.words)
+    largest = graphs.largest_graph(settings.build_graph, tried.tried)
+    base = lay_foundation(flow, settings, largest, below.words, below.encoder)
     inputs = {"dataset": base.dataset, "dual_encoder": base.dual_encoder, "passage_vectors": base.passage_vectors}
     bm25_index = base.bm25_index if settings.encode_corpus.bm25 else None
     bundled: dict[str, Artifact | None] = {"dataset": base.dataset, "bm25_index": bm25_index}

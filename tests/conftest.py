@@ -172,8 +172,8 @@ def write_tokenizer(path: Path) -> None:
     BertTokenizerFast(vocab=str(path / "vocab.txt"), model_max_length=64).save_pretrained(path)
 
 
-def write_tiny_backbone(path: Path) -> Path:
-    """A random 2-layer BERT of width 32 with a WordPiece tokenizer."""
+def write_tiny_backbone(path: Path, width: int = 32, positions: int = 64) -> Path:
+    """A random 2-layer BERT with a WordPiece tokenizer."""
     import torch
     from transformers import BertConfig, BertModel
 
@@ -181,8 +181,8 @@ def write_tiny_backbone(path: Path) -> Path:
     torch.manual_seed(0)
     vocabulary = len((path / "vocab.txt").read_text(encoding="utf-8").splitlines())
     config = BertConfig(
-        vocab_size=vocabulary, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
-        intermediate_size=64, max_position_embeddings=64,
+        vocab_size=vocabulary, hidden_size=width, num_hidden_layers=2, num_attention_heads=4,
+        intermediate_size=64, max_position_embeddings=positions,
     )  # fmt: skip
     BertModel(config).save_pretrained(path)
     return path

@@ -124,6 +124,7 @@ CHANGES = {
         "recommend.order=[Dual encoder]", "encode_corpus.bm25=false",
     ),
     "a choice of graphs": ("choose_graph.variants={one: {train_gnn.epochs: 9}}", "evaluate.rerank_depth=10"),
+    "several encoders": ("encode.others=[a/mini, http://here/v1#large]",),
     "several tasks": (
         "bm25_retrieve.shards=3", "dense_retrieve.shards=3", "generate_queries.shards=3", "encode_corpus.shards=3",
         "evaluate.rerank_shards=2", "evaluate.rerank_depth=10",

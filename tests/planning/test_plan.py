@@ -1,5 +1,6 @@
 """The plan of a run without a preset: it fits the budget, is a valid preset, and is kept for the next start."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -10,16 +11,18 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from beir_folder import write_beir
+from conftest import write_tiny_backbone
 from torch import nn
 from typer.testing import CliRunner
 
 from gnn_encoder.artifacts import Dataset
 from gnn_encoder.cli.app import app
 from gnn_encoder.errors import UserError
+from gnn_encoder.models.address import AddressEncoder
 from gnn_encoder.pipelines.train import train as train_graph
 from gnn_encoder.planning import auto
 from gnn_encoder.planning import rates as measuring
-from gnn_encoder.planning.auto import PlannedClimb, planned_climb
+from gnn_encoder.planning.auto import Candidate, PlannedClimb, planned_climb
 from gnn_encoder.planning.budget import budget_seconds
 from gnn_encoder.planning.facts import DataFacts, data_facts
 from gnn_encoder.planning.plan import FEWEST, LENGTHS, OTHER_LABELS, PER_QUERY, RESERVE, Plan, plan_run
@@ -222,10 +225,86 @@ def test_a_climb_ends_with_the_last_rung_that_fits(
 
 def test_passages_are_cut_where_a_rung_would_not_fit() -> None:
     many, budgets = facts(passages=20_000, tokens=200), (3600.0, 300.0, 260.0, 120.0)
-    lengths = [auto._longest(many, RATES, RUNGS, budget, 256) for budget in budgets]
+    encoders = [Candidate("minilm", "minilm", many, RATES)]
+    lengths = [auto._affordable(encoders, RUNGS, budget, 256)[1] for budget in budgets]
     assert lengths[0] == 256 and lengths == sorted(lengths, reverse=True) and len(set(lengths)) > 2
     for length, budget, rung in zip(lengths, budgets, (LABELS, LABELS, LABELS, AS_IT_IS), strict=True):
-        assert auto._ends(many, RATES, length)[rung] <= auto.GUARD * budget
+        assert auto._ends(encoders, length)[rung] <= auto.GUARD * budget
+    assert auto._affordable(encoders, RUNGS, 260.0, 256, fixed=True)[1] == 256
+
+
+def test_encoders_are_left_out_from_the_last_before_passages_are_cut() -> None:
+    many = facts(passages=20_000, tokens=200)
+    encoders = [
+        Candidate(name, name, many, Rates("", rate, 1.0)) for name, rate in (("a", 3e4), ("b", 1e4), ("c", 3e4))
+    ]
+    known = {}
+    for budget in (3600.0, 800.0, 600.0, 300.0, 120.0, 10.0):
+        kept, length = auto._affordable(encoders, RUNGS, budget, 256)
+        known[budget] = ("".join(one.name for one in kept), length)
+        if budget > 120:
+            assert auto._ends(kept, length)[LABELS] <= auto.GUARD * budget
+            one_more = encoders[: len(kept) + 1]
+            assert len(kept) == 3 or auto._ends(one_more, 256)[LABELS] > auto.GUARD * budget
+    assert [names for names, _ in known.values()] == ["abc", "ab", "a", "a", "a", "a"]
+    assert [length == 256 for _, length in known.values()] == [True, True, True, False, False, True]
+    alone, both = (auto._ends(encoders[:count], 256) for count in (1, 2))
+    assert both[WORDS] == alone[WORDS] and both[AS_IT_IS] - alone[AS_IT_IS] > encoders[1].seconds(256)
+    tokens = many.passages * many.mean_passage(256) + 3_300 * many.mean_query(64)
+    assert encoders[1].seconds(256) == pytest.approx(tokens / 1e4)
+
+
+def test_the_plan_of_several_encoders(
+    tmp_path: Path, tiny_backbone: Path, planned: Planned, shown: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = write_tiny_backbone(tmp_path / "short", positions=32)
+    others = f"encode.others=['{short}']"
+    found = planned(1800.0, 30_000.0, 6_000.0, others)
+    settings = load_settings(str(found.file))
+    assert (settings.encode.encoder, settings.encode.others) == (str(tiny_backbone), (str(short),))
+    assert settings.encode.passage_length == settings.encode.query_length == 32, "what each reads"
+    assert shown["encoders"] == "bert, short; the best on dev, together with BM25, goes on"
+    assert "encodes 30,000 (bert), 30,000 (short) tokens a second" in shown["machine"]
+    assert {"encode: bert", "encode: short"} < found.seconds.keys() and "encode" not in found.seconds
+    assert found.until == TRAINING and settings.train_dpr.backbone == str(tiny_backbone)
+
+    few = planned(75.0, 600.0, 6_000.0, others)
+    assert load_settings(str(few.file)).encode.others == () and "encode" in few.seconds
+    said = re.fullmatch(r"bert; short would not fit \(about --budget (\d+)m\)", shown["encoders"])
+    assert said and load_settings(str(planned(60.0 * int(said[1]), 600.0, 6_000.0, others).file)).encode.others
+    again = planned(75.0, 600.0, 6_000.0, others)
+    assert (again.file, set(shown)) == (few.file, {"plan"}) and planned(75.0, 600.0, 6_000.0).file != few.file
+
+    measured: list[str] = []
+    speeds = {str(tiny_backbone): Rates("", 3e4, 9e3), str(short): Rates("", 1e4, 4e3)}
+    monkeypatch.setattr(auto, "measure_rates", lambda data, name, *_: measured.append(name) or speeds[name])
+    training: list[Rates] = []
+    planned_run = auto.plan_run
+    monkeypatch.setattr(
+        auto, "plan_run", lambda facts, rates, *more: training.append(rates) or planned_run(facts, rates, *more)
+    )
+    climb = ["ingest.seed=2", f"ingest.dataset={tmp_path / 'data'}", f"shared.backbone={tiny_backbone}", others]
+    planned_climb(climb, TRAINING, 1800.0, tmp_path, shown.__setitem__)
+    assert measured == [str(tiny_backbone), str(short)] and training == [speeds[str(short)]], "any may be trained"
+
+
+def test_each_address_is_asked_and_has_to_be_paid(
+    tmp_path: Path, planned: Planned, shown: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def at(name: str) -> AddressEncoder:
+        return AddressEncoder(name.partition("#")[0], name.partition("#")[2] or "only", 8, False)
+
+    monkeypatch.setattr(AddressEncoder, "at", at)
+    first, second = "http://here/v1", "http://there/v1#small"
+    found = planned(1800.0, 30_000.0, 6_000.0, f"encode.others=['{first}', '{second}']")
+    settings = load_settings(str(found.file))
+    assert settings.encode.others == (f"{first}#only", second) and found.until == LABELS
+    assert shown["training"] == "none: the weights of one encoder are elsewhere"
+    assert (
+        shown["encoder"] == "only at http://here/v1, 8 numbers a vector; small at http://there/v1, 8 numbers a vector"
+    )
+    assert "for each of them; each text is sent once" in shown["to pay"]
+    assert {"encode: bert", "encode: only", "encode: small"} <= found.seconds.keys()
 
 
 def test_a_plan_is_kept_for_the_next_start(tmp_path: Path, planned: Planned, shown: dict[str, str]) -> None:

@@ -68,3 +68,9 @@ def joined(artifacts: Iterable[Path]) -> History:
     for history in histories:
         records.update(list(history.items())[-1:])
     return records
+
+
+def of_encoding(history: History) -> Record:
+    """The record of `encode`; of several encoders, that of the chosen one; empty if no published one was used."""
+    choice = history.get("choose_encoder")
+    return history.get(f"encode: {choice.metrics['chosen']}" if choice else "encode", Record())

@@ -53,10 +53,10 @@ def run(
     ] = "auto",
     dataset: Data = None,
     encoder: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             help="Encoder of a run without a preset: a published one's name, a folder, or the address of an embeddings "
-            "service, http://…/v1#MODEL [minilm]."
+            "service, http://…/v1#MODEL [minilm]. Repeatable: the best of several on dev is chosen."
         ),
     ] = None,
     vectors: Annotated[
@@ -85,15 +85,15 @@ def run(
     """
     from gnn_encoder.cli.console import follow, follow_climb, show_climb, show_results
     from gnn_encoder.engines import climbing, pipelines
-    from gnn_encoder.models.backbone import is_address
     from gnn_encoder.pipelines.train import train
     from gnn_encoder.planning import AUTO
     from gnn_encoder.planning.budget import budget_seconds
+    from gnn_encoder.settings.shared import is_address
 
     began, changes = time.time(), overrides or []
     only_shows = dry_run or mermaid
     if preset != AUTO and until is None:
-        for name, value in (("--budget", budget), ("--encoder", encoder), ("--vectors", vectors)):
+        for name, value in (("--budget", budget), ("--encoder", encoder or None), ("--vectors", vectors)):
             if value is not None:
                 raise UserError(f"{name} is for a run without --preset, or with --until: --set changes a preset")
         training = pipelines.training(preset, dataset, changes, root, writes=not only_shows)
@@ -109,9 +109,11 @@ def run(
     if vectors is not None:
         changes = [*changes, *pipelines.path_override("encode.vectors", str(vectors))]
         changes += [] if encoder else ["encode.encoder=''"]
-    if encoder is not None:
-        changes = [*changes, *pipelines.path_override("encode.encoder", encoder)]
-        changes += [] if is_address(encoder) else pipelines.path_override("shared.backbone", encoder)
+    if encoder:
+        first, *others = encoder
+        changes = [*changes, *pipelines.path_override("encode.encoder", first)]
+        changes += [] if is_address(first) else pipelines.path_override("shared.backbone", first)
+        changes += pipelines.path_override("encode.others", others) if others else []
     seconds = budget_seconds(budget or "30m") if budget or until is None else math.inf
     climb = climbing.climbing(
         preset, dataset, changes, root, until, seconds,

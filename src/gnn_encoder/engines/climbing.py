@@ -9,7 +9,7 @@ from typing import Any
 from gnn_encoder.artifacts import Bundle
 from gnn_encoder.artifacts.finished_run import BUNDLE, labelled_bundle
 from gnn_encoder.artifacts.folder import read_manifest
-from gnn_encoder.artifacts.history import read_history
+from gnn_encoder.artifacts.history import of_encoding, read_history
 from gnn_encoder.engines.latest import CHOSEN, kept_labels, same_data, with_added_labels, with_latest
 from gnn_encoder.engines.local import calls_of
 from gnn_encoder.engines.local_run import Outcome, Rung, run_calls
@@ -142,6 +142,8 @@ def climbing(
 
         root = writable(root)
         plan = planned_climb(changes, last, budget, root, tell)
+        # Of the encoders, the plan has those that fit.
+        changes = [change for change in changes if not change.startswith(("encode.encoder=", "encode.others="))]
         settings, last = load_settings(str(plan.file), changes), plan.until
     else:
         settings = load_settings(preset, changes)
@@ -173,6 +175,8 @@ def climbing_again(
         if step not in PIPELINES["ladder"] or (step in kinds and not record.settings.get("system")):
             continue
         if step == "make_parts" and title != f"make_parts: {NOT_TRAINED}":
+            continue
+        if step == "encode" and record is not of_encoding(history):  # one that was not chosen
             continue
         tree[step] = {name: value for name, value in record.settings.items() if name in settable(step)}
         if step in kinds:

@@ -243,9 +243,10 @@ def check_nodes(graph: Graph) -> None:
 
 def check_heads(settings: Settings) -> None:
     """Checks the number of heads before the first step; otherwise `train_gnn` would fail hours later."""
-    width, heads = backbone_width(settings.train_dual_encoder.backbone), settings.train_gnn.heads
-    if width and width % heads:
-        raise UserError(f"train_gnn.heads = {heads}: must divide the backbone's width {width}")
+    heads, encode = settings.train_gnn.heads, settings.encode
+    for name in (settings.train_dual_encoder.backbone, *(() if encode.elsewhere else encode.others)):
+        if (width := backbone_width(name)) and width % heads:
+            raise UserError(f"train_gnn.heads = {heads}: must divide the backbone's width {width}")
 
 
 def dataset_override(dataset: str | None) -> list[str]:
@@ -253,14 +254,15 @@ def dataset_override(dataset: str | None) -> list[str]:
     return path_override("ingest.dataset", dataset)
 
 
-def path_override(key: str, value: str | None) -> list[str]:
-    """Returns an option's value as an override of the settings; an existing path becomes absolute."""
+def path_override(key: str, value: str | list[str] | None) -> list[str]:
+    """Returns an option's value, or its values, as an override of the settings; an existing path becomes absolute."""
     if value is None:
         return []
-    path = expanded(value)
+    paths = [(one, expanded(one)) for one in ([value] if isinstance(value, str) else value)]
+    names = [str(path.resolve()) if path.exists() else one for one, path in paths]
     # YAML's escapes, because JSON writes an emoji as two surrogates.
-    quoted = yaml.safe_dump(str(path.resolve()) if path.exists() else value, default_style='"', width=math.inf)
-    return [f"{key}={quoted}"]
+    shown: dict[str, Any] = {"default_style": '"', "default_flow_style": True, "width": math.inf}
+    return [f"{key}={yaml.safe_dump(names[0] if isinstance(value, str) else names, **shown)}"]
 
 
 def dated(title: str) -> str:

@@ -27,6 +27,7 @@ from gnn_encoder.settings.foundation import Ingest
 from gnn_encoder.settings.measures import floor_parts, of_documents
 from gnn_encoder.settings.outcome import Evaluate, Promote
 from gnn_encoder.settings.reranking import MADE_WORD_VECTORS, TrainReranker
+from gnn_encoder.settings.shared import is_address
 from gnn_encoder.settings.values import StepSettings
 from gnn_encoder.storage import file_at, is_remote, list_folder
 
@@ -201,7 +202,7 @@ def package_digest() -> str:
 @functools.cache
 def backbone_digest(name: str) -> str:
     """Returns the digest of a local model folder's contents, or an unchanged hub name or address."""
-    from gnn_encoder.models.backbone import PACKAGED, is_address, resolve_backbone
+    from gnn_encoder.models.backbone import PACKAGED, resolve_backbone
 
     if is_address(name):
         return name

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -145,6 +146,15 @@ def evaluated_queries(data: Dataset) -> np.ndarray:
     parts += [_with_answers(data, data.query_rows(split)) for split in SPLITS]
     rows: np.ndarray = np.unique(np.concatenate(parts))
     return rows
+
+
+def dev_means(data: Dataset, runs: Sequence[Path], measure: str) -> list[float]:
+    """Returns the mean of a measure of each run over the labelled dev queries; empty if there are none."""
+    qrels, ids = data.judged("dev"), data.judged_ids()
+    dev, documents = labelled_queries(qrels), documents_of(data, (measure,))
+    if not len(dev):
+        return []
+    return [float(per_query(Run.read(path), qrels, dev, ids, (measure,), documents).mean()) for path in runs]
 
 
 def shown_split(data: Dataset) -> str:

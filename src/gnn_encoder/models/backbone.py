@@ -179,11 +179,6 @@ ADDRESS = "address.json"
 """The file of an encoder at an address, in place of weights (`models.address`)."""
 
 
-def is_address(name: str) -> bool:
-    """Whether an encoder's name is the address of a service (`models.address`)."""
-    return name.startswith(("http://", "https://"))
-
-
 def read_config(name: str) -> dict[str, Any]:
     """Reads a backbone's config.json; empty if the file is missing.
 

@@ -14,7 +14,6 @@ from gnn_encoder.models.backbone import (
     check_pairs,
     check_text_tokens,
     check_token_vectors,
-    is_address,
     load_encoder,
     load_tokenizer,
     outline,
@@ -27,7 +26,7 @@ from gnn_encoder.settings.foundation import Encode, GenerateQueries, TrainCrossE
 from gnn_encoder.settings.outcome import Rank
 from gnn_encoder.settings.reranking import TrainReranker
 from gnn_encoder.settings.reranking_systems import LATE_KINDS, NUMBERS, PAIR_KINDS, WORD_KINDS
-from gnn_encoder.settings.shared import MINILM, SMOLLM2, Backbone
+from gnn_encoder.settings.shared import MINILM, SMOLLM2, Backbone, is_address
 from gnn_encoder.settings.values import StepSettings
 
 LENGTHS = ("query_length", "passage_length")

@@ -17,7 +17,7 @@ from gnn_encoder.models.backbone import (
 )
 from gnn_encoder.models.packed import Row
 
-LAYOUT, QUERY_ENCODER = "text_encoder.json", "query_encoder"
+LAYOUT, QUERY_ENCODER, PASSAGE_ENCODER = "text_encoder.json", "query_encoder", "passage_encoder"
 Pooling = Literal["cls", "mean"]
 
 
@@ -40,9 +40,10 @@ class TextEncoder(nn.Module):
     ) -> "TextEncoder":
         """Loads a backbone; `auto`: as its sentence-transformers files say, otherwise `[CLS]`, not normalised.
 
-        Raises UserError if the backbone, its tokenizer or these files ask for something that would not be done.
+        `auto` in a folder that `save` wrote: as in the encoder that was saved. Raises UserError if the backbone, its
+        tokenizer or these files ask for something that would not be done.
         """
-        known, unit_length = sentence_transformers_layout(name, pooling)
+        known, unit_length = _saved_layout(name) or sentence_transformers_layout(name, pooling)
         pooling = (known or "cls") if pooling == "auto" else pooling
         encoder, tokenizer = load_encoder(name), load_tokenizer(name)
         check_text_tokens(name, encoder, tokenizer, pooling)
@@ -85,6 +86,15 @@ class TextEncoder(nn.Module):
         return cls(load_encoder(str(folder)), load_tokenizer(str(folder)), **layout)
 
 
+def _saved_layout(name: str) -> tuple[Pooling, bool] | None:
+    """The pooling of an encoder in a folder that `TextEncoder.save` wrote, and whether its vectors have unit length."""
+    file = Path(name) / LAYOUT
+    if not file.is_file():
+        return None
+    layout = json.loads(file.read_text("utf-8"))
+    return layout["pooling"], layout["normalize"]
+
+
 class DualEncoder(nn.Module):
     """Query encoder and passage encoder; with shared weights both have the same backbone."""
 
@@ -112,14 +122,14 @@ class DualEncoder(nn.Module):
     def save(self, folder: Path) -> None:
         """Write `query_encoder/` and `passage_encoder/`; shared weights are written to both."""
         self.query_encoder.save(folder / QUERY_ENCODER)
-        self.passage_encoder.save(folder / "passage_encoder")
+        self.passage_encoder.save(folder / PASSAGE_ENCODER)
         (folder / "dual_encoder.json").write_text(json.dumps({"shared": self.shared}), encoding="utf-8")
 
     @classmethod
     def load(cls, folder: str | Path) -> "DualEncoder":
         """Read what `save` wrote."""
         folder = Path(folder)
-        model = cls(cls.load_query_encoder(folder), TextEncoder.load(folder / "passage_encoder"))
+        model = cls(cls.load_query_encoder(folder), TextEncoder.load(folder / PASSAGE_ENCODER))
         if json.loads((folder / "dual_encoder.json").read_text("utf-8"))["shared"]:
             model.query_encoder.backbone = model.passage_encoder.backbone
         return model

@@ -20,16 +20,17 @@ from gnn_encoder.artifacts.folder import digest_of
 from gnn_encoder.data import source_digest, temporary_dataset
 from gnn_encoder.errors import UserError
 from gnn_encoder.models.address import LONGEST, AddressEncoder
-from gnn_encoder.models.backbone import is_address, outline, readable_tokens
+from gnn_encoder.models.backbone import outline, readable_tokens
 from gnn_encoder.models.check import check_models
 from gnn_encoder.pipelines.ladder import ladder
 from gnn_encoder.planning import AUTO
 from gnn_encoder.planning.facts import DataFacts, data_facts
 from gnn_encoder.planning.plan import LENGTHS, DoesNotFit, plan_run
 from gnn_encoder.planning.rates import Rates, machine, measure_rates
+from gnn_encoder.settings.foundation import Encode
 from gnn_encoder.settings.presets import parse_settings
 from gnn_encoder.settings.rungs import AS_IT_IS, LABELS, RUNGS, TRAINING, WORDS, height
-from gnn_encoder.settings.shared import MINILM
+from gnn_encoder.settings.shared import MINILM, is_address
 from gnn_encoder.settings.systems import UNTRAINED
 
 LADDER = {"index_bm25": {"k1": 0.9, "b": 0.4}}
@@ -44,6 +45,8 @@ FIXED = {WORDS: 14.0, AS_IT_IS: 12.0, LABELS: 35.0}
 PER_PASSAGE = {WORDS: 0.0006, AS_IT_IS: 0.0004, LABELS: 0.002}
 PER_QUERY = {WORDS: 0.006, AS_IT_IS: 0.006, LABELS: 0.03}
 """Seconds of each dev and test query: rankings and measures."""
+OF_OTHERS = 0.5
+"""What each further encoder adds to the rung as it is, besides its encoding, as a share of these seconds."""
 PER_LABEL = 0.01
 """Seconds of each label: the choice among the uses of labels, and the examples of the fusions."""
 CHARACTERS_OF_TOKEN = 4
@@ -52,6 +55,24 @@ SERVED = 20_000.0
 """Tokens a second of an encoder at an address in a forecast; a longer wait is cut by the budget, and kept."""
 GUARD = 0.9
 """Share of a budget that a rung's end may have in a forecast by which passages are cut shorter."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An encoder that a climb may have."""
+
+    name: str
+    """Its short name."""
+    encoder: str
+    """Its name in the settings."""
+    facts: DataFacts
+    """With texts in its tokens."""
+    rates: Rates
+
+    def seconds(self, length: int) -> float:
+        """Returns how long it takes to encode passages that are cut to a length, and all queries."""
+        queries = sum(self.facts.queries.values()) * self.facts.mean_query(64)
+        return (self.facts.passages * self.facts.mean_passage(length) + queries) / self.rates.encoding
 
 
 @dataclass(frozen=True)
@@ -86,41 +107,62 @@ def planned_climb(
     backbone = settings.train_dual_encoder.backbone
     encoder = [] if any(o.startswith("encode.encoder=") for o in data_overrides) else [f"encode.encoder={backbone}"]
     settings = parse_settings(base, [*encoder, *data_overrides], source=AUTO)
-    elsewhere = bool(settings.encode.vectors) or is_address(settings.encode.encoder)
+    elsewhere = settings.encode.elsewhere
     if elsewhere and until == TRAINING:  # there are no weights
         until = LABELS
     check_models(ladder(settings, until).nodes)
     facts_of_key = {"data": source_digest(settings.ingest), "budget": str(budget), "settings": sorted(overrides)}
     path = root / AUTO / f"{digest_of({**facts_of_key, 'until': until})[:12]}.yaml"
     if path.is_file():
-        kept = _kept(path)
-        show("plan", f"of an earlier start, up to {kept.until}: {path}")
-        return kept
-    asks = is_address(settings.encode.encoder) and until != WORDS
-    service = AddressEncoder.at(settings.encode.encoder) if asks else None
+        former = _kept(path)
+        show("plan", f"of an earlier start, up to {former.until}: {path}")
+        return former
+    encode, services = settings.encode.model_copy(update={"others": ()}), dict[str, AddressEncoder]()
+    if until != WORDS:
+        encode, services = _asked(settings.encode)
     with temporary_dataset(settings.ingest) as (data, _):
         facts = data_facts(data, backbone, settings.ingest.seed)
-        sent = _characters(data) if service else 0
+        sent = _characters(data) if services else 0
         reachable = RUNGS[: RUNGS.index(until if facts.queries["train"] else min(until, AS_IT_IS, key=height)) + 1]
         trains = TRAINING in reachable and SHORTEST_TRAINING <= budget < math.inf
-        served = Rates(machine(), math.inf if settings.encode.vectors else SERVED, 0.0)
-        rates = served if elsewhere else measure_rates(data, backbone, settings.ingest.seed, trains)
-    fixed = elsewhere or any(override.startswith("encode.passage_length=") for override in data_overrides)
-    length = settings.encode.passage_length
-    length = length if fixed else _longest(facts, rates, reachable, budget, length)
-    ends = {rung: end for rung, end in _ends(facts, rates, length).items() if rung in reachable}
+
+        def candidate(name: str, encoder: str) -> Candidate:
+            if encode.vectors or is_address(encoder):
+                return Candidate(name, encoder, facts, Rates(machine(), math.inf if encode.vectors else SERVED, 0.0))
+            own = facts if encoder == backbone else data_facts(data, encoder, settings.ingest.seed)
+            return Candidate(name, encoder, own, measure_rates(data, encoder, settings.ingest.seed, trains))
+
+        named = [candidate(name, of.encoder) for name, of in encode.by_name.items()]
+        trained = [*named]  # a training may start from each
+        if trains and backbone not in (one.encoder for one in named):
+            trained.append(candidate("", backbone))
+    fixed = any(override.startswith("encode.passage_length=") for override in data_overrides)
+    fixed = fixed or bool(encode.vectors) or is_address(encode.encoder)
+    kept, length = _affordable(named, reachable, budget, encode.passage_length, fixed)
+    ends = {rung: end for rung, end in _ends(kept, length).items() if rung in reachable}
+    local = [] if encode.vectors else [one for one in kept if not is_address(one.encoder)]
     lines = {
-        "machine": f"{rates.machine}; encodes {rates.encoding:,.0f} tokens a second"
-        + (f" and trains {rates.training:,.0f}" if trains else ""),
+        "machine": named[0].rates.machine
+        + (f"; encodes {_speeds(local, 'encoding')} tokens a second" if local else "")
+        + (f" and trains {_speeds(local, 'training')}" if trains else ""),
         "data": f"{facts.passages:,} passages; labelled queries: "
         + ", ".join(f"{count:,} {split}" for split, count in facts.queries.items()),
     }
+    if encode.others:
+        whole = _ends(named, encode.passage_length)
+        needed = max(whole[rung] for rung in reachable if rung in whole) / GUARD
+        others = "the best on dev, together with BM25, goes on"
+        if len(kept) < len(named):
+            others = f"{_names(named[len(kept) :])} would not fit (about --budget {math.ceil(needed / 60)}m)"
+        lines["encoders"] = f"{_names(kept)}; {others}"
     if elsewhere:
-        lines |= {"machine": rates.machine, TRAINING: "none: the encoder's weights are elsewhere"}
-    if service and not settings.encode.vectors:
-        lines["encoder"] = f"{service.model} at {service.address}, {service.width} numbers a vector"
+        whose = "encoder's weights" if len(named) == 1 else "weights of one encoder"
+        lines[TRAINING] = f"none: the {whose} are elsewhere"
+    if asked := [services[one.encoder] for one in kept if one.encoder in services and not encode.vectors]:
+        lines["encoder"] = "; ".join(f"{one.model} at {one.address}, {one.width} numbers a vector" for one in asked)
         lines["to pay"] = (
-            f"about {sent / CHARACTERS_OF_TOKEN:,.0f} tokens, of {sent:,.0f} characters; each text is sent once"
+            f"about {sent / CHARACTERS_OF_TOKEN:,.0f} tokens, of {sent:,.0f} characters"
+            f"{' for each of them' if len(asked) > 1 else ''}; each text is sent once"
         )
     if len(reachable) <= height(until):
         lines[LABELS] = "the data have no labelled training query"
@@ -128,19 +170,23 @@ def planned_climb(
     rungs = [rung for rung in ends if rung == WORDS or rung not in missing]
     # A training has lengths of its own.
     tree: dict[str, dict[str, Any]] = {"shared": {"backbone": backbone, "generator": backbone}, **LADDER}
-    tree["encode"] = {"encoder": f"{service.address}#{service.model}" if service else settings.encode.encoder}
-    if settings.encode.vectors:
-        tree["encode"]["vectors"] = settings.encode.vectors
-    if settings.encode.encoder and not service:
-        most = readable_tokens(outline(settings.encode.encoder), max(length, settings.encode.query_length))
-        lengths = {"passage_length": length, "query_length": settings.encode.query_length}
+    tree["encode"] = {"encoder": encode.encoder}
+    if len(kept) > 1:
+        tree["encode"]["others"] = [one.encoder for one in kept[1:]]
+    if encode.vectors:
+        tree["encode"]["vectors"] = encode.vectors
+    if local:
+        lengths = {"passage_length": length, "query_length": encode.query_length}
+        most = min(readable_tokens(outline(one.encoder), max(lengths.values())) for one in local)
         tree["encode"] |= {name: min(tokens, most) for name, tokens in lengths.items()}
-    calls = {} if rungs == [WORDS] else {"encode": _encoding(facts, rates, length)}
+    calls = {f"encode: {one.name}" if len(kept) > 1 else "encode": one.seconds(length) for one in kept}
+    calls = {} if rungs == [WORDS] else calls
     if TRAINING in reachable and LABELS in rungs:
         try:
             if not trains:
                 raise DoesNotFit("no training fits", None)
-            plan = plan_run(facts, rates, budget - ends[LABELS], backbone)
+            slowest = max(trained, key=lambda one: one.facts.mean_passage(length) / one.rates.training)
+            plan = plan_run(slowest.facts, slowest.rates, budget - ends[LABELS], backbone)
         except DoesNotFit as error:
             missing[TRAINING] = (error.needed or SHORTEST_TRAINING) + ends[LABELS]
         else:
@@ -166,31 +212,55 @@ def _characters(data: Dataset) -> int:
     return passages + (pc.sum(pc.utf8_length(data.queries.column("text"))).as_py() or 0)
 
 
-def _encoding(facts: DataFacts, rates: Rates, length: int) -> float:
-    queries = sum(facts.queries.values()) * facts.mean_query(64)
-    return (facts.passages * facts.mean_passage(length) + queries) / rates.encoding
+def _asked(encode: Encode) -> tuple[Encode, dict[str, AddressEncoder]]:
+    """Asks each address for its model; returns settings that name the models, and the encoders by these names."""
+    names = (encode.encoder, *encode.others)
+    services = {name: AddressEncoder.at(name) for name in names if is_address(name)}
+    full = {name: f"{service.address}#{service.model}" for name, service in services.items()}
+    first, *others = (full.get(name, name) for name in names)
+    named = encode.model_copy(update={"encoder": first, "others": tuple(others)})
+    return named, {full[name]: service for name, service in services.items()}
 
 
-def _ends(facts: DataFacts, rates: Rates, length: int) -> dict[str, float]:
+def _names(candidates: Sequence[Candidate]) -> str:
+    return ", ".join(one.name for one in candidates)
+
+
+def _speeds(candidates: Sequence[Candidate], which: str) -> str:
+    """Returns a rate of each candidate in words, as `30,000` or `30,000 (minilm), 8,000 (bge-base)`."""
+    speeds = {one.name: f"{getattr(one.rates, which):,.0f}" for one in candidates}
+    return ", ".join(f"{speed} ({name})" if len(speeds) > 1 else speed for name, speed in speeds.items())
+
+
+def _ends(candidates: Sequence[Candidate], length: int) -> dict[str, float]:
     """Returns the seconds from the start to the end of each rung that trains nothing."""
+    facts = candidates[0].facts
     asked, ends, end = facts.queries["dev"] + facts.queries["test"], {}, 0.0
     for rung in (WORDS, AS_IT_IS, LABELS):
-        end += FIXED[rung] + PER_PASSAGE[rung] * facts.passages + PER_QUERY[rung] * asked
-        end += _encoding(facts, rates, length) if rung == AS_IT_IS else 0.0
+        own = FIXED[rung] + PER_PASSAGE[rung] * facts.passages + PER_QUERY[rung] * asked
+        end += own
+        if rung == AS_IT_IS:
+            end += OF_OTHERS * own * (len(candidates) - 1) + sum(one.seconds(length) for one in candidates)
         end += PER_LABEL * facts.labels if rung == LABELS else 0.0
         ends[rung] = end
     return ends
 
 
-def _longest(facts: DataFacts, rates: Rates, reachable: Sequence[str], budget: float, longest: int) -> int:
-    """Returns the length to which passages are cut: shorter only if more of the rungs fit the budget with it."""
-    lengths = [longest, *(length for length in LENGTHS if length < longest)]
+def _affordable(
+    candidates: Sequence[Candidate], reachable: Sequence[str], budget: float, longest: int, fixed: bool = False
+) -> tuple[Sequence[Candidate], int]:
+    """Returns the candidates that fit, and the length to which passages are cut.
+
+    The highest rung counts most, then the number of encoders, from the last named on. Passages are cut shorter, unless
+    the length is `fixed`, only if more of the rungs fit the budget with it.
+    """
+    sizes = [(count, longest) for count in range(len(candidates), 0, -1)]
+    sizes += [(1, length) for length in LENGTHS if length < longest and not fixed]
     for rung in (LABELS, AS_IT_IS):
-        if rung in reachable:
-            for length in lengths:
-                if _ends(facts, rates, length)[rung] <= GUARD * budget:
-                    return length
-    return longest
+        for count, length in sizes if rung in reachable else ():
+            if _ends(candidates[:count], length)[rung] <= GUARD * budget:
+                return candidates[:count], length
+    return candidates[:1], longest
 
 
 def _merged(tree: dict[str, dict[str, Any]], other: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:

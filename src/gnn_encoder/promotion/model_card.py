@@ -16,7 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from gnn_encoder.artifacts import Bundle, Dataset, Evaluation, Graph
 from gnn_encoder.artifacts.bundle import Serving
 from gnn_encoder.artifacts.dataset import SPLITS
-from gnn_encoder.artifacts.history import History, Record
+from gnn_encoder.artifacts.history import History, Record, of_encoding
 from gnn_encoder.errors import without_password
 from gnn_encoder.evaluation.measures import mean_name
 from gnn_encoder.evaluation.significance import TESTS
@@ -64,7 +64,8 @@ class Described:
         data, history = self.data, self.history
         trainings = ("train_dpr",) if self.bundle.system == DPR else ("train_dual_encoder", "train_dpr")
         training = next((history[title] for title in trainings if title in history), Record())
-        backbone = str(training.settings.get("backbone") or history.get("encode", Record()).settings.get("encoder", ""))
+        named = "" if "encoder" in training.inputs else training.settings.get("backbone")
+        backbone = str(named or of_encoding(history).settings.get("encoder", ""))
         hub = re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?", backbone)
         base, licence = BASES.get(backbone, (backbone if hub else "", ""))
         labels = {split: data.judged(split).positive() for split in SPLITS}

@@ -1,5 +1,6 @@
 """The settings of the steps that lead from raw text to the initial dual encoder, in their order."""
 
+import re
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -14,6 +15,7 @@ from gnn_encoder.settings.shared import (
     Optimization,
     Sharded,
     VectorType,
+    is_address,
 )
 from gnn_encoder.settings.values import AutoYesNo, Count, Fraction, PositiveFloat, PositiveInt, StepSettings
 
@@ -81,6 +83,9 @@ class Encode(Inference):
     """A Hugging Face name, a local folder, or `minilm`; or the address of an embeddings service in OpenAI's form,
     `http://…/v1#MODEL`, to which all texts are sent (`models.address`: the key, and how long texts may be). Empty, with
     `vectors`: no other text can be encoded."""
+    others: tuple[str, ...] = ()
+    """Further encoders, named as `encoder`. Each encodes the corpus and the queries; `choose_encoder` chooses the one
+    with which a run goes on."""
     vectors: str = ""
     """A folder with the vectors of the corpus and the queries, made elsewhere (`data.given_vectors`). The encoder then
     encodes later questions only."""
@@ -96,6 +101,36 @@ class Encode(Inference):
     """As `build_graph.vector_type`."""
     previous: str = ""
     """The `passage_vectors` of an earlier run, of which those of unchanged texts are reused. An update sets it."""
+
+    @property
+    def by_name(self) -> dict[str, "Encode"]:
+        """Short name of each encoder → the settings to encode with it alone.
+
+        The name is the last part of a path or an address. Numbers keep apart names that are equal but for signs, and
+        name what has neither Latin letters nor digits: names of calls, links and files keep nothing else.
+        """
+        named, taken = {}, {""}
+        for number, encoder in enumerate((self.encoder, *self.others), 1):
+            name = re.split("[/#]", encoder.rstrip("/#"))[-1]
+            while (kept := re.sub(r"[^a-z0-9]+", "", name.lower())) in taken:
+                name = f"{name} {number}"
+            taken.add(kept)
+            named[name] = self.model_copy(update={"encoder": encoder, "others": ()})
+        return named
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether the weights of one of the encoders are elsewhere, so that a training cannot start from the best."""
+        return bool(self.vectors) or any(map(is_address, (self.encoder, *self.others)))
+
+    def _problems(self) -> Iterator[str]:
+        encoders = (self.encoder, *self.others)
+        if self.others and self.vectors:
+            yield "vectors were made by one encoder: name no other one in encode.others (one --encoder, or none)"
+        elif self.others and not all(encoders):
+            yield "encode.encoder and encode.others: an encoder has no name"
+        elif twice := [name for number, name in enumerate(encoders) if name in encoders[:number]]:
+            yield f"the encoder {twice[0]} is named twice: name each once"
 
 
 class Bm25Retrieve(Sharded):

@@ -138,6 +138,15 @@ class Fuse(StepSettings):
     """Hits kept for each query."""
 
 
+class ChooseEncoder(StepSettings):
+    """Chooses, among several encoders as they are, the one that is the best on dev together with BM25."""
+
+    encoders: tuple[str, ...]
+    """Short names, in the order of the step's lists."""
+    measure: Measure = "RR@10"
+    """Of dev queries: the first of `evaluate.measures`."""
+
+
 class Rerank(Inference, Sharded):
     """Re-ranks the first hits of a run with a pair scorer."""
 

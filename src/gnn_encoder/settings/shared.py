@@ -15,6 +15,11 @@ TokenVectorType = Literal["fp16", "int8"]
 VectorType = Literal["fp16", "fp32"]
 
 
+def is_address(name: str) -> bool:
+    """Whether an encoder's name is the address of a service (`models.address`)."""
+    return name.startswith(("http://", "https://"))
+
+
 class Speed(TypedDict):
     """How models run over texts, as keyword arguments of the encoding functions."""
 

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from gnn_encoder.artifacts import Dataset, Draft, Run, read_manifest
+from gnn_encoder.artifacts import Dataset, Draft, read_manifest
 from gnn_encoder.artifacts.tables import System
 from gnn_encoder.engines.step import Context, Metrics, step
-from gnn_encoder.evaluation.documents import documents_of
-from gnn_encoder.evaluation.measures import labelled_queries, mean_name, per_query
+from gnn_encoder.evaluation.collected import dev_means
+from gnn_encoder.evaluation.measures import mean_name
 from gnn_encoder.settings.reranking import ChooseReranker
 
 
@@ -19,13 +19,7 @@ def choose_reranker(
     SS-BERT(d) and QSF are not among the runs, because a search could not rank as they do: a bundle has no query
     generator, and does not say a passage's section.
     """
-    data = Dataset(dataset)
-    qrels, ids = data.judged("dev"), data.judged_ids()
-    dev, measure = labelled_queries(qrels), (settings.measure,)
-    documents = documents_of(data, measure)
-    figures = {
-        path: float(per_query(Run.read(path), qrels, dev, ids, measure, documents).mean()) for path in runs if len(dev)
-    }
+    figures = dict(zip(runs, dev_means(Dataset(dataset), runs, settings.measure), strict=False))
     best = max(figures, key=figures.__getitem__) if figures else runs[-1]
     made_by = read_manifest(best, "run").inputs["scorer"]
     scorer = next(path for path in scorers if read_manifest(path, "model").digest == made_by)

@@ -15,9 +15,9 @@ from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.collected import evaluated_queries
 from gnn_encoder.inference.encoding import encode_passages, encode_texts, inference_dtype
 from gnn_encoder.models.address import AddressEncoder
-from gnn_encoder.models.backbone import is_address
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.settings.foundation import Encode
+from gnn_encoder.settings.shared import is_address
 from gnn_encoder.update.changes import carry_over, passage_digests
 from gnn_encoder.update.paid import Paid
 
@@ -36,7 +36,9 @@ def encode(context: Context, settings: Encode, dataset: Path, dual_encoder: Draf
         return _given(context, settings, data, dual_encoder, passage_vectors)
     encoders = _encoders(context, settings)
     # What a vector depends on besides its text. If it differs, no vector is reused.
-    read_as = settings.model_dump(mode="json", exclude={"previous", "tokens_per_batch", "precision", "vectors"})
+    read_as = settings.model_dump(
+        mode="json", exclude={"previous", "tokens_per_batch", "precision", "vectors", "others"}
+    )
     models = {name: str(value) for name, value in read_as.items()}
     models |= {"encoder": context.sources.get("encoder", settings.encoder)}
     models["dtype"] = str(inference_dtype(settings.precision))

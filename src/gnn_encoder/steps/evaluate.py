@@ -20,6 +20,7 @@ from gnn_encoder.evaluation.results import (
 )
 from gnn_encoder.settings.measures import WARM
 from gnn_encoder.settings.outcome import Evaluate
+from gnn_encoder.settings.systems import UNTRAINED
 
 
 @step(evaluation="evaluation")
@@ -60,6 +61,8 @@ def evaluate(context: Context, settings: Evaluate, dataset: Path, runs: list[Pat
     }
     statistics["test"] = settings.test
     answered = collected.answer_figures()
+    choice = context.history.get("choose_encoder")
+    chosen = [f"{UNTRAINED} is {choice.metrics['headline']}"] if choice and UNTRAINED in facts else []
     metrics: dict[str, Any] = {
         **block(collected.figures(names), names, baseline=settings.baseline, **statistics),
         "baseline": settings.baseline,
@@ -68,7 +71,7 @@ def evaluate(context: Context, settings: Evaluate, dataset: Path, runs: list[Pat
         "documents": len(collected.documents.ids) if collected.documents else None,
         "unlabelled_queries": {split: len(data.query_rows(split)) - len(rows) for split, rows in queries.items()},
         "without_hits": {split: systems for split, systems in collected.without_hits.items() if systems},
-        "remarks": [remark for split in queries for remark in collected.remarks(split)],
+        "remarks": [*chosen, *(remark for split in queries for remark in collected.remarks(split))],
         "digests": {split: split_digest(data, split) for split in queries},
         "fusions": {system: of_system for system, of_system in facts.items() if "method" in of_system},
         "labels": {system: of_system for system, of_system in facts.items() if "labels" in of_system},

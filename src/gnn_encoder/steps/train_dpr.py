@@ -13,11 +13,13 @@ from gnn_encoder.training.contrastive import new_dual_encoder, train_contrastive
 
 
 @step(dpr="model")
-def train_dpr(context: Context, settings: TrainDpr, dataset: Path, bm25_run: Path, dpr: Draft) -> Metrics:
-    """Trains DPR on labelled pairs."""
+def train_dpr(
+    context: Context, settings: TrainDpr, dataset: Path, bm25_run: Path, dpr: Draft, encoder: Path | None = None
+) -> Metrics:
+    """Trains DPR on labelled pairs, from the settings' backbone, or from the `encoder` that the run has chosen."""
     data = Dataset(dataset)
     examples = lexical_examples(data, Run.read(bm25_run), settings.negative_depth)
-    model = new_dual_encoder(settings)
+    model = new_dual_encoder(settings, encoder)
     result = train_contrastive(model, examples, data, settings, context)
     model.save(dpr.path)
     return {"examples": len(examples.query), **result}

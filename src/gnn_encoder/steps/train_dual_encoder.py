@@ -21,15 +21,17 @@ def train_dual_encoder(
     start: Path,
     dual_encoder: Draft,
     pair_scores: Path | None = None,
+    encoder: Path | None = None,
 ) -> Metrics:
     """Trains from the backbone, or from the model `start`: DPR, or M_de (`start_from`).
 
+    The `encoder` that the run has chosen takes the backbone's place.
     `distillation` needs the pair scores. With `patience`, a model without a dev query to stop by stays as it is.
     """
     if settings.distillation and not pair_scores:
         raise UserError("train_dual_encoder.distillation needs M_ce's scores: the input pair_scores")
     data, examples = Dataset(dataset), TrainingSet.read(training_set)
-    model = new_dual_encoder(settings) if settings.start_from == "backbone" else DualEncoder.load(start)
+    model = new_dual_encoder(settings, encoder) if settings.start_from == "backbone" else DualEncoder.load(start)
     if settings.patience and not len(DevPool(data, settings)):
         model.save(dual_encoder.path)
         return {"epochs": 0, "headline": "not trained further: there is no labelled dev query to stop by"}

@@ -1,5 +1,6 @@
 """Trains a plain dual encoder: DPR and M_de."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from gnn_encoder.artifacts import Dataset, KnownPositives, TrainingSet
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.encoding import encode_texts, encode_tokens
 from gnn_encoder.inference.tokens import Tokens, passage_tokens
-from gnn_encoder.models.dual_encoder import DualEncoder, device
+from gnn_encoder.models.dual_encoder import PASSAGE_ENCODER, DualEncoder, device
 from gnn_encoder.settings.foundation import TrainDpr, TrainDualEncoder
 from gnn_encoder.settings.shared import Backbone, ContrastiveTraining
 from gnn_encoder.tracking.context import Context
@@ -23,10 +24,10 @@ from gnn_encoder.training.losses import contrastive_loss, list_scores, listwise_
 from gnn_encoder.training.ranks import is_leader
 
 
-def new_dual_encoder(settings: TrainDpr | TrainDualEncoder) -> DualEncoder:
-    """The dual encoder before training, from the settings' backbone."""
+def new_dual_encoder(settings: TrainDpr | TrainDualEncoder, encoder: Path | None = None) -> DualEncoder:
+    """The dual encoder before training, from the settings' backbone, or from a dual encoder that was read as it is."""
     options = settings.model_dump(include={*Backbone.model_fields, "share_encoders"}, exclude={"backbone"})
-    return DualEncoder.from_backbone(settings.backbone, **options)
+    return DualEncoder.from_backbone(str(encoder / PASSAGE_ENCODER) if encoder else settings.backbone, **options)
 
 
 def train_contrastive(
