@@ -20,6 +20,8 @@ trained again."""
 class Reranked:
     """Artifacts of the trained re-rankers, by system."""
 
+    title: str = ""
+    """Name of the only one in the tables; empty: each has its own."""
     models: dict[str, Output] = field(default_factory=dict)
     scorers: dict[str, Output] = field(default_factory=dict)
     """What ranks: the model, or the model with the context of the passages."""
@@ -127,7 +129,7 @@ def train_and_rank(
     flow: Graph, settings: Settings, name: str, reranked: Reranked, first: Mapping[str, Output], **more: Output
 ) -> Output:
     """Adds a re-ranker's training and its ranking of the first stage's hits; returns the run."""
-    train, title = settings.train_reranker.for_system(name), ALL_SYSTEMS[name].title
+    train, title = settings.train_reranker.for_system(name), reranked.title or ALL_SYSTEMS[name].title
     stored = settings.train_reranker.token_vectors if train.kind in LATE_KINDS else "fp16"
     speed = settings.evaluate.speed
     scorer = reranked.models[name] = flow.add("train_reranker", train, title, **first, **more).output

@@ -310,6 +310,29 @@ class PropagateSections(StepSettings):
     is not among them, because with it the system is the re-ranker itself."""
 
 
+class WeighReranker(StepSettings):
+    """Sums the scores of a first stage and of a re-ranker: s = (1 − w) · first stage + w · re-ranker.
+
+    Both are min-max normalised over the hits of a query that are re-ranked. These are the same in a run and in a
+    search, so a bundle answers as its run ranked.
+    """
+
+    measure: Measure = "RR@10"
+    depth: PositiveInt = 100
+    """The pipeline sets both: the first of `evaluate.measures`, and the number of re-ranked hits."""
+    reranker_weights: Annotated[tuple[Fraction, ...], Field(min_length=1)] = tuple(i / 20 for i in range(21))
+    """Values of w: the first that is best on dev queries is taken, and without labelled dev queries the middle one. 0
+    has to be the first of them, so that on dev no sum is below the first stage, which a tie leaves as it is."""
+    reranker: Literal["cross_encoder", "bert_dmn", "colbert"] = "cross_encoder"
+    """The re-ranker of a ladder's last rung, trained with the settings of `train_reranker`."""
+    above: Literal["training", "labels"] = "training"
+    """The rung whose recommended bundle a ladder re-ranks. `labels`: no retriever is trained."""
+
+    def _problems(self) -> Iterator[str]:
+        if self.reranker_weights[0] != 0:
+            yield "reranker_weights: 0, the first stage alone, has to be the first of them"
+
+
 class CompareRerankers(Inference):
     """Reports a study of re-rankers."""
 
