@@ -8,7 +8,7 @@ from gnn_encoder.flow.graph import Given, Graph, Output
 from gnn_encoder.pipelines.foundation import Generated, search_by_words, with_early_refusals, write_queries
 from gnn_encoder.settings import documents, outcome, reranking
 from gnn_encoder.settings.pipeline import Settings
-from gnn_encoder.settings.reranking_systems import ALL_SYSTEMS, LATE_KINDS, RERANKING_STUDIES
+from gnn_encoder.settings.reranking_systems import ALL_SYSTEMS, LATE_KINDS, RERANKING_STUDIES, changed_by
 
 TRIPLES = ("labelled", "generated", "distilled", "documents")
 """What re-rankers are trained on, in the order of the tables: labelled triples; generated queries, too; the scores of a
@@ -20,6 +20,8 @@ trained again."""
 class Reranked:
     """Artifacts of the trained re-rankers, by system."""
 
+    title: str = ""
+    """Name of the only one in the tables; empty: each has its own."""
     models: dict[str, Output] = field(default_factory=dict)
     scorers: dict[str, Output] = field(default_factory=dict)
     """What ranks: the model, or the model with the context of the passages."""
@@ -118,16 +120,11 @@ def trained_on(settings: Settings, systems: Sequence[str]) -> dict[str, list[str
     return of_kind
 
 
-def changed_by(step: str, systems: Sequence[str]) -> list[str]:
-    """Returns the systems that a step makes by changing the ranking of another system."""
-    return [name for name in systems if ALL_SYSTEMS[name].evaluates and ALL_SYSTEMS[name].step == step]
-
-
 def train_and_rank(
     flow: Graph, settings: Settings, name: str, reranked: Reranked, first: Mapping[str, Output], **more: Output
 ) -> Output:
     """Adds a re-ranker's training and its ranking of the first stage's hits; returns the run."""
-    train, title = settings.train_reranker.for_system(name), ALL_SYSTEMS[name].title
+    train, title = settings.train_reranker.for_system(name), reranked.title or ALL_SYSTEMS[name].title
     stored = settings.train_reranker.token_vectors if train.kind in LATE_KINDS else "fp16"
     speed = settings.evaluate.speed
     scorer = reranked.models[name] = flow.add("train_reranker", train, title, **first, **more).output
@@ -200,13 +197,6 @@ def weigh_by_generator(
         ranking=reranked.runs[system.evaluates],
         query_generator=generated.generator,
     ).output
-
-
-def studied_systems(settings: Settings, study: str) -> list[str]:
-    """Returns the systems of one of `RERANKING_STUDIES`, without variants with the same settings as their system."""
-    train, systems = settings.train_reranker, RERANKING_STUDIES[study].systems
-    same = {name: ALL_SYSTEMS[name].variant_of for name in systems if not ALL_SYSTEMS[name].selection}
-    return [name for name in systems if not same.get(name) or train.for_system(name) != train.for_system(same[name])]
 
 
 def _check(settings: Settings, systems: Sequence[str], of_kind: Mapping[str, Sequence[str]]) -> None:

@@ -1,6 +1,6 @@
 """The training pipeline: GNN-encoder's algorithm, top to bottom."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,6 +36,7 @@ class Compared:
     bundles: Mapping[str, Output] = field(default_factory=dict)
     encoder: Output | None = None
     """From which a training starts; None: from the backbone."""
+    passage_vectors: Output | None = None
 
 
 def train(settings: Settings) -> Graph:
@@ -74,12 +75,7 @@ def add_training(flow: Graph, settings: Settings, below: Compared = Compared(), 
 
     # Vectors of all passages with the full graph, and the index.
     encoding, bundles[GNN_ENCODER] = encode_graph(
-        flow,
-        settings,
-        gnn_encoder=gnn_encoder,
-        passage_vectors=base.passage_vectors,
-        graph=chosen["graph"],
-        **bundled,
+        flow, settings, gnn_encoder=gnn_encoder, passage_vectors=base.passage_vectors, graph=chosen["graph"], **bundled
     )
 
     # The dual encoder as it is, and trained further until it is no better on dev.
@@ -96,65 +92,47 @@ def add_training(flow: Graph, settings: Settings, below: Compared = Compared(), 
         ).output
         bundles[CONVERGED] = bundle_of(flow, settings, CONVERGED, dual_encoder=converged, **bundled)
 
-    # A run of each system, also together with BM25.
-    evaluation = flow.add(
-        "evaluate",
-        settings.evaluate.model_copy(update={"rerank_shards": 1}),
-        rung,
-        dataset=base.dataset,
-        runs=runs_of_systems(flow, settings, base, bundles, below),
-    ).output
-
-    # The recommended system with its bundle, the report page and the decision.
+    # A run of each system, also together with BM25; the recommended system with its bundle, the page, the decision.
     order = recommended_from(settings)
+    late = {"dual_encoder": base.dpr, **bundled} if DPR in order else {}
     if below.runs:
         order = tuple(system for system in SYSTEMS if system in below.runs or system in order)
-    judged = {"measure": settings.promote.measure, "bm25": settings.encode_corpus.bm25, "order": order}
-    recommendation = flow.add(
-        "recommend", settings.recommend.model_copy(update=judged), rung, dataset=base.dataset, evaluation=evaluation
-    ).output
-    if DPR in order:
-        bundles[DPR] = bundle_of(flow, settings, DPR, dual_encoder=base.dpr, recommendation=recommendation, **bundled)
-    chosen_bundle = flow.add(
-        "choose_bundle",
-        settings.choose_bundle,
-        rung,
-        dataset=base.dataset,
-        recommendation=recommendation,
-        evaluation=evaluation,
-        graph=chosen["graph"],
-        bundles=[*below.bundles.values(), *bundles.values()],
-    ).output
+    runs = runs_of_systems(flow, settings, base, bundles, below)
     latency = flow.add("measure_latency", outcome.MeasureLatency(), bundle=bundles[GNN_ENCODER], **inputs).output
-    page = flow.add(
-        "report",
-        outcome.Report(**settings.evaluate.speed),
-        rung,
-        dataset=base.dataset,
-        evaluation=evaluation,
-        latency=latency,
-        gnn_encoder=gnn_encoder,
-        passage_vectors=base.passage_vectors,
-        encoding=encoding,
-        bundle=bundles[GNN_ENCODER],
-        recommendation=recommendation,
-        **chosen,
-    )
-    # The decision does not read the page, but runs after it, so that the page exists if the decision fails.
-    decision = flow.add(
-        "promote",
-        settings.promote,
-        rung,
-        [page, *last_decision(flow)],
-        dataset=base.dataset,
-        evaluation=evaluation,
-        recommendation=recommendation,
-        graph=chosen["graph"],
-        bundle=chosen_bundle,
-    ).output
+    explained = {"gnn_encoder": gnn_encoder, "encoding": encoding, "bundle": bundles[GNN_ENCODER], "latency": latency}
+    explained |= {"passage_vectors": base.passage_vectors, **chosen}
+    made = [*below.bundles.values(), *bundles.values()]
+    judged = judge(flow, settings, rung, base.dataset, runs, order, made, dpr=late, **explained)
     with_early_refusals(flow, *tried.tried)
-    outputs = (recommendation, chosen_bundle, page.output, decision)
-    return {output.name: output for output in outputs}
+    return judged
+
+
+def judge(
+    flow: Graph, settings: Settings, rung: str, dataset: Output, runs: Sequence[Output], order: Sequence[str],
+    bundles: Sequence[Output], /, *, dpr: Mapping[str, Artifact | None] = {}, graph: Artifact | None = None,
+    reranker: Output | None = None, **explained: Artifact | None
+) -> dict[str, Output]:  # fmt: skip
+    """Adds the comparison of all runs, the recommended bundle, the page and the decision; returns the last four.
+
+    Args:
+        order: the systems that may be recommended, the simplest first.
+        dpr: inputs of DPR's bundle, which is made last and only if it is recommended.
+        reranker: goes into the recommended bundle. explained: what the page reads to explain hits.
+    """
+    evaluate = settings.evaluate.model_copy(update={"rerank_shards": 1})
+    evaluation = flow.add("evaluate", evaluate, rung, dataset=dataset, runs=runs).output
+    judged = {"measure": settings.promote.measure, "bm25": settings.encode_corpus.bm25, "order": tuple(order)}
+    advice = settings.recommend.model_copy(update=judged)
+    near = {"passage_vectors": explained.get("passage_vectors")}
+    recommendation = flow.add("recommend", advice, rung, dataset=dataset, evaluation=evaluation, **near).output
+    read = {"dataset": dataset, "evaluation": evaluation, "recommendation": recommendation, "graph": graph}
+    last = [bundle_of(flow, settings, DPR, recommendation=recommendation, **dpr)] if dpr else []
+    made = {"bundles": [*bundles, *last], "reranker": reranker}
+    chosen = flow.add("choose_bundle", settings.choose_bundle, rung, **made, **read).output
+    page = flow.add("report", outcome.Report(**settings.evaluate.speed), rung, **explained, **read)
+    # The decision does not read the page, but runs after it, so that the page exists if the decision fails.
+    decision = flow.add("promote", settings.promote, rung, [page, *last_decision(flow)], bundle=chosen, **read).output
+    return {output.name: output for output in (recommendation, chosen, page.output, decision)}
 
 
 def last_decision(flow: Graph) -> list[Node]:

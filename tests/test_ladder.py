@@ -10,17 +10,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from trained_root import write_beir
+import yaml
+from trained_root import tiny_settings, write_beir
 
 from gnn_encoder import Retriever
-from gnn_encoder.artifacts import Bundle, Dataset, Evaluation, Recommended, drafting, read_manifest
+from gnn_encoder.artifacts import Bundle, Dataset, Evaluation, Recommended, Run, drafting, read_manifest
+from gnn_encoder.artifacts.bundle import Serving
 from gnn_encoder.artifacts.finished_run import labelled_bundle
 from gnn_encoder.artifacts.history import Record, read_history, write_history
+from gnn_encoder.artifacts.tables import System
 from gnn_encoder.cli import app
 from gnn_encoder.engines.climbing import rung_of, stays
 from gnn_encoder.engines.latest import linked
 from gnn_encoder.engines.local_run import Outcome
 from gnn_encoder.errors import UserError
+from gnn_encoder.evaluation.measures import per_query
 from gnn_encoder.flow.arguments import StepArguments
 from gnn_encoder.flow.declared import declared
 from gnn_encoder.flow.graph import Graph, Output
@@ -28,6 +32,8 @@ from gnn_encoder.labels.adding import add_labels, opened
 from gnn_encoder.labels.requests import Wanted
 from gnn_encoder.pipelines.ladder import HYBRID, ladder
 from gnn_encoder.promotion.champion import bundle_figures
+from gnn_encoder.retrieval.latency import served_path
+from gnn_encoder.retrieval.reranking import weighed
 from gnn_encoder.retrieval.search import Searcher, bm25_of
 from gnn_encoder.serving.exports import export
 from gnn_encoder.serving.following import Followed
@@ -35,8 +41,9 @@ from gnn_encoder.settings.measures import ALL
 from gnn_encoder.settings.outcome import Evaluate
 from gnn_encoder.settings.pipeline import Settings
 from gnn_encoder.settings.presets import parse_settings
-from gnn_encoder.settings.rungs import RUNGS, TRAINING, WORDS
-from gnn_encoder.settings.systems import LEXICAL, UNTRAINED
+from gnn_encoder.settings.rungs import AS_IT_IS, LABELS, RERANKING, RUNGS, WORDS
+from gnn_encoder.settings.systems import FIRST_AND_RERANKED, LEXICAL, RERANKED, UNTRAINED
+from gnn_encoder.steps.weigh_reranker import scores_of
 
 QUESTION = "what is the old river"
 LINEAR, LEARNED = "Linear fusion, untrained", "Learned fusion, untrained"
@@ -79,13 +86,31 @@ def data(tiny_dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return write_beir(tiny_dataset, tmp_path_factory.mktemp("beir") / "data")
 
 
-def test_from_raw_text_to_a_decision(data: Path, tiny_backbone: Path, tmp_path: Path) -> None:
-    outputs_of = run_here(ladder(settings_of(tiny_backbone, data)), tmp_path)
-    evaluated = Evaluation.read(outputs_of["evaluate: labels/evaluation"])
+RERANKER = {
+    "train_reranker": {
+        "epochs": 1, "batch_size": 8, "pair_length": 32, "depth": 20, "negative_depth": 10, "precision": "fp32",
+        "learning_rate": 1e-3, "dev_queries": 10, "keep": "last",
+    },
+    "weigh_reranker": {"above": LABELS},
+    "first_stage": {"precision": "fp32"},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def climbed(data: Path, tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The outputs of the rungs up to re-ranking, without a training."""
+    training = {**RERANKER["train_reranker"], "backbone": str(tiny_backbone)}
+    graph = ladder(settings_of(tiny_backbone, data, **{**RERANKER, "train_reranker": training}), RERANKING)
+    assert list(graph.rungs) == [WORDS, AS_IT_IS, LABELS, RERANKING]
+    return run_here(graph, tmp_path_factory.mktemp("re-ranked"))
+
+
+def test_from_raw_text_to_a_decision(climbed: dict[str, Path]) -> None:
+    evaluated = Evaluation.read(climbed["evaluate: labels/evaluation"])
     assert list(evaluated.metrics["results"]["test"]) == [LEXICAL, UNTRAINED, LINEAR, LEARNED, HYBRID]
     assert (evaluated.metrics["baseline"], evaluated.metrics["candidate"]) == (HYBRID, LEARNED)
-    facts = Recommended.read(outputs_of["recommend: labels/recommendation"]).facts
-    chosen = Bundle.read(outputs_of["choose_bundle: labels/chosen_bundle"])
+    facts = Recommended.read(climbed["recommend: labels/recommendation"]).facts
+    chosen = Bundle.read(climbed["choose_bundle: labels/chosen_bundle"])
     assert chosen.serving.system == facts["system"]
     assert chosen.system == (facts["dense"] if facts["weight"] != 0 else LEXICAL)
     assert Retriever(chosen).search(QUESTION, 3) and Retriever(chosen).search([]) == []
@@ -142,12 +167,12 @@ def test_words_are_measured_as_the_run_did(of_words: dict[str, Path]) -> None:
 
 
 def test_each_rung_is_held_against_those_below() -> None:
-    graph = ladder(Settings(), TRAINING)
+    graph = ladder(Settings(), RERANKING)
     assert list(graph.rungs) == [*RUNGS]
     decided = [node for node in graph.nodes if node.step == "promote"]
     assert [node.after[1:] for node in decided] == [(), *((node,) for node in decided[:-1])], "one after the other"
     assert [node.settings.candidate for node in graph.of("evaluate")] == [  # type: ignore[attr-defined]
-        LEXICAL, HYBRID, LEARNED, "GNN-encoder",
+        LEXICAL, HYBRID, LEARNED, "GNN-encoder", FIRST_AND_RERANKED,
     ]  # fmt: skip
     for rung, outputs in graph.rungs.items():
         assert list(outputs) == ["recommendation", "chosen_bundle", "report", "decision"]
@@ -155,7 +180,7 @@ def test_each_rung_is_held_against_those_below() -> None:
     sizes = [len(node.inputs["runs"]) for node in graph.of("evaluate")]  # type: ignore[arg-type]
     assert sizes == sorted(set(sizes))
     orders = [node.settings.order for node in graph.of("recommend")]  # type: ignore[attr-defined]
-    assert all(set(below) < set(above) for below, above in pairwise(orders))
+    assert all(set(below) - {"DPR"} < set(above) for below, above in pairwise(orders))
     assert graph["evaluate: training"].settings.baseline == HYBRID  # type: ignore[attr-defined]
     assert [node.label for node in graph.of("fuse_parts")].count("BM25 with labels") == 1
 
@@ -172,6 +197,54 @@ def test_a_bundle_with_a_fusion_has_one_ranking(data: Path, tiny_backbone: Path,
         assert [hit.passage_id for hit in hits[:5]] == [hit.passage_id for hit in retriever.search(question, 5)]
 
 
+def test_what_a_rung_recommends_is_reranked_and_judged_with_all_below(climbed: dict[str, Path]) -> None:
+    chosen = Bundle.read(climbed["choose_bundle: labels/chosen_bundle"])
+    served = System.of(climbed["weigh_reranker/run"]).facts["served"]
+    assert (served["dense"], served["system"]) == (chosen.system, chosen.serving.system)
+    metrics = Evaluation.read(climbed["evaluate: re-ranking/evaluation"]).metrics
+    below = Evaluation.read(climbed["evaluate: labels/evaluation"]).metrics["results"]["test"]
+    assert set(metrics["results"]["test"]) == {*below, RERANKED, FIRST_AND_RERANKED}
+    assert (metrics["baseline"], metrics["candidate"]) == (HYBRID, FIRST_AND_RERANKED)
+    assert (
+        metrics["results"]["dev"][FIRST_AND_RERANKED]["RR@10"] >= metrics["results"]["dev"][served["system"]]["RR@10"]
+    )
+    bundle = Bundle.read(climbed["choose_bundle: re-ranking/chosen_bundle"])
+    facts = Recommended.read(climbed["recommend: re-ranking/recommendation"]).facts
+    assert bundle.reranker_path and bundle.serving.system == facts["system"]
+    assert (bundle.serving.reranking is not None) is (facts["system"] in (RERANKED, FIRST_AND_RERANKED))
+
+
+@pytest.mark.parametrize("title", ["rerank: Re-ranked", "weigh_reranker"])
+def test_a_reranked_bundle_answers_as_its_run_ranked(title: str, climbed: dict[str, Path], tmp_path: Path) -> None:
+    system = System.of(climbed[f"{title}/run"])
+    served = {name: value for name, value in system.facts["served"].items() if name != "dense"}
+    served["reranking"]["weight"] = served["reranking"]["weight"] or 0.4
+    run, data = Run.read(climbed[f"{title}/run"]), Dataset(climbed["ingest/dataset"])
+    if title == "weigh_reranker":  # the weight that dev chooses may be 0: of another one
+        first, other = (Run.read(climbed[f"{name}/run"]) for name in ("first_stage", "rerank: Re-ranked"))
+        first = first.of(np.unique(other.query))
+        run = weighed(first, 20, scores_of(other, first.where(first.rank <= 20)), served["reranking"]["weight"])
+    with drafting(tmp_path / "bundle", "bundle") as draft:
+        chosen, reranker = climbed["choose_bundle: labels/chosen_bundle"], climbed["train_reranker: Re-ranked/reranker"]
+        Bundle.read(chosen).serve(draft, Serving.of({**served, "system": system.name}), reranker)
+    bundle = Bundle.read(tmp_path / "bundle")
+    retriever, rows = Retriever(bundle), data.query_rows("test")
+    ids = data.passages.ids().to_pylist()
+    for row, hits in zip(rows.tolist(), retriever.search(data.query_texts(rows), 50), strict=True):
+        ranked = run.of(np.array([row]), 50)
+        assert [hit.passage_id for hit in hits] == [ids[passage] for passage in ranked.passage]
+        assert [hit.score for hit in hits] == pytest.approx(ranked.score.tolist(), abs=1e-4)
+    first_stage = [hit.passage_id for hit in retriever.search(QUESTION, 20, rerank=False)]
+    assert first_stage != [hit.passage_id for hit in retriever.search(QUESTION, 20)], "a control"
+    figures = bundle_figures(Searcher(bundle), data, "test", ("RR@10",), Evaluate(precision="fp32"))
+    ranks = per_query(run, data.judged("test"), rows, data.judged_ids(), ("RR@10",))
+    assert figures[ALL].mean() == pytest.approx(ranks.mean()), "the gate measures what is served"
+    assert served_path(Searcher(bundle)).search(served_path(Searcher(bundle)).encode(QUESTION)).rank[0] == 1
+    with drafting(tmp_path / "other", "bundle") as draft:
+        bundle.copy_to(draft, reranker)
+    assert Bundle.read(tmp_path / "other").serving == bundle.serving.first_stage, "the weight was another re-ranker's"
+
+
 def command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     monkeypatch.setattr(sys, "argv", ["gnn-encoder", "run", "--until", *arguments])
     with pytest.raises(SystemExit) as caught:
@@ -182,7 +255,7 @@ def command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["label"], "--until label: did you mean 'labels'? known are as-it-is, labels, training, words"),
+        (["label"], "--until label: did you mean 'labels'? known are as-it-is, labels, re-ranking, training, words"),
         (["labels", "--runner", "docker"], "no --runner and --memory"),
         (["labels", "--preset", "quickstart", "--set", "encode_corpus.bm25=false"], "encode_corpus.bm25 = false"),
         (["labels", "--budget", "soon"], "--budget soon"),
@@ -219,6 +292,14 @@ def test_a_lower_rung_leaves_a_higher_one_in_latest(tmp_path: Path) -> None:
     assert not stays(latest, other), "of other data"
     linked(tmp_path / "root", "graph", data)
     assert stays(latest, replace(outcome, rung="labels")), "a training's"
+    assert stays(latest, replace(outcome, rung="re-ranking")), "above labels alone"
+    trained = replace(outcome, outputs={**outcome.outputs, "graph": data})
+    assert not stays(latest, replace(trained, rung="training"))
+    advice = written("re-ranked", "recommend: re-ranking", "recommendation")
+    linked(tmp_path / "root", "recommendation", advice)
+    assert stays(latest, replace(trained, rung="training")) and not stays(latest, replace(trained, rung="re-ranking"))
+    (tmp_path / "root" / "latest" / "graph").unlink()
+    assert not stays(latest, replace(trained, rung="training")), "it re-ranked what labels gave"
 
 
 @pytest.mark.slow
@@ -255,3 +336,24 @@ def test_the_command_leaves_a_root_that_takes_labels(
     assert rung_of(root / "latest") == "labels" and labelled_bundle(root / "latest").name == takes.name
     assert [label.query for label in Dataset(root / "latest" / "dataset").added] == ["an unheard of word"]
     assert np.isin(["bundle", "dataset", "report"], [path.name for path in (root / "latest").iterdir()]).all()
+
+
+@pytest.mark.slow
+def test_a_whole_climb_puts_a_reranked_bundle_into_service(
+    data: Path, tiny_backbone: Path, tiny_seq2seq: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, preset = tmp_path / "root", tmp_path / "tiny.yaml"
+    tree = tiny_settings(tiny_backbone, tiny_seq2seq)
+    tree["shared"] |= {"dev_queries": 20}
+    tree["encode"] = {"encoder": str(tiny_backbone), "query_length": 16, "passage_length": 24}
+    tree["train_reranker"] |= {"depth": 20}
+    preset.write_text(yaml.safe_dump(tree))
+    arguments = ["re-ranking", "--preset", str(preset), "--dataset", str(data), "--root", str(root)]
+    assert command(monkeypatch, *arguments) == 0
+    latest = root / "latest"
+    assert rung_of(latest) == "re-ranking" and (latest / "graph").exists()
+    (chosen,) = (root / "pipeline").glob("*/choose-bundle-training/chosen_bundle")
+    assert read_history(latest / "decision")["first_stage"].inputs["bundle"] == read_manifest(chosen).digest
+    bundle = Bundle.read(latest / "bundle")
+    assert bundle.reranker_path and Retriever(bundle).search(QUESTION, 3, rerank=True)
+    assert Retriever(bundle).reranks() is (bundle.serving.reranking is not None)

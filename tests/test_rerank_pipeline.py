@@ -14,14 +14,15 @@ from http_server import ids, serving
 from trained_root import Trained
 
 from gnn_encoder import Retriever
-from gnn_encoder.artifacts import Bundle, Dataset, Report, Run, drafting
+from gnn_encoder.artifacts import Dataset, Report, Run, drafting
 from gnn_encoder.artifacts.history import read_history
 from gnn_encoder.cli import app
 from gnn_encoder.errors import UserError
 from gnn_encoder.flow.graph import Graph
 from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.pipelines.rerank import rerank as rerank_graph
-from gnn_encoder.retrieval.reranking import reranked_hits
+from gnn_encoder.retrieval.reranking import reranked_by_bundle, reranker_of
+from gnn_encoder.retrieval.search import ASKED
 from gnn_encoder.settings.foundation import Ingest, SelectTrainingSet
 from gnn_encoder.settings.pipeline import Settings
 from gnn_encoder.settings.reranking import TrainReranker
@@ -161,11 +162,12 @@ def test_a_bundles_hits_are_re_ranked_and_the_bundle_gets_the_best_re_ranker(
     assert rerank(trained, "--systems", "lim", "--first-stage", str(tmp_path / "latest"), *same) == 0
     assert json.loads((bundle / "reranker" / "scorer.json").read_text()) == {"kind": "lim"}
     hits = Run.from_hits(np.zeros(1, int), np.arange(20)[None], np.zeros((1, 20)))
-    found = reranked_hits(Bundle.read(bundle), "a question", hits, 20)
-    assert len(np.unique(found.score)) > 10
     retriever = Retriever.load(bundle)
+    opened, scorer = retriever.bundle, reranker_of(retriever.bundle)
+    found = reranked_by_bundle(opened, scorer, ASKED, ["a question"], hits, 20)
+    assert len(np.unique(found.score)) > 10
     first = Run.from_hits(np.zeros(1, int), retriever._searcher.run("a question", 20).passage[None], np.zeros((1, 20)))
-    alone = reranked_hits(retriever.bundle, "a question", first, 20)
+    alone = reranked_by_bundle(opened, scorer, ASKED, ["a question"], first, 20)
     for asked in ("a question", ["the old river", "a question"]):
         answer = retriever.search(asked, 5, rerank=True, depth=20)
         reranked = answer if isinstance(asked, str) else answer[1]

@@ -9,7 +9,7 @@ from gnn_encoder.flow.declared import declared
 from gnn_encoder.flow.graph import Given, Graph, Node, Output
 from gnn_encoder.pipelines.ablation import ablation
 from gnn_encoder.pipelines.ladder import ladder
-from gnn_encoder.pipelines.rerank import rerank, studied_systems
+from gnn_encoder.pipelines.rerank import rerank
 from gnn_encoder.pipelines.train import train
 from gnn_encoder.pipelines.update import update
 from gnn_encoder.settings.bm25 import IndexBm25
@@ -114,7 +114,7 @@ def graphs(settings: Settings) -> Iterator[tuple[set[str], Graph]]:
     for name in ("colbert", "ss_bert_h", "colbert_distilled", "lim"):  # one of each kind of triples
         yield ends, rerank(settings, [name])
     for study in RERANKING_STUDIES:
-        yield ends | {"compare_rerankers"}, rerank(settings, studied_systems(settings, study), study)
+        yield ends | {"compare_rerankers"}, rerank(settings, settings.train_reranker.studied(study), study)
 
 
 CHANGES = {

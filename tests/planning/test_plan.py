@@ -19,6 +19,7 @@ from gnn_encoder.artifacts import Dataset
 from gnn_encoder.cli.app import app
 from gnn_encoder.errors import UserError
 from gnn_encoder.models.address import AddressEncoder
+from gnn_encoder.pipelines.ladder import ladder
 from gnn_encoder.pipelines.train import train as train_graph
 from gnn_encoder.planning import auto
 from gnn_encoder.planning import rates as measuring
@@ -28,7 +29,7 @@ from gnn_encoder.planning.facts import DataFacts, data_facts
 from gnn_encoder.planning.plan import FEWEST, LENGTHS, OTHER_LABELS, PER_QUERY, RESERVE, Plan, plan_run
 from gnn_encoder.planning.rates import Rates, measure_rates
 from gnn_encoder.settings.presets import load_settings, parse_settings
-from gnn_encoder.settings.rungs import AS_IT_IS, LABELS, RUNGS, TRAINING, WORDS
+from gnn_encoder.settings.rungs import AS_IT_IS, LABELS, RERANKING, RUNGS, TRAINING, WORDS
 
 Planned = Callable[..., PlannedClimb]
 RATES = Rates("a machine", 30_000.0, 6_000.0)
@@ -188,7 +189,14 @@ def shown() -> dict[str, str]:
 
 
 @pytest.fixture
-def planned(tmp_path: Path, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch, shown: dict[str, str]) -> Planned:
+def highest() -> list[str]:
+    return [TRAINING]
+
+
+@pytest.fixture
+def planned(
+    tmp_path: Path, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch, shown: dict[str, str], highest: list[str]
+) -> Planned:
     """Plans a climb over a small folder, on a machine that encodes and trains so many tokens a second."""
     write_beir(tmp_path / "data")
 
@@ -197,7 +205,7 @@ def planned(tmp_path: Path, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch
         rates = Rates("a machine", encoding, training)
         monkeypatch.setattr(auto, "measure_rates", lambda data, backbone, seed, trains: rates)
         given = [f"ingest.dataset={tmp_path / 'data'}", f"shared.backbone={tiny_backbone}", *own]
-        return planned_climb(given, TRAINING, budget, tmp_path, shown.__setitem__)
+        return planned_climb(given, highest[0], budget, tmp_path, shown.__setitem__)
 
     return plan
 
@@ -221,6 +229,42 @@ def test_a_climb_ends_with_the_last_rung_that_fits(
     assert (settings.index_bm25.k1, settings.encode.encoder) == (0.9, settings.train_dual_encoder.backbone)
     assert ("train_gnn" in found.seconds) is (until == TRAINING)
     assert ("encode" in found.seconds) is (until != WORDS)
+
+
+@pytest.mark.parametrize(
+    ("budget", "rungs", "above"),
+    [
+        (1800.0, [TRAINING, RERANKING], TRAINING),
+        (170.0, [RERANKING], LABELS),  # too short for a training
+        (100.0, [], ""),
+    ],
+)
+def test_reranking_is_planned_where_it_fits(
+    budget: float, rungs: list[str], above: str, planned: Planned, shown: dict[str, str],
+    highest: list[str],
+) -> None:  # fmt: skip
+    highest[0] = RERANKING
+    found = planned(budget)
+    settings = load_settings(str(found.file))
+    assert [*ladder(settings, found.until).rungs] == [WORDS, AS_IT_IS, LABELS, *rungs]
+    assert shown["tables"].count("after") == 3 + len(rungs)
+    assert ("re-ranking (about --budget" in found.missing) is (not rungs)
+    assert ("training (about --budget" in found.missing) is (TRAINING not in rungs)
+    if rungs:
+        assert (settings.weigh_reranker.above, settings.train_reranker.depth) == (above, 100)
+        assert {"first_stage", "train_reranker: Re-ranked", "rerank: Re-ranked"} <= found.seconds.keys()
+
+
+def test_the_time_of_a_reranking_is_pairs_over_rates() -> None:
+    data = facts(train=1_000)
+    took, more, drawn = (auto._reranking(data, RATES, 160, *sizes) for sizes in ((50, 0), (100, 0), (50, 500)))
+    tokens, asked = min(data.mean_query(64) + data.mean_passage(160), 160), data.queries["dev"] + data.queries["test"]
+    assert took["rerank: Re-ranked"] == pytest.approx(50 * asked * tokens / RATES.encoding)
+    assert took["train_reranker: Re-ranked"] == pytest.approx(2 * data.labels * tokens / RATES.training)
+    assert more["rerank: Re-ranked"] == 2 * took["rerank: Re-ranked"]
+    assert drawn["train_reranker: Re-ranked"] == took["train_reranker: Re-ranked"] / 2
+    slower = auto._reranking(data, replace(RATES, training=0.0), 160, 50, 0)
+    assert slower["train_reranker: Re-ranked"] == pytest.approx(8 * data.labels * tokens / RATES.encoding)
 
 
 def test_passages_are_cut_where_a_rung_would_not_fit() -> None:

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from gnn_encoder.cli.options import named_systems
 from gnn_encoder.errors import UserError
 from gnn_encoder.flow.graph import Node
-from gnn_encoder.pipelines.rerank import rerank, studied_systems
+from gnn_encoder.pipelines.rerank import rerank
 from gnn_encoder.pipelines.train import train
 from gnn_encoder.settings.outcome import EncodeNodes, Evaluate, Rerank
 from gnn_encoder.settings.pipeline import Settings
@@ -174,13 +174,13 @@ def test_the_preset_of_documents_names_its_systems_and_trains_them_on_the_same_t
 
 
 def test_a_study_leaves_out_variants_that_equal_their_system() -> None:
-    study = studied_systems(Settings(), "structure")
+    study = Settings().train_reranker.studied("structure")
     assert {"lim_layers_1", "lim_mean", "lim_live", "lim"} <= set(study)
     assert not {"lim_layers_3", "lim_sum", "lim_cached"} & set(study)
     mean = TrainReranker(systems={"lim": {"neighbour_reduction": "mean", "graph_layers": 1}})
-    other = studied_systems(Settings(train_reranker=mean), "structure")
+    other = Settings(train_reranker=mean).train_reranker.studied("structure")
     assert set(other) ^ set(study) == {"lim_layers_1", "lim_layers_3", "lim_sum", "lim_mean"}
-    assert studied_systems(Settings(), "ss_bert") == list(RERANKING_STUDIES["ss_bert"].systems)
+    assert Settings().train_reranker.studied("ss_bert") == list(RERANKING_STUDIES["ss_bert"].systems)
 
 
 def test_sections_are_propagated_only_for_the_system_that_does_it() -> None:

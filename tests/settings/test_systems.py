@@ -26,11 +26,13 @@ from gnn_encoder.settings.systems import (
     CROSS_ENCODER,
     DPR,
     DUAL_ENCODER,
+    FIRST_AND_RERANKED,
     FUSIONS,
     GNN_ENCODER,
     LEXICAL,
     QUERY_CLUSTERS,
     QUERY_MEMORY,
+    RERANKED,
     SYSTEMS,
     UNTRAINED,
     LabelKind,
@@ -66,7 +68,7 @@ def evaluated(graph: Graph) -> list[str]:
 
 
 def rows_of_table() -> list[str]:
-    rows = [row for row in SYSTEMS.values() if not row.as_it_is]
+    rows = [row for row in SYSTEMS.values() if not row.as_it_is and row.name not in (RERANKED, FIRST_AND_RERANKED)]
     fused = [form.format(row.name) for way, form in OF_FUSION.items() for row in rows if way in row.fusions]
     return [*(row.name for row in rows), *fused]
 

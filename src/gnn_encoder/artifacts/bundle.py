@@ -14,7 +14,8 @@ bm25/           BM25 index of the same passages, if the run wants one (`gnn_enco
 reranker/       scorer that orders the first hits, if one was trained on them (`gnn_encoder.retrieval.scorers`)
 neighbourhoods_digests.npy, models.json  what a vector depends on, for an update (`artifacts.arrays.Contents`)
 added/          labels added after the run, and the vectors that they change (`artifacts.added_labels`)
-serving.json    how a search ranks, if a run chose this bundle: by the vectors, by BM25, or by a weighted sum of both
+serving.json    how a search ranks, if a run chose this bundle: by the vectors, by BM25, or by a weighted sum of both;
+                and whether the re-ranker orders the first hits
 bundle.json     describes these files for other programs, and names the system whose vectors they are
 README.md       describes the bundle for people, if a run chose it (`promotion.model_card`)
 
@@ -23,17 +24,18 @@ A passage with several vectors scores as its best one (`gnn_encoder.retrieval.pa
 
 import json
 import shutil
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
 from gnn_encoder.artifacts.added_labels import ADDED_LABELS, CHANGED, PAIRS, ROWS, AddedLabels, Changes
 from gnn_encoder.artifacts.arrays import VECTORS, read_rows
 from gnn_encoder.artifacts.dataset import CORPUS, Dataset, PassageTable
-from gnn_encoder.artifacts.folder import README, Artifact, Draft, FileFacts, read_manifest
+from gnn_encoder.artifacts.folder import HISTORY, MANIFEST, README, Artifact, Draft, FileFacts, read_manifest
 from gnn_encoder.artifacts.labelled_queries import QUERIES, BundleLabels, LabelledQueries, LabelUse
 from gnn_encoder.artifacts.parts import stored_parts
 from gnn_encoder.errors import UserError
@@ -42,6 +44,21 @@ from gnn_encoder.settings.systems import GNN_ENCODER
 INDEX, QUERY_ENCODER, BM25, RERANKER, CARD = "index.faiss", "query_encoder", "bm25", "reranker", "bundle.json"
 VECTOR_PASSAGES, LABELS = "vector_passages", "labels"
 ADDED, SERVING, FUSION = "added", "serving.json", "fusion"
+
+
+@dataclass(frozen=True)
+class Reranking:
+    """How a re-ranker orders the first hits of a search (`gnn_encoder.retrieval.reranking.weighed`)."""
+
+    first_stage: str
+    """Name of the first stage in the tables of the run that chose the bundle."""
+    weight: float
+    """Weight of the re-ranker's scores in the sum with the first stage's; 1: the re-ranker alone."""
+    depth: int
+    """First hits that are re-ranked."""
+    precision: str = "auto"
+    tokens_per_batch: int = 4096
+    """As in the run: with other numbers the last bits of scores differ, and close hits may change places."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +71,23 @@ class Serving:
     """Weight of the vectors' scores in the sum with BM25's; 0: BM25 alone; None: the vectors alone."""
     tuned_on: str | None = None
     """The split on which the weight was tuned; None: it was not."""
+    reranking: Reranking | None = None
+    """How the bundle's re-ranker orders the first hits; None: a search re-ranks on request only."""
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any]) -> Self:
+        """Reads what `facts` returned."""
+        how = facts.get("reranking")
+        return cls(**{**facts, "reranking": Reranking(**how) if how else None})
+
+    def facts(self) -> dict[str, Any]:
+        """Returns the content of `serving.json`."""
+        return {name: value for name, value in asdict(self).items() if name != "reranking" or value}
+
+    @property
+    def first_stage(self) -> "Serving":
+        """The same without a re-ranker."""
+        return replace(self, system=self.reranking.first_stage, reranking=None) if self.reranking else self
 
 
 class Bm25Index(Artifact):
@@ -192,12 +226,16 @@ class Bundle(Artifact):
         for name, source in sources.items():
             (draft / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source, draft / name)
+        if self.serving.reranking:  # by the earlier re-ranker
+            (draft / SERVING).write_text(json.dumps(self.serving.first_stage.facts(), indent=1), encoding="utf-8")
         if (self.path / README).is_file():
             shutil.copyfile(self.path / README, draft / README)
         self._pass_on(draft)
 
     def serve(self, draft: Draft, serving: Serving, reranker: Path | None = None) -> None:
         """Fill a draft with the bundle's files, the folder of a re-ranker in place of any earlier one, and `serving`.
+
+        `reranker`: an artifact, or the folder in another bundle.
 
         Files that can be shared with the bundle take no space of their own. The draft has the bundle's origin, as in
         `copy_to`.
@@ -206,8 +244,9 @@ class Bundle(Artifact):
             if name != SERVING:
                 draft.share(self, name)
         if reranker:
-            shutil.copytree(reranker, draft / RERANKER)
-        (draft / SERVING).write_text(json.dumps(asdict(serving), indent=1), encoding="utf-8")
+            apart = shutil.ignore_patterns(MANIFEST, HISTORY)
+            shutil.copytree(reranker, draft / RERANKER, ignore=apart)
+        (draft / SERVING).write_text(json.dumps(serving.facts(), indent=1), encoding="utf-8")
         self._pass_on(draft)
 
     def with_added(self, draft: Draft, added: AddedLabels) -> None:
@@ -245,7 +284,7 @@ class Bundle(Artifact):
         """How a search ranks by default: by the vectors alone if there are any, unless a run chose otherwise."""
         file = self.path / SERVING
         if file.is_file():
-            return Serving(**json.loads(file.read_text(encoding="utf-8")))
+            return Serving.of(json.loads(file.read_text(encoding="utf-8")))
         return Serving(self.system, None if self.has_vectors else 0.0)
 
     @cached_property

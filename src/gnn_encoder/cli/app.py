@@ -66,7 +66,8 @@ def run(
         str | None, typer.Option(help="Time after which a run without a preset ends, such as 5m or 2h [30m].")
     ] = None,
     until: Annotated[
-        str | None, typer.Option(help="The last rung: words, as-it-is, labels (what trains nothing), or training.")
+        str | None,
+        typer.Option(help="The last rung: words, as-it-is, labels (what trains nothing), training, re-ranking."),
     ] = None,
     overrides: Overrides = None,
     root: Root = DEFAULT_ROOT,
@@ -77,9 +78,9 @@ def run(
 ) -> None:
     """Find the best retriever of a time, or run a preset's training pipeline.
 
-    Without a preset, the run climbs: words, an encoder as it is, what labels give it, training. Each rung ends with a
-    table, a report and a bundle in ROOT/latest, and the run ends with its budget. --dry-run keeps the plan, for the
-    run.
+    Without a preset, the run climbs: words, an encoder as it is, what labels give it, training, re-ranking. Each rung
+    ends with a table, a report and a bundle in ROOT/latest, and the run ends with its budget. --dry-run keeps the plan,
+    for the run.
 
     Finished steps are reused; an interrupted step resumes at its last checkpoint.
     """

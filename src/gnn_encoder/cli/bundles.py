@@ -63,9 +63,16 @@ def search(
         ),
     ] = None,
     rerank: Annotated[
-        bool, typer.Option("--rerank", help="Order the first hits by the bundle's re-ranker, if it has one.")
-    ] = False,
-    depth: Depth = 100,
+        bool | None,
+        typer.Option(
+            "--rerank/--no-rerank",
+            help="Order the first hits by the bundle's re-ranker, or do not; by default as the run that chose the "
+            "bundle recommends.",
+        ),
+    ] = None,
+    depth: Annotated[
+        int | None, typer.Option(min=1, max=1_000_000, help="First hits that are re-ranked [as in the run, or 100].")
+    ] = None,
     root: Root = DEFAULT_ROOT,
 ) -> None:
     """Search a trained bundle; show the best passages with their scores."""
@@ -73,10 +80,13 @@ def search(
     from rich.console import Console
 
     from gnn_encoder.artifacts import Bundle
-    from gnn_encoder.retrieval.reranking import reranked_hits
-    from gnn_encoder.retrieval.search import Searcher, fused_run, served_weight
+    from gnn_encoder.retrieval.reranking import reranked_by_bundle, reranked_depth, reranker_of
+    from gnn_encoder.retrieval.search import ASKED, Searcher, fused_run, served_weight
 
-    screen, searcher = Console(), Searcher(Bundle.read(_folder(bundle, root)))
+    screen, opened = Console(), Bundle.read(_folder(bundle, root))
+    searcher, how, depth = Searcher(opened), opened.serving.reranking, depth or reranked_depth(opened)
+    if rerank is None:
+        rerank = how is not None and fuse is None and weight is None
     count = max(k, depth) if rerank else k
     wanted, words = served_weight(searcher.bundle, fuse, weight)
     if wanted is None:
@@ -88,8 +98,9 @@ def search(
         screen.print("no hit: no passage has a word of the question", highlight=False)
         return
     if rerank:
-        run = reranked_hits(searcher.bundle, question, run, depth)
-        screen.print(f"the first {min(depth, len(run.passage)):,} hits ordered by the re-ranker\n", style="dim")
+        run = reranked_by_bundle(opened, reranker_of(opened), ASKED, [question], run, depth)
+        summed = f", with {1 - how.weight:.2f} of the score of {how.first_stage}" if how and how.weight < 1 else ""
+        screen.print(f"the first {min(depth, len(run.passage)):,} hits ordered by the re-ranker{summed}\n", style="dim")
     for hit in searcher.hits(run.score[:k], run.passage[:k]):
         screen.print(hit.heading(), markup=False, style="bold")
         screen.print("\n".join([*hit.body(), ""]), markup=False, highlight=False)

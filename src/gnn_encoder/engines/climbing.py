@@ -24,7 +24,7 @@ from gnn_encoder.planning import AUTO
 from gnn_encoder.settings.outcome import IndexKind
 from gnn_encoder.settings.pipeline import PIPELINES, Settings
 from gnn_encoder.settings.presets import load_settings, parse_settings, settable
-from gnn_encoder.settings.rungs import LABELS, RUNGS, TRAINING, height
+from gnn_encoder.settings.rungs import LABELS, RERANKING, RUNGS, TRAINING, height
 from gnn_encoder.settings.systems import LABEL_FIELD, LEXICAL, NOT_TRAINED, SYSTEMS, UNTRAINED
 from gnn_encoder.settings.values import known_names
 from gnn_encoder.tracking.pipeline_run import tracking_uri
@@ -63,6 +63,8 @@ class Climb:
         if TRAINING in self.graph.rungs:
             check_heads(self.settings)
             steps = tuple(dict.fromkeys((*steps, *PIPELINES["train"])))
+        if RERANKING in self.graph.rungs:
+            steps = (*steps, "first_stage", "train_reranker", "weigh_reranker")
         latest, last = self.root / "latest", Outcome()
 
         def reached(outcome: Outcome, is_cached: bool) -> None:
@@ -87,16 +89,18 @@ class Climb:
 
 
 def stays(latest: Path, outcome: Outcome) -> bool:
-    """Returns whether `latest/` has a higher rung of the same data than an outcome, or a training's result.
+    """Returns whether `latest/` has a higher rung of the same data than an outcome, or the only training's result.
 
     Then a run that goes on leaves it in place: a lower rung would take a bundle out of service, with its added labels.
+    Without a training, a re-ranking is of a lower rung than any with one.
     """
     data = latest / "dataset"
     if not data.exists() or not (latest / BUNDLE).exists():
         return False
     earlier, present = (read_manifest(path, "dataset").settings for path in (data, outcome.outputs["dataset"]))
     is_trained = (latest / "graph").exists()
-    return same_data(present, earlier) and height(TRAINING if is_trained else rung_of(latest)) > height(outcome.rung)
+    reached = ("graph" in outcome.outputs or outcome.rung == TRAINING, height(outcome.rung))
+    return same_data(present, earlier) and (is_trained, height(rung_of(latest))) > reached
 
 
 def rungs_of(graph: Graph) -> list[Rung]:
@@ -133,9 +137,9 @@ def climbing(
     """
     if until is not None and until not in NAMES:
         raise UserError(f"--until {until}: {known_names(until, NAMES)}")
-    if preset == AUTO and until == TRAINING and budget == math.inf:
+    last, plan = NAMES[until] if until else RUNGS[-1], None
+    if preset == AUTO and height(last) >= height(TRAINING) and budget == math.inf:
         raise UserError(f"--until {until}: a training needs a --budget, such as 1h, or a --preset")
-    last, plan = NAMES[until or TRAINING], None
     changes = [*overrides, *dataset_override(dataset)]
     if preset == AUTO:
         from gnn_encoder.planning.auto import planned_climb  # imports torch

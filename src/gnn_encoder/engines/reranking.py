@@ -13,7 +13,6 @@ from gnn_encoder.engines.supervision import Show
 from gnn_encoder.flow.graph import Given, Graph
 from gnn_encoder.models.check import check_models
 from gnn_encoder.pipelines.rerank import rerank as rerank_graph
-from gnn_encoder.pipelines.rerank import studied_systems
 from gnn_encoder.settings.pipeline import PIPELINES, Settings
 from gnn_encoder.settings.presets import load_settings
 from gnn_encoder.settings.reranking_systems import system_names
@@ -57,7 +56,7 @@ def reranking(
 ) -> tuple[Settings, Graph]:
     """Returns the settings and the graph of `rerank`."""
     settings = reranking_settings(preset, dataset, overrides, first_stage)
-    names = studied_systems(settings, study) if study else system_names(systems)
+    names = settings.train_reranker.studied(study) if study else system_names(systems)
     settings = settings.model_copy(
         update={"compare_rerankers": settings.compare_rerankers.model_copy(update={"systems": tuple(names)})}
     )

@@ -25,13 +25,13 @@ from gnn_encoder.models.check import check_models
 from gnn_encoder.pipelines.ladder import ladder
 from gnn_encoder.planning import AUTO
 from gnn_encoder.planning.facts import DataFacts, data_facts
-from gnn_encoder.planning.plan import LENGTHS, DoesNotFit, plan_run
-from gnn_encoder.planning.rates import Rates, machine, measure_rates
+from gnn_encoder.planning.plan import LENGTHS, DoesNotFit, pair_length, plan_run
+from gnn_encoder.planning.rates import DROPOUT, Rates, machine, measure_rates
 from gnn_encoder.settings.foundation import Encode
 from gnn_encoder.settings.presets import parse_settings
-from gnn_encoder.settings.rungs import AS_IT_IS, LABELS, RUNGS, TRAINING, WORDS, height
+from gnn_encoder.settings.rungs import AS_IT_IS, LABELS, RERANKING, RUNGS, TRAINING, WORDS, height
 from gnn_encoder.settings.shared import MINILM, is_address
-from gnn_encoder.settings.systems import UNTRAINED
+from gnn_encoder.settings.systems import RERANKED, UNTRAINED
 
 LADDER = {"index_bm25": {"k1": 0.9, "b": 0.4}}
 """BM25's settings without a preset, as in Anserini. On training queries, each out of its fold, the linear fusion has
@@ -40,13 +40,19 @@ PLANNED = ("ingest", "shared", "encode")
 """Sections whose overrides the plan depends on."""
 SHORTEST_TRAINING = 180.0
 """Seconds of a budget below which no training is planned, and its speed is not measured."""
-FIXED = {WORDS: 14.0, AS_IT_IS: 12.0, LABELS: 35.0}
+FIXED = {WORDS: 14.0, AS_IT_IS: 12.0, LABELS: 35.0, RERANKING: 40.0}
 """Seconds of each rung for a small data set, beside what follows."""
-PER_PASSAGE = {WORDS: 0.0006, AS_IT_IS: 0.0004, LABELS: 0.002}
-PER_QUERY = {WORDS: 0.006, AS_IT_IS: 0.006, LABELS: 0.03}
+PER_PASSAGE = {WORDS: 0.0006, AS_IT_IS: 0.0004, LABELS: 0.002, RERANKING: 0.0006}
+PER_QUERY = {WORDS: 0.006, AS_IT_IS: 0.006, LABELS: 0.03, RERANKING: 0.03}
 """Seconds of each dev and test query: rankings and measures."""
 OF_OTHERS = 0.5
 """What each further encoder adds to the rung as it is, besides its encoding, as a share of these seconds."""
+PER_SEARCH = 0.01
+"""Seconds of each query in the search for hits that are re-ranked."""
+RERANKED_HITS = (100, 50, 20)
+"""Hits of a query that may be re-ranked; the most that fit are."""
+TRAINED_SLOWER = 4.0
+"""How many times as fast a model encodes as it trains, where its training was not measured."""
 PER_LABEL = 0.01
 """Seconds of each label: the choice among the uses of labels, and the examples of the fusions."""
 CHARACTERS_OF_TOKEN = 4
@@ -108,8 +114,10 @@ def planned_climb(
     encoder = [] if any(o.startswith("encode.encoder=") for o in data_overrides) else [f"encode.encoder={backbone}"]
     settings = parse_settings(base, [*encoder, *data_overrides], source=AUTO)
     elsewhere = settings.encode.elsewhere
-    if elsewhere and until == TRAINING:  # there are no weights
-        until = LABELS
+    if elsewhere:  # there are no weights
+        until = LABELS if until == TRAINING else until
+        below = settings.weigh_reranker.model_copy(update={"above": LABELS})
+        settings = settings.model_copy(update={"weigh_reranker": below})
     check_models(ladder(settings, until).nodes)
     facts_of_key = {"data": source_digest(settings.ingest), "budget": str(budget), "settings": sorted(overrides)}
     path = root / AUTO / f"{digest_of({**facts_of_key, 'until': until})[:12]}.yaml"
@@ -123,7 +131,9 @@ def planned_climb(
     with temporary_dataset(settings.ingest) as (data, _):
         facts = data_facts(data, backbone, settings.ingest.seed)
         sent = _characters(data) if services else 0
-        reachable = RUNGS[: RUNGS.index(until if facts.queries["train"] else min(until, AS_IT_IS, key=height)) + 1]
+        highest = until if facts.queries["train"] else min(until, AS_IT_IS, key=height)
+        left_out = ([TRAINING] if elsewhere else []) + ([] if facts.queries["dev"] else [RERANKING])
+        reachable = [rung for rung in RUNGS[: RUNGS.index(highest) + 1] if rung not in left_out]
         trains = TRAINING in reachable and SHORTEST_TRAINING <= budget < math.inf
 
         def candidate(name: str, encoder: str) -> Candidate:
@@ -133,9 +143,9 @@ def planned_climb(
             return Candidate(name, encoder, own, measure_rates(data, encoder, settings.ingest.seed, trains))
 
         named = [candidate(name, of.encoder) for name, of in encode.by_name.items()]
-        trained = [*named]  # a training may start from each
-        if trains and backbone not in (one.encoder for one in named):
-            trained.append(candidate("", backbone))
+        trained = [*named]  # a training may start from each; a re-ranker starts from the backbone
+        if (trains or RERANKING in reachable) and (encode.vectors or backbone not in (one.encoder for one in named)):
+            trained.append(Candidate("", backbone, facts, measure_rates(data, backbone, settings.ingest.seed, trains)))
     fixed = any(override.startswith("encode.passage_length=") for override in data_overrides)
     fixed = fixed or bool(encode.vectors) or is_address(encode.encoder)
     kept, length = _affordable(named, reachable, budget, encode.passage_length, fixed)
@@ -164,7 +174,7 @@ def planned_climb(
             f"about {sent / CHARACTERS_OF_TOKEN:,.0f} tokens, of {sent:,.0f} characters"
             f"{' for each of them' if len(asked) > 1 else ''}; each text is sent once"
         )
-    if len(reachable) <= height(until):
+    if highest != until:
         lines[LABELS] = "the data have no labelled training query"
     missing = {rung: 1.1 * end for rung, end in ends.items() if end > budget}
     rungs = [rung for rung in ends if rung == WORDS or rung not in missing]
@@ -195,6 +205,21 @@ def planned_climb(
             calls |= {title: took for title, took in plan.calls.items() if title != f"rank: {UNTRAINED}"}
             lines |= {name: reason for name, reason in plan.reasons.items() if name not in lines}
             ends[TRAINING] = ends[LABELS] + sum(plan.seconds.values())
+    if RERANKING in reachable and LABELS in rungs:
+        rates = next(one.rates for one in reversed(trained) if one.encoder == backbone)
+        drawn = tree.get("ingest", {}).get("max_trained_queries", 0) or facts.drawn
+        top, pair = rungs[-1], pair_length(int(tree["encode"].get("passage_length", length)))
+        for depth in RERANKED_HITS:
+            took = _reranking(facts, rates, pair, depth, drawn)
+            ends[RERANKING] = ends[top] + sum(took.values())
+            if ends[RERANKING] <= GUARD * budget:
+                tree = _merged(tree, _reranker_settings(pair, depth, top))
+                calls |= {title: seconds for title, seconds in took.items() if title != RERANKING}
+                lines[RERANKING] = f"the first {depth} hits of each query, above {top}"
+                rungs.append(RERANKING)
+                break
+        else:
+            missing[RERANKING] = ends[RERANKING] / GUARD
     lines["tables"] = ", ".join(f"{rung} after about {_clock(ends[rung])}" for rung in rungs)
     above = ", ".join(f"{rung} (about --budget {math.ceil(seconds / 60)}m)" for rung, seconds in missing.items())
     lines |= {"more time": above} if above else {}
@@ -244,6 +269,32 @@ def _ends(candidates: Sequence[Candidate], length: int) -> dict[str, float]:
         end += PER_LABEL * facts.labels if rung == LABELS else 0.0
         ends[rung] = end
     return ends
+
+
+def _reranking(facts: DataFacts, rates: Rates, pair: int, depth: int, drawn: int) -> dict[str, float]:
+    """Returns the seconds of the rung's calls by title, and of all others under the rung's name.
+
+    Args:
+        pair: tokens to which pairs are cut. drawn: queries that are trained on; 0: all.
+    """
+    trained, asked = drawn or facts.queries["train"], facts.queries["dev"] + facts.queries["test"]
+    tokens = min(facts.mean_query(64) + facts.mean_passage(pair), pair)
+    examples = 2 * facts.labels * trained / facts.queries["train"]
+    others = FIXED[RERANKING] + PER_PASSAGE[RERANKING] * facts.passages + PER_QUERY[RERANKING] * asked
+    return {
+        "first_stage": PER_SEARCH * (trained + asked),
+        f"train_reranker: {RERANKED}": examples * tokens / (rates.training or rates.encoding / TRAINED_SLOWER),
+        f"rerank: {RERANKED}": asked * min(depth, facts.passages) * tokens / rates.encoding,
+        RERANKING: others,
+    }
+
+
+def _reranker_settings(pair: int, depth: int, below: str) -> dict[str, dict[str, Any]]:
+    training = {
+        "epochs": 1, "negative_depth": 30, "learning_rate": 2e-4, "head_learning_rate": 1e-3, "pair_length": pair,
+        "dev_queries": 60, "dropout": DROPOUT, "depth": depth,
+    }  # fmt: skip
+    return {"train_reranker": training, "weigh_reranker": {"above": below}}
 
 
 def _affordable(

@@ -181,7 +181,7 @@ def _parts(facts: DataFacts, rates: Rates, size: _Size, budget: float) -> dict[s
     """Part of a run → title of a call → the call's seconds in that part."""
     query, passage = facts.mean_query(_query_length(facts)), facts.mean_passage(size.length)
     examples = facts.labels * size.queries / facts.queries["train"]
-    pair = min(query + passage, _pair_length(size.length))
+    pair = min(query + passage, pair_length(size.length))
     tried = len(_variants(facts, rates, size, budget))
     edges = size.queries * NEIGHBORS * pair / rates.encoding if _scores_edges(facts, rates, size, budget) else 0.0
     others = _other_labels(facts, rates, size, budget) if size.queries < facts.queries["train"] else 0.0
@@ -234,7 +234,7 @@ def _others(facts: DataFacts, size: _Size) -> tuple[int, float]:
 def _in_graph(facts: DataFacts, rates: Rates, size: _Size, budget: float) -> float:
     """Seconds for the other queries as nodes: their vectors, a pair for each label, and the propagations."""
     (others, labels), query = _others(facts, size), facts.mean_query(_query_length(facts))
-    pair = min(query + facts.mean_passage(size.length), _pair_length(size.length))
+    pair = min(query + facts.mean_passage(size.length), pair_length(size.length))
     propagations = len(_variants(facts, rates, size, budget)) * (size.gnn_epochs + 1) + size.gnn_epochs + 2
     vectors = (2 + size.gnn_epochs) * query / rates.encoding
     return others * (vectors + propagations * PER_NODE) + labels * pair / rates.encoding
@@ -250,7 +250,7 @@ def _few_uses(facts: DataFacts, size: _Size, budget: float) -> bool:
 
 
 def _scores_edges(facts: DataFacts, rates: Rates, size: _Size, budget: float) -> bool:
-    pair = min(facts.mean_query(_query_length(facts)) + facts.mean_passage(size.length), _pair_length(size.length))
+    pair = min(facts.mean_query(_query_length(facts)) + facts.mean_passage(size.length), pair_length(size.length))
     cheap = size.queries * NEIGHBORS * pair / rates.encoding <= SCORING_SHARE * budget
     return cheap or facts.shared < REPEATED
 
@@ -273,7 +273,8 @@ def _query_length(facts: DataFacts) -> int:
     return min(128, max(16, -(-long // 16) * 16))
 
 
-def _pair_length(length: int) -> int:
+def pair_length(length: int) -> int:
+    """Returns the tokens to which a query and a passage, which is itself cut to `length`, are cut together."""
     return min(160, length)
 
 
@@ -294,7 +295,7 @@ def _settings(facts: DataFacts, size: _Size, budget: float, rates: Rates, backbo
         "dense_retrieve": {"train_depth": 50},
         "train_cross_encoder": {
             "epochs": 1, "batch_size": 32, "negatives": 1, "negative_depth": 30, "learning_rate": 2e-4,
-            "pair_length": _pair_length(size.length), "dev_queries": 60,
+            "pair_length": pair_length(size.length), "dev_queries": 60,
         },
         "score_candidates": {"candidates": CANDIDATES},
         "train_query_generator": {

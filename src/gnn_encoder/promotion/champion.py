@@ -24,6 +24,7 @@ from gnn_encoder.inference.encoding import encode_texts
 from gnn_encoder.models.address import AddressEncoder
 from gnn_encoder.promotion.gate import ChampionComparison, Costs, Paired
 from gnn_encoder.retrieval.latency import measure_latency, served_path
+from gnn_encoder.retrieval.reranking import reranked_by_bundle, reranker_of
 from gnn_encoder.retrieval.search import NO_VECTORS, Searcher, served_run
 from gnn_encoder.settings.measures import ALL, cutoff
 from gnn_encoder.settings.outcome import Evaluate
@@ -97,9 +98,9 @@ def bundle_figures(
     """Returns {`ALL` and each stratum: every measure of every labelled query of it, float64 [n, measures]}.
 
     The bundle ranks as `gnn-encoder search` does by default: by its vectors, with its own index and query encoder, by
-    BM25, or by both; for `settings.depth` hits, or more if a measure needs more. A hit that is not in the dataset keeps
-    its rank, is not relevant, and is a document of its own. A passage that is not in the bundle is never a hit, and
-    neither is one that is the query itself (`Dataset.identical`).
+    BM25, or by both, and re-ranked if the run recommended that; for `settings.depth` hits, or more if a measure needs
+    more. A hit that is not in the dataset keeps its rank, is not relevant, and is a document of its own. A passage that
+    is not in the bundle is never a hit, and neither is one that is the query itself (`Dataset.identical`).
 
     Args:
         documents: the documents of the dataset's passages; None: those of the dataset, if it has any.
@@ -123,6 +124,8 @@ def bundle_figures(
         vectors = encode_texts(searcher.encoder, questions, progress=progress, **settings.speed)
     depth = min(max(settings.depth, *map(cutoff, measures)), max(len(rows), 1))
     hits = served_run(searcher.bundle, searcher.index, queries, questions, vectors, depth, left_out)
+    if searcher.bundle.serving.reranking:
+        hits = reranked_by_bundle(searcher.bundle, reranker_of(searcher.bundle), queries, questions, hits)
     documents = documents or documents_of(data, measures)
     run = Run(hits.query, rows[hits.passage], hits.rank, hits.score)
     values = {ALL: per_query(run, qrels, queries, ids, measures, documents)}

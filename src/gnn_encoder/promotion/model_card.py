@@ -96,6 +96,7 @@ class Described:
             system=self.serving.system,
             purpose=ranked_by.purpose if ranked_by else "",
             weight=self.serving.weight,
+            reranking=self.serving.reranking,
             fused=self.bundle.fusion_path is not None,
             mean_name=mean_name,
             meaning=MEANING,

@@ -18,7 +18,8 @@ from gnn_encoder.inference.encoding import encode_question
 from gnn_encoder.models.dual_encoder import DualEncoder, TextEncoder, device
 from gnn_encoder.retrieval.fusion import fuse
 from gnn_encoder.retrieval.passage_index import PassageIndex
-from gnn_encoder.retrieval.search import DEPTH, NO_VECTORS, Searcher
+from gnn_encoder.retrieval.reranking import reranked_by_bundle, reranked_depth, reranker_of
+from gnn_encoder.retrieval.search import DEPTH, NO_VECTORS, Searcher, bm25_of, ranking
 from gnn_encoder.settings.systems import DUAL_ENCODER, GNN_ENCODER
 
 QUERIES = 200
@@ -108,6 +109,15 @@ def served_path(searcher: Searcher) -> QueryPath:
     bundle, weight = searcher.bundle, searcher.bundle.serving.weight
     reads_vectors = weight != 0 and searcher.index.reads_vectors
     encode = partial(encode_question, searcher.encoder) if reads_vectors else lambda question: NO_VECTORS
+    if bundle.serving.reranking:
+        words, scorer, row = None if weight is None else bm25_of(bundle), reranker_of(bundle), np.zeros(1, np.int32)
+
+        def reranks(asking: tuple[str, np.ndarray]) -> Run:
+            question, vector = asking
+            run = ranking(searcher.index, words, row, [question], vector, reranked_depth(bundle), weight)
+            return reranked_by_bundle(bundle, scorer, row, [question], run)
+
+        return QueryPath(lambda question: (question, encode(question)), reranks)
     if weight is None and (learned := searcher.index.learned):
         row = np.zeros(1, np.int32)
         return QueryPath(

@@ -1,13 +1,22 @@
-"""Orders the first hits of a run by a scorer of pairs."""
+"""Orders the first hits of a run by a scorer of pairs, alone or summed with the first stage's scores."""
 
-from typing import TYPE_CHECKING, Unpack
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Unpack
+
+import numpy as np
 
 from gnn_encoder.artifacts import Asked, Bundle, Run, Texts
+from gnn_encoder.artifacts.tables import System
 from gnn_encoder.errors import UserError
+from gnn_encoder.retrieval.fusion import min_max
 
 if TYPE_CHECKING:
     from gnn_encoder.inference.encoding import ReadOptions
     from gnn_encoder.retrieval.scorers import Scorer
+
+DEPTH = 100
+"""First hits that are re-ranked, unless a run or a caller says otherwise."""
 
 
 def reranked(scorer: "Scorer", data: Texts, run: Run, depth: int, **options: Unpack["ReadOptions"]) -> Run:
@@ -18,12 +27,56 @@ def reranked(scorer: "Scorer", data: Texts, run: Run, depth: int, **options: Unp
     return run.reordered(depth, scorer.score(data, run.query[first], run.passage[first], **options))
 
 
-def reranked_hits(bundle: Bundle, question: str, run: Run, depth: int) -> Run:
-    """Returns the hits of one question with the first `depth` of them ordered by the bundle's re-ranker.
+def weighed(run: Run, depth: int, scores: np.ndarray, weight: float) -> Run:
+    """Returns the run with each query's first `depth` hits ordered by (1 - weight) · its score + weight · another one.
 
-    Raises UserError if the bundle has no re-ranker.
+    Both are min-max normalised over these hits. With weight 0 the order stays, with weight 1 it is that of `reranked`.
+
+    Args:
+        scores: the other score of these hits [r], float32.
     """
-    return reranked(reranker_of(bundle), Asked([question], bundle.passages), run, depth)
+    if weight == 1:
+        return run.reordered(depth, scores)  # without a rounding that could make ties
+    first = run.where(run.rank <= depth)
+    total = (1 - weight) * min_max(first) + weight * min_max(replace(first, score=scores))
+    return run.reordered(depth, total)
+
+
+def reranked_by_bundle(
+    bundle: Bundle, scorer: "Scorer", queries: np.ndarray, questions: Sequence[str], run: Run, depth: int | None = None
+) -> Run:
+    """Returns a first stage's run in the order of the bundle's re-ranker, with the weight that its run chose.
+
+    Args:
+        queries: row numbers [n] of the run's queries, ascending. questions: their texts [n].
+        depth: first hits that are re-ranked; None: as the run did, or `DEPTH`.
+    """
+    if not len(run.query):
+        return run
+    how, depth = bundle.serving.reranking, depth or reranked_depth(bundle)
+    first = run.rank <= depth
+    asked = np.searchsorted(queries, run.query[first])
+    speed: ReadOptions = {"precision": how.precision, "tokens_per_batch": how.tokens_per_batch} if how else {}
+    scores = scorer.score(Asked(list(questions), bundle.passages), asked, run.passage[first], **speed)
+    return weighed(run, depth, scores, how.weight if how else 1.0)
+
+
+def reranked_depth(bundle: Bundle) -> int:
+    """Returns how many first hits the bundle's re-ranker orders."""
+    return bundle.serving.reranking.depth if bundle.serving.reranking else DEPTH
+
+
+def served_facts(run: System, **reranking: Any) -> dict[str, Any]:
+    """Returns the fact about a re-ranked run that says how a search ranks as it does; none if no bundle can.
+
+    Args:
+        run: the first stage, or another ranking of its hits by the same re-ranker.
+        reranking: fields of `Reranking`, or those that differ.
+    """
+    if not (served := run.facts.get("served")):
+        return {}
+    former = served.get("reranking") or {"first_stage": served["system"]}
+    return {"served": {**served, "reranking": {**former, **reranking}}}
 
 
 def reranker_of(bundle: Bundle) -> "Scorer":

@@ -185,7 +185,7 @@ def served_weight(bundle: Bundle, fuse: bool | None = None, weight: float | None
     if fuse or weight is not None:
         return fusion_weight(bundle, weight)
     if fuse is None and serving.weight is not None:
-        return serving.weight, f"{serving.system}: {_in_words(serving.weight)}, as recommended"
+        return serving.weight, f"{serving.first_stage.system}: {_in_words(serving.weight)}, as recommended"
     return None, ""
 
 
@@ -256,7 +256,8 @@ def served_run(
     k: int,
     left_out: np.ndarray | None = None,
 ) -> Run:
-    """The best `k` passages of many queries, as `gnn-encoder search` ranks them by default (`Bundle.serving`).
+    """The best `k` passages of many queries, as `gnn-encoder search` ranks them by default (`Bundle.serving`), but not
+    re-ranked.
 
     Args:
         queries: row numbers [n] of the queries, for the run. questions: their texts [n]. vectors: their vectors [n, d].

@@ -22,11 +22,13 @@ class Answer:
 
 def ranked_by(served: Served, ask: Ask) -> str:
     """Returns what ranks the hits of a question, in words."""
-    system = served.retriever.bundle.system
+    system, serving = served.retriever.bundle.system, served.retriever.bundle.serving
+    if ask.rerank is None and not ask.explain and served.retriever.reranks(None, ask.fuse):
+        return serving.system
     if ask.fuse:
         ranked = f"{LEXICAL} + {system}"
     elif ask.fuse is None and not ask.explain:
-        ranked = served.system
+        ranked = serving.first_stage.system
     else:
         ranked = system
     return f"{ranked}, re-ranked" if ask.rerank else ranked
@@ -50,7 +52,7 @@ def _hits(served: Served, asks: Sequence[Ask]) -> list[list[dict[str, Any]] | Us
     first = asks[0]
     try:
         if first.explain:
-            explained = served.retriever.explain(first.question, first.k, rerank=first.rerank)
+            explained = served.retriever.explain(first.question, first.k, rerank=bool(first.rerank))
             return [[asdict(explanation.hit) | {"why": _why(explanation)} for explanation in explained]]
         hit_lists: list[list[Hit]] = served.retriever.search(
             [ask.question for ask in asks], first.k, fuse=first.fuse, rerank=first.rerank

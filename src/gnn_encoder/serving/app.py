@@ -100,9 +100,10 @@ def create_app(
     )
     async def search(body: SearchRequest, request: Request) -> Response:
         """Returns the best passages of each question."""
-        questions = checked_questions(body, limits)
+        reranks = followed.current.retriever.reranks(body.rerank, body.fuse)
+        questions = checked_questions(body, limits, reranks)
         asks = [Ask(question, body.k, body.fuse, body.rerank, body.explain) for question in questions]
-        batcher = slow if body.rerank or body.explain else quick
+        batcher = slow if reranks or body.explain else quick
         try:
             answers = await _unless_gone(request, batcher.ask(asks))
         except Busy as busy:
@@ -131,6 +132,7 @@ def create_app(
             system=served.system,
             passages=len(bundle.passages),
             rerank=bundle.reranker_path is not None,
+            reranks=served.retriever.reranks(),
             feedback=feedback is not None,
         )
         return JSONResponse(facts.model_dump())

@@ -24,7 +24,7 @@ class Ask:
     question: str
     k: int
     fuse: bool | None = None
-    rerank: bool = False
+    rerank: bool | None = None
     explain: bool = False
 
 

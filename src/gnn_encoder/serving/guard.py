@@ -72,10 +72,13 @@ def problem(status: int, detail: str, headers: Mapping[str, str] | None = None) 
     return JSONResponse(content.model_dump(), status, dict(headers or {}), PROBLEM)
 
 
-def checked_questions(body: SearchRequest, limits: Limits) -> list[str]:
-    """Returns the questions of a request; raises Refused beyond the limits, and for questions without words."""
+def checked_questions(body: SearchRequest, limits: Limits, reranks: bool) -> list[str]:
+    """Returns the questions of a request; raises Refused beyond the limits, and for questions without words.
+
+    reranks: whether they are re-ranked.
+    """
     questions = [body.questions] if isinstance(body.questions, str) else body.questions
-    most = limits.slow_questions if body.rerank else limits.questions
+    most = limits.slow_questions if reranks else limits.questions
     if not 1 <= len(questions) <= most:
         raise Refused(422, f"questions: {len(questions)} of them; give 1 to {most}")
     if body.k > limits.k:

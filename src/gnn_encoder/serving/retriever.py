@@ -13,12 +13,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gnn_encoder.artifacts import Asked, Bundle
+from gnn_encoder.artifacts import Bundle
 from gnn_encoder.artifacts.finished_run import run_folder
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.encoding import encode_question, encode_texts
 from gnn_encoder.promotion.registry import named_bundle
-from gnn_encoder.retrieval.reranking import reranked, reranker_of
+from gnn_encoder.retrieval.reranking import DEPTH, reranked_by_bundle, reranked_depth, reranker_of
 from gnn_encoder.retrieval.scorers import Contribution
 from gnn_encoder.retrieval.search import NO_VECTORS, Hit, Searcher, bm25_of, ranking, served_weight
 
@@ -79,8 +79,8 @@ class Retriever:
         *,
         fuse: bool | None = ...,
         weight: float | None = ...,
-        rerank: bool = ...,
-        depth: int = ...,
+        rerank: bool | None = ...,
+        depth: int | None = ...,
     ) -> list[Hit]: ...
 
     @overload
@@ -91,8 +91,8 @@ class Retriever:
         *,
         fuse: bool | None = ...,
         weight: float | None = ...,
-        rerank: bool = ...,
-        depth: int = ...,
+        rerank: bool | None = ...,
+        depth: int | None = ...,
     ) -> list[list[Hit]]: ...
 
     def search(
@@ -102,8 +102,8 @@ class Retriever:
         *,
         fuse: bool | None = None,
         weight: float | None = None,
-        rerank: bool = False,
-        depth: int = 100,
+        rerank: bool | None = None,
+        depth: int | None = None,
     ) -> list[Hit] | list[list[Hit]]:
         """Returns the best passages, best first: a list for one question, and a list of lists for several.
 
@@ -112,7 +112,9 @@ class Retriever:
             fuse: whether the vectors' scores are summed with BM25's; by default as the run that chose the bundle
                 recommends.
             weight: weight of the vectors in that sum, 0 to 1; by default as tuned on dev, or 0.5.
-            rerank: whether the bundle's re-ranker orders the first `depth` hits.
+            rerank: whether the bundle's re-ranker orders the first hits; by default as the run that chose the bundle
+                recommends, unless `fuse` or `weight` is given.
+            depth: how many hits the re-ranker orders; by default as many as in that run, or 100.
 
         Raises:
             UserError: an empty question, k or depth below 1, a weight outside 0 to 1, or the bundle lacks the BM25
@@ -121,10 +123,11 @@ class Retriever:
         texts = [questions] if isinstance(questions, str) else list(questions)
         for question in texts:
             self._searcher.check(question, k)
-        if depth < 1:
+        if depth is not None and depth < 1:
             raise UserError(f"a depth of {depth} was asked for: ask for at least 1")
         wanted, _ = served_weight(self.bundle, fuse, weight)
-        searched_depth = max(k, depth) if rerank else k
+        rerank = self.reranks(rerank, fuse, weight)
+        searched_depth = max(k, depth or reranked_depth(self.bundle)) if rerank else k
         rows, bm25 = np.arange(len(texts), dtype=np.int32), None if wanted is None else self._bm25
         reads_vectors = wanted != 0 and self._searcher.index.reads_vectors
         vectors = self.encode_queries(texts) if reads_vectors else NO_VECTORS
@@ -132,10 +135,15 @@ class Retriever:
             run = ranking(self._searcher.index, bm25, rows, texts, vectors, searched_depth, wanted)
         if rerank:
             with self._judging:
-                run = reranked(self._reranker, Asked(texts, self.bundle.passages), run, depth)
+                run = reranked_by_bundle(self.bundle, self._reranker, rows, texts, run, depth)
         rankings = (run.of(np.array([row], np.int32), k) for row in rows)
         hits = self._searcher.all_hits([(ranked.score, ranked.passage) for ranked in rankings]) if texts else []
         return hits[0] if isinstance(questions, str) else hits
+
+    def reranks(self, rerank: bool | None = None, fuse: bool | None = None, weight: float | None = None) -> bool:
+        """Returns whether a search with these arguments re-ranks."""
+        recommended = self.bundle.serving.reranking is not None and fuse is None and weight is None
+        return recommended if rerank is None else rerank
 
     def encode_queries(self, questions: Sequence[str]) -> np.ndarray:
         """Returns the questions' vectors fp32 [n, d] (E_Q). A passage's score is the inner product with its vector."""
@@ -145,7 +153,7 @@ class Retriever:
                 return encode_question(encoder, questions[0])
             return encode_texts(encoder, list(questions), precision="fp32", filled=False)
 
-    def explain(self, question: str, k: int = 5, *, rerank: bool = False, depth: int = 100) -> list[Explanation]:
+    def explain(self, question: str, k: int = 5, *, rerank: bool = False, depth: int = DEPTH) -> list[Explanation]:
         """Returns the best `k` passages by the vectors alone, or by the re-ranker, each with what its score is made of.
 
         Raises:

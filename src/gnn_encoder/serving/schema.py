@@ -19,7 +19,10 @@ class SearchRequest(BaseModel):
     fuse: Annotated[
         bool | None, Field(description="Sum the vectors' scores with BM25's; by default as the run recommends.")
     ] = None
-    rerank: Annotated[bool, Field(description="Order the first 100 hits by the bundle's re-ranker.")] = False
+    rerank: Annotated[
+        bool | None,
+        Field(description="Order the first hits by the bundle's re-ranker; by default as the run recommends."),
+    ] = None
     explain: Annotated[
         bool,
         Field(description="Say what each score is made of, by the vectors alone or the re-ranker; one question."),
@@ -63,6 +66,8 @@ class About(BaseModel):
     passages: int
     rerank: bool
     """Whether the bundle has a re-ranker."""
+    reranks: bool
+    """Whether it re-ranks unless a request says otherwise."""
     feedback: bool
     """Whether POST /feedback takes labels."""
 

@@ -44,6 +44,7 @@ class Settings(StepSettings):
     train_reranker: reranking.TrainReranker = reranking.TrainReranker()
     evaluate_passages: reranking.EvaluatePassages = reranking.EvaluatePassages()
     propagate_sections: reranking.PropagateSections = reranking.PropagateSections()
+    weigh_reranker: reranking.WeighReranker = reranking.WeighReranker()
     compare_rerankers: reranking.CompareRerankers = reranking.CompareRerankers()
 
     def _problems(self) -> Iterator[str]:

@@ -132,6 +132,7 @@ ELSEWHERE: dict[str, set[str]] = {
     "train_reranker": {"kind", "lite"},
     "evaluate_passages": {"system", "measure"},
     "propagate_sections": {"system", "measure", "depth"},
+    "weigh_reranker": {"measure", "depth"},
     "compare_rerankers": {"study", "depth"},
 }
 """Step → settings that a pipeline derives from other sections, or from its systems or study."""

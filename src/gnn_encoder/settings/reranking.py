@@ -14,6 +14,7 @@ from gnn_encoder.settings.reranking_systems import (
     LATE_KINDS,
     NUMBERS,
     PAIR_KINDS,
+    RERANKING_STUDIES,
     SYSTEMS,
     WORD_KINDS,
     RerankerKind,
@@ -247,6 +248,12 @@ class TrainReranker(MeasuredTraining, Distillation, DocumentNetwork, OnNodes):
             raise UserError(f"train_reranker of {name}: {problem}")
         return chosen
 
+    def studied(self, study: str) -> list[str]:
+        """The systems of one of `RERANKING_STUDIES`, without variants with the same settings as their system."""
+        systems = RERANKING_STUDIES[study].systems
+        same = {name: ALL_SYSTEMS[name].variant_of for name in systems if not ALL_SYSTEMS[name].selection}
+        return [name for name in systems if not same.get(name) or self.for_system(name) != self.for_system(same[name])]
+
     def teacher(self) -> "TrainReranker":
         """Returns the settings of the cross-encoder whose scores are learned.
 
@@ -308,6 +315,29 @@ class PropagateSections(StepSettings):
     propagation_weights: Annotated[tuple[Fraction, ...], Field(min_length=1)] = tuple(i / 10 for i in range(1, 10))
     """Values of μ: the first that is best on dev queries is taken, and without labelled dev queries the middle one. 0
     is not among them, because with it the system is the re-ranker itself."""
+
+
+class WeighReranker(StepSettings):
+    """Sums the scores of a first stage and of a re-ranker: s = (1 − w) · first stage + w · re-ranker.
+
+    Both are min-max normalised over the hits of a query that are re-ranked. These are the same in a run and in a
+    search, so a bundle answers as its run ranked.
+    """
+
+    measure: Measure = "RR@10"
+    depth: PositiveInt = 100
+    """The pipeline sets both: the first of `evaluate.measures`, and the number of re-ranked hits."""
+    reranker_weights: Annotated[tuple[Fraction, ...], Field(min_length=1)] = tuple(i / 20 for i in range(21))
+    """Values of w: the first that is best on dev queries is taken, and without labelled dev queries the middle one. 0
+    has to be the first of them, so that on dev no sum is below the first stage, which a tie leaves as it is."""
+    reranker: Literal["cross_encoder", "bert_dmn", "colbert"] = "cross_encoder"
+    """The re-ranker of a ladder's last rung, trained with the settings of `train_reranker`."""
+    above: Literal["training", "labels"] = "training"
+    """The rung whose recommended bundle a ladder re-ranks. `labels`: no retriever is trained."""
+
+    def _problems(self) -> Iterator[str]:
+        if self.reranker_weights[0] != 0:
+            yield "reranker_weights: 0, the first stage alone, has to be the first of them"
 
 
 class CompareRerankers(Inference):

@@ -143,3 +143,8 @@ def system_names(names: Sequence[str]) -> list[str]:
     added = {SYSTEMS[name].evaluates for name in names} - {"", *names}
     complete = [system for name in names for system in (*({SYSTEMS[name].evaluates} & added), name)]
     return list(dict.fromkeys(reversed(complete)))[::-1]
+
+
+def changed_by(step: str, systems: Sequence[str]) -> list[str]:
+    """Returns the systems that a step makes by changing the ranking of another system."""
+    return [name for name in systems if ALL_SYSTEMS[name].evaluates and ALL_SYSTEMS[name].step == step]

@@ -1,6 +1,6 @@
 """The rungs of the ladder, in the order of their cost (`pipelines.ladder`)."""
 
-WORDS, AS_IT_IS, LABELS, TRAINING = RUNGS = ("words", "as it is", "labels", "training")
+WORDS, AS_IT_IS, LABELS, TRAINING, RERANKING = RUNGS = ("words", "as it is", "labels", "training", "re-ranking")
 
 
 def height(rung: str) -> int:

@@ -16,6 +16,7 @@ NOT_TRAINED = "untrained"
 """In the names of systems whose encoder is a published one as it is."""
 QUERY_SUM, QUERY_MEMORY, QUERY_CLUSTERS = "Query sum", "Query memory", "Query clusters"
 CROSS_ENCODER = "Cross-encoder"
+RERANKED, FIRST_AND_RERANKED = "Re-ranked", "First stage + re-ranker"
 LABEL_FIELD, ADAPTER, LINEAR_FUSION, LEARNED_FUSION = (
     "BM25 with labels",
     "Query adapter",
@@ -67,6 +68,7 @@ _CLUSTERS = "A passage has a vector for each group of the training queries that 
 _FIELD = "A passage retriever by words (BM25), in which a passage has the words of its labelled training queries, too."
 _ADAPTER = "The query's vector is mapped by a matrix that labels give in closed form; the passages' vectors stay."
 _PARTS = "Vectors, words, labelled queries, the query adapter and query memory, ordered together"
+_FIRST = "The first hits of what the rung below recommends,"
 _OF_LABELS = (
     System(QUERY_SUM, _SUM, labels="sum", of_dual_encoder=True),
     System(QUERY_MEMORY, _MEMORY, labels="memory", of_dual_encoder=True),
@@ -86,6 +88,8 @@ _ROWS = (
     *_OF_LABELS,
     System(GNN_ENCODER, _GRAPH, fusions=FUSIONS),
     System(CROSS_ENCODER, "The GNN-encoder's first hits in the cross-encoder's order.", fusions=(), served=False),
+    System(RERANKED, f"{_FIRST} in a re-ranker's order.", fusions=(), served=False),
+    System(FIRST_AND_RERANKED, f"{_FIRST} by the sum of its score and a re-ranker's.", fusions=(), served=False),
 )
 SYSTEMS = {row.name: row for row in _ROWS}
 """Name → row, in the order of all tables, in which the simplest comes first for the recommendation."""

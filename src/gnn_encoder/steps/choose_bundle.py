@@ -35,33 +35,37 @@ def choose_bundle(
     recommendation: Path | None = None,
     evaluation: Path | None = None,
     graph: Path | None = None,
+    reranker: Path | None = None,
 ) -> Metrics:
     """Takes the bundle of the recommended system, or of the system of an earlier run's bundle (`previous`).
 
-    The evaluation and the graph are for the README only. DPR's bundle has no files if DPR is not recommended.
+    With `reranker`, the bundle gets it, whether its order is recommended or not. The evaluation and the graph are for
+    the README only. DPR's bundle has no files if DPR is not recommended.
 
     Raises:
         UserError: no bundle is of that system, the recommendation's evaluation did not rank the bundle, or the
             recommendation is not of the given evaluation.
     """
-    reranker, remark, data = None, "", Dataset(dataset)
+    remark, data = "", Dataset(dataset)
     facts: dict[str, Any] | None = None
     if recommendation:
         facts = Recommended.read(recommendation).facts
-        serving, system = Serving(facts["system"], facts["weight"], facts["tuned_on"]), facts["dense"]
+        serving, system = Serving.of({name: facts.get(name) for name in Serving.__dataclass_fields__}), facts["dense"]
     else:
         former = Bundle.read(Path(settings.previous) / BUNDLE)
         serving, system = former.serving, former.system
         reranker, remark = _reranker(former, data)
+        serving = serving if reranker else serving.first_stage
     present = {one.system: one for one in map(Bundle.read, (path for path in bundles if read_manifest(path).rows))}
     bundle = _of_system(LEXICAL if serving.weight == 0 and LEXICAL in present else system, present)
     if recommendation:
         read = "bundle" if bundle.has_vectors else "bm25_index"
         ranked = {record.inputs.get(read) for record in read_history(recommendation).values()}
         ranks = bundle.manifest.digest if bundle.has_vectors else bundle.manifest.inputs[read]
-        # DPR was ranked before, and its bundle made for this recommendation.
+        # DPR was ranked before, and its bundle made for this recommendation, or for that of the rung below.
         made_for = bundle.manifest.inputs.get("recommendation")
-        if ranks not in ranked and made_for != read_manifest(recommendation).digest:
+        advised = {record.inputs.get("recommendation") for record in read_history(recommendation).values()} - {None}
+        if ranks not in ranked and made_for not in {read_manifest(recommendation).digest, *advised}:
             raise UserError(
                 f"{recommendation} is not about {bundle.path}: run rank, evaluate and recommend on it first"
             )

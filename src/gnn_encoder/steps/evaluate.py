@@ -74,6 +74,7 @@ def evaluate(context: Context, settings: Evaluate, dataset: Path, runs: list[Pat
         "remarks": [*chosen, *(remark for split in queries for remark in collected.remarks(split))],
         "digests": {split: split_digest(data, split) for split in queries},
         "fusions": {system: of_system for system, of_system in facts.items() if "method" in of_system},
+        "served": {system: of_system["served"] for system, of_system in facts.items() if "served" in of_system},
         "labels": {system: of_system for system, of_system in facts.items() if "labels" in of_system},
         "judged": block(
             collected.figures((JUDGED,)),

@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -25,15 +26,32 @@ from gnn_encoder.storage import local_file, local_folder
 
 @step(run="run")
 def first_stage(
-    context: Context, settings: FirstStage, dataset: Path, bm25_run: Path, bm25_index: Path, run: Draft
+    context: Context,
+    settings: FirstStage,
+    dataset: Path,
+    bm25_run: Path,
+    bm25_index: Path,
+    run: Draft,
+    bundle: Path | None = None,
 ) -> Metrics:
     """Writes the hits of the source, and BM25's for a split of which the source has no query.
+
+    `bundle` is the source if it is given. Some bundles know the labels of training queries and rank their passages
+    high. That is no leak into a re-ranker: it reads texts, its positives are the labels themselves, and its negatives
+    are hits without a label. Only the weight of the first stage's score would be wrong on these queries, so
+    `weigh_reranker` chooses it on dev, whose labels are in no bundle.
 
     Raises:
         UserError: the source does not fit the dataset, or has no query of the split in the report's headline.
     """
     data, lexical, name = Dataset(dataset), Run.read(bm25_run), settings.system
-    if settings.bundle:
+    served: dict[str, dict[str, Any]] = {}
+    if bundle:
+        opened = Bundle.read(bundle)
+        name = opened.serving.first_stage.system
+        served = {"served": {"dense": opened.system, **opened.serving.first_stage.facts()}}
+        hits = _searched(context, settings, data, bundle)
+    elif settings.bundle:
         hits = _searched(context, settings, data, local_folder(settings.bundle, indexed=False))
     elif settings.source == POOL:
         hits = _ordered_pool(context, data, Bm25.load(Bm25Index.read(bm25_index).path))
@@ -41,7 +59,7 @@ def first_stage(
         hits = lexical if settings.source == BM25 else read_run_of(local_file(settings.source), data)
     hits = run_without(hits, data.identical)  # a pool or a file may have the query itself
     note = ""
-    if settings.source != BM25:
+    if settings.source != BM25 and not bundle:
         rows = {split: data.query_rows(split) for split in SPLITS}
         missing = [split for split in SPLITS if len(rows[split]) and not np.isin(rows[split], hits.query).any()]
         if (shown := shown_split(data)) in missing:
@@ -50,14 +68,14 @@ def first_stage(
             note = f", BM25's hits for {' and '.join(missing)}"
             print(f"first_stage: {name} has no {' and no '.join(missing)} query{note}", file=sys.stderr)
             hits = Run.concatenate([hits, lexical.of(np.concatenate([rows[split] for split in missing]))])
-    hits.write(run, name)
+    hits.write(run, name, **served)
     figures = dev_figures(data, hits)
     quality = f", dev R@100 {figures['dev/R_at_100']:.3f}" if figures else ""
     return {"hits": len(hits.query), **figures, "headline": f"{name}{note}{quality}"}
 
 
 def _searched(context: Context, settings: FirstStage, data: Dataset, folder: Path) -> Run:
-    """Returns the hits of a bundle for all queries, as `gnn-encoder search` ranks them by default."""
+    """Returns the hits of a bundle for all queries, as `gnn-encoder search` ranks them without a re-ranker."""
     bundle = Bundle.read(folder)
     if bundle.passages.digest != data.passages.digest:
         raise UserError(

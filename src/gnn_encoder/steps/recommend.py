@@ -71,6 +71,7 @@ def recommend(
         "evaluation": evaluated.manifest.digest,
         "system": choice.system, "dense": dense or systems[baseline][0] or LEXICAL,
         "weight": weight, "tuned_on": tuned_on, "best": choice.best,
+        "reranking": metrics.get("served", {}).get(choice.system, {}).get("reranking"),
         "measure": measure, "queries": queries, "sentence": words + of_test,
         "standings": [standing._asdict() for standing in choice.standings],
     }  # fmt: skip
@@ -87,12 +88,15 @@ def candidates(settings: Recommend, metrics: Mapping[str, Any]) -> Iterator[tupl
     """Yields the systems of a run that may be recommended, the simplest first, each with how it is served.
 
     A retriever is followed by its weighted sum with BM25. Without a BM25 index in the bundles there is neither BM25 nor
-    a sum. A fusion by ranks cannot be served.
+    a sum. A fusion by ranks cannot be served. A re-ranked system is served as its first stage.
     """
+    served = metrics.get("served", {})
     present = set().union(*metrics["results"].values())
     for system in settings.order:
         if system in present and (system != LEXICAL or settings.bm25):
-            yield system, ("", 0.0, None) if system == LEXICAL else (system, None, None)
+            first = served.get(system)
+            alone = ("", 0.0, None) if system == LEXICAL else (system, None, None)
+            yield system, (first["dense"], first["weight"], first["tuned_on"]) if first else alone
         for fused, facts in metrics["fusions"].items() if settings.bm25 else ():
             if fused in present and (facts["method"], facts["dense"]) == (CONVEX, system):
                 yield fused, (system, facts["weight"], facts["tuned_on"])

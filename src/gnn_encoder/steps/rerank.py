@@ -6,10 +6,11 @@ A task that shares the work re-ranks the hits of its share of the queries.
 from pathlib import Path
 
 from gnn_encoder.artifacts import Dataset, Draft, Run
+from gnn_encoder.artifacts.tables import System
 from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.evaluation.collected import evaluated_queries
 from gnn_encoder.evaluation.task_figures import reranking_figures
-from gnn_encoder.retrieval.reranking import reranked
+from gnn_encoder.retrieval.reranking import reranked, served_facts
 from gnn_encoder.retrieval.scorers import LateInteractionScorer, load_scorer
 from gnn_encoder.settings.outcome import Rerank
 
@@ -25,5 +26,6 @@ def rerank(context: Context, settings: Rerank, dataset: Path, first_run: Path, s
     pairs = int((ranking.rank <= settings.depth).sum())
     progress = context.progress("scoring", pairs, "pairs")
     result = reranked(model, data, ranking, settings.depth, progress=progress, **settings.speed)
-    result.write(run, settings.system)
+    served = served_facts(System.of(first_run), weight=1.0, depth=settings.depth, **settings.speed)
+    result.write(run, settings.system, **served)
     return reranking_figures(pairs, progress.rate)

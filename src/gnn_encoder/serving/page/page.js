@@ -44,6 +44,7 @@ async function describe() {
   at("passages").textContent = `${about.passages.toLocaleString()} passages`;
   at("version").textContent = `${about.system}, version ${about.version}`;
   at("rerank").parentElement.hidden = !about.rerank;
+  at("rerank").checked = about.reranks;
   at("vote-key").hidden = !about.feedback;
 }
 
