@@ -26,17 +26,17 @@ import pyarrow.compute as pc
 from common import PeakMemory, options, show
 from document_memory import write_backbone
 
-from gnn_encoder.artifacts import Bundle, Dataset, DatasetWriter, drafting
+from gnn_encoder.artifacts import Bundle, Dataset, DatasetWriter, drafting, read_manifest
 from gnn_encoder.artifacts.arrays import EVALUATED, QUERIES, create_rows, create_vectors, read_rows
 from gnn_encoder.settings.bm25 import IndexBm25
 from gnn_encoder.settings.fusion import FuseParts, MakeParts
 from gnn_encoder.settings.labels import EncodeWithLabels
-from gnn_encoder.settings.outcome import IndexKind
 
 CHUNK, VOCABULARY, TOPICS, DEV = 100_000, 50_000, 2_000, 50
 ASKED, WARM_UP = 100, 5
 """Questions that are timed, and questions before them."""
 KINDS = {"memory": "Query memory", "field": "BM25 with labels", "linear": "Linear fusion", "trees": "Learned fusion"}
+HEADING = "a question: first, median, p95, median of a core, ms"
 PHASES = ("data", "words", "parts", "bundles", "ask", "add")
 
 
@@ -114,8 +114,8 @@ def write_parts(folder: Path, index: str) -> None:
     from gnn_encoder.steps.make_parts import make_parts
 
     inputs = {"dataset": folder / "dataset", "passage_vectors": folder / "vectors", "bm25_index": folder / "bm25"}
-    made = make_parts(MakeParts.model_validate(index_of(MakeParts, index)), **inputs, parts=folder / "parts")
-    print(made, file=sys.stderr)
+    make_parts(MakeParts.model_validate({"index": index}), **inputs, parts=folder / "parts")
+    print(read_manifest(folder / "parts").metrics["headline"], file=sys.stderr)
 
 
 def write_bundle(folder: Path, kind: str, index: str) -> None:
@@ -130,21 +130,16 @@ def write_bundle(folder: Path, kind: str, index: str) -> None:
         one = {"memory_forms": ("softmax",), "memory_weights": (0.5,), "memory_neighbours": (100,)}
         one |= {"memory_temperatures": (0.1,), "memory_thresholds": (0.0,)}
         settings = EncodeWithLabels.model_validate({"kind": kind, **one, "index": index})
-        made = encode_with_labels(settings, **inputs, bundle=folder / kind / "bundle")
+        encode_with_labels(settings, **inputs, bundle=folder / kind / "bundle")
     else:
         fusion = FuseParts.model_validate({"kind": kind, "index": index})
-        made = fuse_parts(fusion, **inputs, parts=folder / "parts", bundle=folder / kind / "bundle")
-    print(made, file=sys.stderr)
+        fuse_parts(fusion, **inputs, parts=folder / "parts", bundle=folder / kind / "bundle")
+    print(read_manifest(folder / kind / "bundle").metrics["headline"], file=sys.stderr)
     latest.mkdir(exist_ok=True)
     (latest / "bundle").unlink(missing_ok=True)
     (latest / "bundle").symlink_to(folder / kind / "bundle")
     if not (latest / "dataset").is_symlink():
         (latest / "dataset").symlink_to(folder / "dataset")
-
-
-def index_of(settings: type, index: str) -> dict[str, str]:
-    """The setting of the index, if a step has one."""
-    return {"index": index} if issubclass(settings, IndexKind) else {}
 
 
 def ask(folder: Path, kind: str) -> dict[str, float]:
@@ -159,15 +154,16 @@ def ask(folder: Path, kind: str) -> dict[str, float]:
     questions = texts(words, len(vectors), 6, generator).to_pylist()
     began = time.perf_counter()
     index = PassageIndex.read(Bundle.read(folder / kind / "latest" / "bundle"))
-    opened, taken = time.perf_counter() - began, []
+    opened, taken = time.perf_counter() - began, list[tuple[float, float]]()
     for question, vector in zip(questions, vectors, strict=True):
-        began = time.perf_counter()
+        began, began_cpu = time.perf_counter(), time.process_time()
         ranking(index, None, ROW, [question], vector[None], 10, None)
-        taken.append(time.perf_counter() - began)
-    timed = 1000 * np.array(taken[WARM_UP:])
+        taken.append((time.perf_counter() - began, time.process_time() - began_cpu))
+    timed = 1000 * np.array(taken[WARM_UP:])[:, 0]
+    processor = 1000 * np.median([cpu for _, cpu in taken[WARM_UP:]])
     return {
-        "opening": opened, "first": 1000 * taken[0], "median": float(np.median(timed)),
-        "p95": float(np.quantile(timed, 0.95)), "mapped": mapped(),
+        "opening": opened, "first": 1000 * taken[0][0], "median": float(np.median(timed)),
+        "p95": float(np.quantile(timed, 0.95)), "processor": float(processor), "mapped": mapped(),
     }  # fmt: skip
 
 
@@ -194,10 +190,11 @@ def phase(name: str, kind: str, folder: Path, labels: int, passages: int, width:
         "parts": lambda: write_parts(folder, index), "bundles": lambda: write_bundle(folder, kind, index),
         "ask": lambda: ask(folder, kind), "add": lambda: add(folder, kind), "again": lambda: ask(folder, kind),
     }  # fmt: skip
-    began = time.perf_counter()
+    began, began_cpu = time.perf_counter(), time.process_time()
     with PeakMemory() as memory:
         figures = works[name]() or {}
-    print(json.dumps({"seconds": time.perf_counter() - began, "peak": memory.peak, **figures}))
+    taken = {"seconds": time.perf_counter() - began, "cpu": time.process_time() - began_cpu}
+    print(json.dumps({**taken, "peak": memory.peak, **figures}))
 
 
 def main() -> None:
@@ -220,8 +217,9 @@ def main() -> None:
                 for part in (name, "again") if name == "add" else (name,):
                     if name in phases:
                         rows.append(row(part, kind, run(part, kind, folder, *sizes)))
+    headings = ("phase", "seconds", "of a core", "own memory, MB", "mapped, MB", HEADING)
     title = f"{o.labels:,} labels, {o.passages:,} passages, width {o.width}, index {o.index}"
-    show(title, ("phase", "seconds", "own memory, MB", "mapped, MB", "first, median, p95 of a question, ms"), rows)
+    show(title, headings, rows)
 
 
 def run(name: str, kind: str, folder: Path, *sizes: object) -> dict[str, float]:
@@ -238,15 +236,11 @@ def row(name: str, kind: str, figures: dict[str, float]) -> tuple[str, ...]:
         "data": "data", "words": "BM25 of the passages", "parts": "make_parts", "bundles": "writing",
         "ask": "opening, questions", "add": "labels add", "again": "opening, questions after it",
     }  # fmt: skip
-    asked = ", ".join(f"{figures[key]:,.1f}" for key in ("first", "median", "p95") if key in figures)
+    asked = ", ".join(f"{figures[key]:,.1f}" for key in ("first", "median", "p95", "processor") if key in figures)
     seconds = figures.get("opening", figures["seconds"])
     title = f"{KINDS[kind]}: {titles[name]}" if kind else titles[name]
-    return (
-        title,
-        f"{seconds:,.2f}",
-        *(f"{figures[key] / 1e6:,.0f}" if key in figures else "" for key in ("peak", "mapped")),
-        asked,
-    )
+    memory = (f"{figures[key] / 1e6:,.0f}" if key in figures else "" for key in ("peak", "mapped"))
+    return title, f"{seconds:,.2f}", f"{figures['cpu']:,.1f}", *memory, asked
 
 
 if __name__ == "__main__":

@@ -151,6 +151,14 @@ class StoredTable:
             parts.append(table.take(_column(rows[order[some]] - self._starts[group])))
         return pa.concat_tables(parts).take(_column(np.argsort(order)))
 
+    def column(self, name: str, rows: np.ndarray) -> Iterator[pa.Array]:
+        """Yields a column at `rows`, ascending, in batches."""
+        start = 0
+        for batch in self.batches(name):
+            first, last = np.searchsorted(rows, [start, start + len(batch)])
+            yield batch.column(0).take(_column(np.asarray(rows[first:last], np.int64) - start))
+            start += len(batch)
+
     def places(self, name: str, values: Iterable[str]) -> dict[str, int]:
         """Returns {value: row} of those values that a column has, each in one row."""
         wanted, rows, start = pa.array(sorted(set(values)), TEXT), dict[str, int](), 0
@@ -234,8 +242,22 @@ class Dataset:
 
     def query_rows(self, split: str) -> np.ndarray:
         """Row numbers of a split's queries, int32, ascending."""
-        inside = pc.equal(self.queries.column("split"), split)
-        return np.flatnonzero(inside.to_numpy()).astype(np.int32)
+        return np.flatnonzero(self._splits == SPLITS.index(split)).astype(np.int32)
+
+    @cached_property
+    def query_table(self) -> StoredTable:
+        """All queries as `queries`, of which memory holds what is read."""
+        return StoredTable(self.path / QUERIES)
+
+    @cached_property
+    def _splits(self) -> np.ndarray:
+        """Int8 [n]: the place of each query's split in `SPLITS`."""
+        values, start = pa.array(SPLITS), 0
+        places = np.full(len(self.query_table), -1, np.int8)
+        for batch in self.query_table.batches("split"):
+            places[start : start + len(batch)] = pc.index_in(batch.column(0), values).fill_null(-1).to_numpy()
+            start += len(batch)
+        return places
 
     @cached_property
     def groups(self) -> np.ndarray:
@@ -244,7 +266,7 @@ class Dataset:
         Training queries that are twins (`data.twins`) form a group: twins share their positives and leave the graph
         together. Every other query is alone in its group.
         """
-        return np.asarray(self.queries.column("group").to_numpy())
+        return read_columns(self.path / QUERIES, "group")[0]
 
     @cached_property
     def passage_groups(self) -> np.ndarray | None:
@@ -285,7 +307,7 @@ class Dataset:
     def identical(self) -> np.ndarray:
         """Int32 [n]: row of the passage that has the query's id and is left out of the query's hits
         (`ingest.ignore_identical_ids`); -1: none."""
-        rows, file = np.full(len(self.queries), -1, np.int32), self.path / IDENTICAL
+        rows, file = np.full(len(self.query_table), -1, np.int32), self.path / IDENTICAL
         if file.is_file():
             query, passage = read_columns(file, "query", "passage")
             rows[query] = passage

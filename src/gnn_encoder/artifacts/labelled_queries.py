@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 
 from gnn_encoder.artifacts.added_labels import ChangedPairs
 from gnn_encoder.artifacts.arrays import Rows, joined, ranges
-from gnn_encoder.artifacts.dataset import ROW_GROUP, Dataset, StoredTable
+from gnn_encoder.artifacts.dataset import BATCH, ROW_GROUP, Dataset, StoredTable
 from gnn_encoder.artifacts.tables import pair_keys
 
 Method = Literal["sum", "max", "softmax", "clusters", "fusion"]
@@ -195,8 +195,11 @@ class LabelledQueries:
         self.by_query.write(folder, BY_QUERY)
         if plain is not None:
             np.save(folder / PLAIN, plain[self.passages], allow_pickle=False)
-        table = pa.table({"query_id": ids, "text": texts})
-        pq.write_table(table, folder / TEXTS, compression="zstd", row_group_size=ROW_GROUP)
+        schema = pa.schema({"query_id": pa.string(), "text": pa.string()})
+        with pq.ParquetWriter(folder / TEXTS, schema, compression="zstd") as writer:
+            for start in range(0, len(ids), BATCH):
+                columns = [column.slice(start, BATCH).cast(pa.string()) for column in (ids, texts)]
+                writer.write_table(pa.table(columns, schema=schema), row_group_size=ROW_GROUP)
         (folder / USE).write_text(json.dumps({**asdict(use), "scale": self.scale}), encoding="utf-8")
 
     def with_pairs(

@@ -8,7 +8,6 @@ import json
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,7 @@ import pyarrow.compute as pc
 
 from gnn_encoder.artifacts import Bundle, Dataset
 from gnn_encoder.artifacts.added_labels import AddedLabel, new_query_id
-from gnn_encoder.artifacts.dataset import QRELS, QUERIES, SPLITS, StoredTable
+from gnn_encoder.artifacts.dataset import QRELS, SPLITS, StoredTable
 from gnn_encoder.artifacts.texts import folded, folded_column, is_blank, text_lines
 from gnn_encoder.errors import UserError, printable
 
@@ -83,18 +82,13 @@ class Known:
         rows = np.flatnonzero(known.to_numpy())
         return dict(zip(self.passage_ids.take(pa.array(rows)).to_pylist(), rows.tolist(), strict=True))
 
-    @cached_property
-    def queries(self) -> StoredTable:
-        """The queries of the data, of which memory never holds all."""
-        return StoredTable(self.dataset.path / QUERIES)
-
     def query_rows(self, texts: Sequence[str]) -> dict[str, list[int]]:
         """Returns {text: rows of the queries in the data with an equal text (`folded`)}."""
         forms = {text: folded(text) for text in texts}
         distinct = list(dict.fromkeys(forms.values()))
         values, start = pa.array(distinct, pa.string()), 0
         rows: dict[str, list[int]] = {form: [] for form in distinct}
-        for batch in self.queries.batches("text"):
+        for batch in self.dataset.query_table.batches("text"):
             places = pc.index_in(folded_column(batch.column(0)), value_set=values)
             for row in np.flatnonzero(places.is_valid().to_numpy(zero_copy_only=False)).tolist():
                 rows[distinct[places[row].as_py()]].append(start + row)
@@ -133,7 +127,7 @@ class Known:
             self.query_rows([w.query for w in wanted]),
         )
         numbers = sorted({row for rows in queries.values() for row in rows})
-        table = self.queries.rows(np.array(numbers, np.int64)).select(["query_id", "text", "split"])
+        table = self.dataset.query_table.rows(np.array(numbers, np.int64)).select(["query_id", "text", "split"])
         facts = dict(zip(numbers, zip(*(column.to_pylist() for column in table.columns), strict=True), strict=True))
         relevance = self.relevance(facts)
         added = {folded(label.query): (label.query_id, label.query) for label in reversed(self.labels)}

@@ -18,6 +18,7 @@ from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.evaluation.embedding import vectors_of_queries
 from gnn_encoder.evaluation.label_tuning import candidate_uses, chosen_use
 from gnn_encoder.evaluation.measures import mean_name
+from gnn_encoder.machine.scratch import scratch_texts
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.retrieval.index_file import build_index
 from gnn_encoder.retrieval.labelled_vectors import label_blocks
@@ -49,8 +50,9 @@ def encode_with_labels(
         write_vectors(bundle, use, plain, labels)
     else:
         bundle.share(VectorsFolder.read(passage_vectors), VECTORS)
-    table = data.queries.take(data.query_rows("train")[np.unique(query)])
-    labels.write(bundle / LABELS, table.column("query_id"), table.column("text"), plain, use)
+    rows = data.query_rows("train")[np.unique(query)]
+    ids, texts = (scratch_texts(data.query_table.column(name, rows)) for name in ("query_id", "text"))
+    labels.write(bundle / LABELS, ids, texts, plain, use)
     recalled = None
     if use.method == "softmax" and use.weight:
         recalled = build_query_index(LabelledQueries.read(bundle / LABELS), bundle / LABELS, settings)

@@ -12,6 +12,7 @@ from gnn_encoder.artifacts.labelled_queries import LabelledQueries, LabelUse
 from gnn_encoder.artifacts.parts_folder import ADAPTER, EXAMPLES, FIELD, LENGTHS
 from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.evaluation.fusion_examples import Labelled, chosen_strength, examples_of
+from gnn_encoder.machine.scratch import scratch_texts
 from gnn_encoder.retrieval import exact
 from gnn_encoder.retrieval.adapter import Moments
 from gnn_encoder.retrieval.bm25 import Bm25
@@ -31,12 +32,11 @@ def make_parts(
     queries = read_rows(passage_vectors, QUERIES)
     if len(labelled.rows) < len(train):
         queries = queries[np.searchsorted(train, labelled.rows)]
-    texts = data.queries.column("text").take(labelled.rows)
+    ids, texts = (scratch_texts(data.query_table.column(name, labelled.rows)) for name in ("query_id", "text"))
     words = Bm25.load(Bm25Index.read(bm25_index).path)
     moments = Moments.of_pairs(queries, labelled.query, vectors, labelled.passage, labelled.weights)
     strength, figures = chosen_strength(data, labelled, vectors, queries, moments, settings.strengths)
     labels = LabelledQueries.grouped(labelled.query, labelled.passage, len(vectors), queries)
-    ids = data.queries.column("query_id").take(labelled.rows)
     labels.write(parts / LABELS, ids, texts, None, LabelUse("fusion", 1.0))
     recalled = build_query_index(labels, parts / LABELS, settings)
 
