@@ -11,9 +11,10 @@ from labelled import USES, random_labels, unit
 
 from gnn_encoder.artifacts.labelled_queries import QUERY_INDEX, LabelledQueries, LabelUse
 from gnn_encoder.artifacts.parts import stored_parts
-from gnn_encoder.retrieval import exact, query_index
+from gnn_encoder.retrieval import exact
 from gnn_encoder.retrieval.memory import Memory
 from gnn_encoder.retrieval.query_index import build_query_index, nearest_queries, open_query_index
+from gnn_encoder.settings import outcome
 from gnn_encoder.settings.outcome import IndexKind
 
 M, N, D, NEW, K = 60, 400, 16, 5, 20
@@ -140,5 +141,5 @@ def test_many_vectors_have_lists_even_if_the_passages_are_searched_exactly(
     _, labels = random_labels(M, N, 700, D)
     write = partial(written, labels, kind=IndexKind())
     assert write(tmp_path / "few")[1] is None and not stored_parts(tmp_path / "few" / QUERY_INDEX)
-    monkeypatch.setattr(query_index, "SCANNED", 4 * N * D - 1)
+    monkeypatch.setattr(outcome, "SCANNED", 4 * N * D - 1)
     assert write(tmp_path / "many")[1] is not None and stored_parts(tmp_path / "many" / QUERY_INDEX)

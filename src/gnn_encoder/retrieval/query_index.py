@@ -1,7 +1,7 @@
 """The index over labelled training queries: finds those nearest to a question, for the memory and for fusions.
 
-Up to `SCANNED` bytes of vectors are searched exactly, unless the passages have an index of another kind than `flat`:
-then the queries have one of this kind. Above it they have inverted lists. An index proposes `SPARE` queries more than
+Few vectors are searched exactly, unless the passages have an index of another kind than `flat`: then the queries have
+one of this kind. Many vectors have inverted lists (`IndexKind.of_queries`). An index proposes `SPARE` queries more than
 needed, and the stored fp32 vectors score what it proposes. So codes of 16 bits give what an exact search gives; what
 other kinds miss is measured. Queries that labels added are searched exactly, and those that lost their last label are
 left out, so the index stays as the run built it.
@@ -18,8 +18,6 @@ from gnn_encoder.retrieval.exact import Hits
 from gnn_encoder.retrieval.index_file import Index, build_index, load_index, search_index
 from gnn_encoder.settings.outcome import IndexKind
 
-SCANNED = 2**28
-"""Bytes of vectors that are searched exactly: 25 ms a question on one core."""
 SPARE, QUESTIONS = 16, 64
 """Queries that an index proposes more than needed, and questions with all proposed vectors in memory at a time."""
 SAMPLE, DEPTH = 256, 50
@@ -29,11 +27,10 @@ SAMPLE, DEPTH = 256, 50
 def build_query_index(labels: LabelledQueries, folder: Path, kind: IndexKind) -> float | None:
     """Writes the index into a folder of `LabelledQueries.write`; returns its recall, None if all queries are read."""
     n, d = labels.stored.shape
-    if kind.index == "flat" and 4 * n * d > SCANNED:
-        kind = IndexKind(index="ivf")
+    kind = kind.of_queries(4 * n * d)
     if kind.index == "flat" or not n:
         return None
-    build_index(labels.stored, folder / QUERY_INDEX, kind.model_copy(update={"ivf_lists": 0}))
+    build_index(labels.stored, folder / QUERY_INDEX, kind)
     index, rows = open_query_index(labels, folder), np.linspace(0, n - 1, min(n, SAMPLE)).astype(int)
     some, k = np.asarray(labels.stored[rows]), min(n, DEPTH)
     (_, near), (_, best) = nearest_queries(labels, index, some, k), exact.search(labels.stored, some, k)
