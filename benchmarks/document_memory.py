@@ -120,15 +120,15 @@ def write_inputs(folder: Path, nodes: int) -> None:
     write_backbone(folder / "bert", words)
 
 
-def write_backbone(folder: Path, words: np.ndarray) -> None:
-    """Writes a random BERT of two layers and width 32, whose vocabulary is `words`."""
+def write_backbone(folder: Path, words: np.ndarray, width: int = 32) -> None:
+    """Writes a random BERT of two layers, whose vocabulary is `words`."""
     from transformers import BertConfig, BertModel, BertTokenizerFast
 
     folder.mkdir()
     (folder / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]) + "\n")
     BertTokenizerFast(vocab=str(folder / "vocab.txt"), model_max_length=64).save_pretrained(folder)
     config = BertConfig(
-        vocab_size=WORDS + 5, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
+        vocab_size=len(words) + 5, hidden_size=width, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
         max_position_embeddings=64,
     )  # fmt: skip
     BertModel(config).save_pretrained(folder)

@@ -162,7 +162,8 @@ def bundles_without_training(
         return bundles
     read = ("dataset", "passage_vectors", "bm25_index")
     label = NOT_TRAINED if as_it_is else ""
-    parts = flow.add("make_parts", settings.make_parts, label, **{name: inputs[name] for name in read}).output
+    made = settings.make_parts.model_copy(update=_index(settings))
+    parts = flow.add("make_parts", made, label, **{name: inputs[name] for name in read}).output
     for kind, system in fusion_systems(as_it_is).items():
         if kind in fusion.kinds:
             one = fusion.model_copy(update=_of(kind, system, as_it_is))
@@ -250,8 +251,12 @@ def runs_of_systems(
 
 def _bundled(settings: Settings) -> dict[str, Any]:
     """Returns the settings of the index, and whether there is one for BM25, which all bundles of a run share."""
-    corpus = settings.encode_corpus
-    return {name: getattr(corpus, name) for name in ("bm25", *outcome.IndexKind.model_fields)}
+    return {"bm25": settings.encode_corpus.bm25, **_index(settings)}
+
+
+def _index(settings: Settings) -> dict[str, Any]:
+    """Returns the settings of the index alone."""
+    return {name: getattr(settings.encode_corpus, name) for name in outcome.IndexKind.model_fields}
 
 
 def recommended_from(settings: Settings) -> tuple[str, ...]:

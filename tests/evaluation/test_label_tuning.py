@@ -133,14 +133,14 @@ def test_a_fold_has_all_twins_and_none_of_its_labels(data: Dataset, monkeypatch:
     for trial in trials:
         known = {tuple(vector) for vector in trial.labels.vectors}
         assert known == {tuple(train[row]) for row in range(40) if row not in trial.queries}
-        assert len(trial.labels.query) == 40 - len(trial.queries)
+        assert len(trial.labels.by_passage.values) == 40 - len(trial.queries)
         for twins in ((0, 1), (2, 3), (4, 5)):
             assert len(set(twins) & set(trial.queries.tolist())) in (0, 2)
     # The control: other queries of one need do get into different folds.
     assert any(len({2 * need, 2 * need + 1} & set(t.queries.tolist())) == 1 for need in range(3, 20) for t in trials)
     monkeypatch.setattr(label_tuning, "QUERIES", 10)
     some = fold_trials(data, 5, pairs, np.zeros((20, 16), np.float32), train, 3)
-    assert sum(len(trial.queries) for trial in some) == 10 and len(some[0].labels.query) >= 30
+    assert sum(len(trial.queries) for trial in some) == 10 and len(some[0].labels.by_passage.values) >= 30
 
 
 def test_uses_in_order() -> None:

@@ -103,13 +103,24 @@ def test_the_field_and_the_adapter_rank_by_their_score_alone(inputs: dict[str, P
 
 @pytest.mark.parametrize("index", ["flat_fp16", "sq8", "ivf", "hnsw"])
 def test_with_every_index(index: str, inputs: dict[str, Path], tmp_path: Path) -> None:
-    bundle = Bundle.read(bundle_of(inputs, tmp_path, "linear", index=index))
+    read = {name: inputs[name] for name in ("dataset", "passage_vectors", "bm25_index")}
+    make_parts(MakeParts(index=index), **read, parts=tmp_path / "parts")
+    assert read_manifest(tmp_path / "parts").metrics["query_recall"] > 0.9
+    latest = tmp_path / "latest"
+    latest.mkdir()
+    (latest / "dataset").symlink_to(inputs["dataset"])
+    (latest / "bundle").symlink_to(bundle_of({**inputs, "parts": tmp_path / "parts"}, tmp_path, "linear", index=index))
     data = Dataset(inputs["dataset"])
-    rank(Rank(system="s", precision="fp32"), dataset=data.path, bundle=bundle.path, run=tmp_path / "run")
-    run, searcher, test = Run.read(tmp_path / "run"), Searcher(bundle), data.query_rows("test")
-    for query, question in zip(test.tolist(), data.query_texts(test), strict=True):
-        hits = run.hits(np.array([query]), 10)[0]
-        np.testing.assert_array_equal(searcher.run(question, 10).passage, hits[hits >= 0])
+    for turn in range(2):
+        bundle = Bundle.read(latest / "bundle")
+        rank(Rank(system="s", precision="fp32"), dataset=data.path, bundle=bundle.path, run=tmp_path / f"run{turn}")
+        run, searcher, test = Run.read(tmp_path / f"run{turn}"), Searcher(bundle), data.query_rows("test")
+        assert searcher.index.learned.parts.query_index is not None
+        for query, question in zip(test.tolist(), data.query_texts(test), strict=True):
+            hits = run.hits(np.array([query]), 10)[0]
+            np.testing.assert_array_equal(searcher.run(question, 10).passage, hits[hits >= 0])
+        if not turn:
+            add_labels(latest / "bundle", [Wanted(data.query_texts(data.query_rows("train")[:1])[0], "p39")])
 
 
 def test_what_is_learnt_is_measured_out_of_its_fold(inputs: dict[str, Path], bundles: dict[str, Path]) -> None:

@@ -36,7 +36,7 @@ from gnn_encoder.artifacts.added_labels import ADDED_LABELS, CHANGED, PAIRS, ROW
 from gnn_encoder.artifacts.arrays import VECTORS, read_rows
 from gnn_encoder.artifacts.dataset import CORPUS, Dataset, PassageTable
 from gnn_encoder.artifacts.folder import HISTORY, MANIFEST, README, Artifact, Draft, FileFacts, read_manifest
-from gnn_encoder.artifacts.labelled_queries import QUERIES, BundleLabels, LabelledQueries, LabelUse
+from gnn_encoder.artifacts.labelled_queries import QUERIES, QUERY_INDEX, BundleLabels, LabelledQueries, LabelUse
 from gnn_encoder.artifacts.parts import stored_parts
 from gnn_encoder.errors import UserError
 from gnn_encoder.settings.systems import GNN_ENCODER
@@ -203,7 +203,7 @@ class Bundle(Artifact):
             return sum((self.path / name).stat().st_size for name in names)
         files = self.index_files or [self.path / VECTORS]
         if self.label_use and self.label_use.method in ("softmax", "fusion"):
-            files.append(self.path / LABELS / QUERIES)
+            files += stored_parts(self.path / LABELS / QUERY_INDEX) or [self.path / LABELS / QUERIES]
         if self.fusion_path:
             parts = (f"{FUSION}/", f"{BM25}/")
             files += [self.path / name for name in self.manifest.files if name.startswith(parts)]

@@ -28,6 +28,7 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from gnn_encoder.artifacts.added_labels import ADDED_LABELS, AddedLabel, read_labels, write_labels
@@ -120,8 +121,8 @@ class Passages:
         return [text if text.strip() else title for title, text in zip(self.titles, self.texts, strict=True)]
 
 
-class PassageTable:
-    """`corpus.parquet` of a dataset or a bundle: streamed in order, or read by row. Threads may share it."""
+class StoredTable:
+    """A Parquet file: streamed in order, or read by row. Threads may share it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -133,6 +134,44 @@ class PassageTable:
     def __len__(self) -> int:
         return int(self._starts[-1])
 
+    def batches(self, *names: str) -> Iterator[pa.RecordBatch]:
+        """All rows in order, `BATCH` at a time; all columns, or those of some names."""
+        yield from pq.ParquetFile(self._path, memory_map=True).iter_batches(BATCH, columns=list(names) or None)
+
+    def rows(self, rows: np.ndarray) -> pa.Table:
+        """The rows [b], in that order; reads only the row groups in which they are."""
+        rows = np.asarray(rows, dtype=np.int64)
+        order = np.argsort(rows, kind="stable")
+        groups = np.searchsorted(self._starts, rows[order], side="right") - 1
+        parts = [self._file.schema_arrow.empty_table()]
+        for some in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(groups)) + 1) if len(rows) else []:
+            group = int(groups[some[0]])
+            with self._reading:
+                table = self._file.read_row_group(group)
+            parts.append(table.take(_column(rows[order[some]] - self._starts[group])))
+        return pa.concat_tables(parts).take(_column(np.argsort(order)))
+
+    def column(self, name: str, rows: np.ndarray) -> Iterator[pa.Array]:
+        """Yields a column at `rows`, ascending, in batches."""
+        start = 0
+        for batch in self.batches(name):
+            first, last = np.searchsorted(rows, [start, start + len(batch)])
+            yield batch.column(0).take(_column(np.asarray(rows[first:last], np.int64) - start))
+            start += len(batch)
+
+    def places(self, name: str, values: Iterable[str]) -> dict[str, int]:
+        """Returns {value: row} of those values that a column has, each in one row."""
+        wanted, rows, start = pa.array(sorted(set(values)), TEXT), dict[str, int](), 0
+        for batch in self.batches(name) if len(wanted) else ():
+            here = np.flatnonzero(pc.is_in(batch.column(0), value_set=wanted).to_numpy(zero_copy_only=False))
+            rows |= zip(batch.column(0).take(_column(here)).to_pylist(), (start + here).tolist(), strict=True)
+            start += len(batch)
+        return rows
+
+
+class PassageTable(StoredTable):
+    """`corpus.parquet` of a dataset or a bundle."""
+
     @property
     def digest(self) -> str:
         """SHA-256 of the file."""
@@ -140,20 +179,11 @@ class PassageTable:
 
     def stream(self) -> Iterator[Passages]:
         """All passages in row order, `BATCH` at a time."""
-        for batch in pq.ParquetFile(self._path, memory_map=True).iter_batches(batch_size=BATCH):
-            yield _passages(batch)
+        yield from map(_passages, self.batches())
 
     def take(self, rows: np.ndarray) -> Passages:
-        """The passages at `rows` [b], in the order of `rows`; reads only the row groups of these passages."""
-        rows = np.asarray(rows, dtype=np.int64)
-        order = np.argsort(rows, kind="stable")
-        groups = np.searchsorted(self._starts, rows[order], side="right") - 1
-        parts = []
-        for group in np.unique(groups):
-            with self._reading:
-                table = self._file.read_row_group(int(group))
-            parts.append(table.take(_column(rows[order][groups == group] - self._starts[group])))
-        return _passages(pa.concat_tables(parts).take(_column(np.argsort(order)))) if parts else Passages([], [], [])
+        """The passages at `rows` [b], in the order of `rows`."""
+        return _passages(self.rows(rows))
 
     def ids(self) -> pa.ChunkedArray:
         """Every passage's text id, as an Arrow column [m]."""
@@ -212,7 +242,22 @@ class Dataset:
 
     def query_rows(self, split: str) -> np.ndarray:
         """Row numbers of a split's queries, int32, ascending."""
-        return np.flatnonzero(self.queries.column("split").to_numpy() == split).astype(np.int32)
+        return np.flatnonzero(self._splits == SPLITS.index(split)).astype(np.int32)
+
+    @cached_property
+    def query_table(self) -> StoredTable:
+        """All queries as `queries`, of which memory holds what is read."""
+        return StoredTable(self.path / QUERIES)
+
+    @cached_property
+    def _splits(self) -> np.ndarray:
+        """Int8 [n]: the place of each query's split in `SPLITS`."""
+        values, start = pa.array(SPLITS), 0
+        places = np.full(len(self.query_table), -1, np.int8)
+        for batch in self.query_table.batches("split"):
+            places[start : start + len(batch)] = pc.index_in(batch.column(0), values).fill_null(-1).to_numpy()
+            start += len(batch)
+        return places
 
     @cached_property
     def groups(self) -> np.ndarray:
@@ -221,7 +266,7 @@ class Dataset:
         Training queries that are twins (`data.twins`) form a group: twins share their positives and leave the graph
         together. Every other query is alone in its group.
         """
-        return np.asarray(self.queries.column("group").to_numpy())
+        return read_columns(self.path / QUERIES, "group")[0]
 
     @cached_property
     def passage_groups(self) -> np.ndarray | None:
@@ -262,7 +307,7 @@ class Dataset:
     def identical(self) -> np.ndarray:
         """Int32 [n]: row of the passage that has the query's id and is left out of the query's hits
         (`ingest.ignore_identical_ids`); -1: none."""
-        rows, file = np.full(len(self.queries), -1, np.int32), self.path / IDENTICAL
+        rows, file = np.full(len(self.query_table), -1, np.int32), self.path / IDENTICAL
         if file.is_file():
             query, passage = read_columns(file, "query", "passage")
             rows[query] = passage

@@ -4,33 +4,38 @@ queries.npy       fp32 [n, d]: vectors of the training queries that have a label
 queries.parquet   their ids and texts, aligned
 indptr.npy        int64 [m + 1]
 query.npy         int32 [e]: passage p is a labelled positive of the queries query[indptr[p]:indptr[p + 1]]
+query_indptr.npy  int64 [n + 1]
+passage.npy       int32 [e]: the same pairs by query
+index.faiss       index over the queries' vectors, in parts or not (`retrieval.query_index`); missing if all are read
 plain.npy         [l, d], in the type of the bundle's vectors: vectors without labels of the passages that have a
                   labelled query, ascending; missing if labels change no vector
-use.json          `LabelUse`
+use.json          `LabelUse`, and `LabelledQueries.scale`
 
 Labels that were added after the run change pairs of some passages: `ChangedPairs`, in `added/labels/` of the bundle.
 """
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from gnn_encoder.artifacts.added_labels import ChangedPairs
-from gnn_encoder.artifacts.arrays import ranges
-from gnn_encoder.artifacts.dataset import Dataset
+from gnn_encoder.artifacts.arrays import Rows, joined, ranges
+from gnn_encoder.artifacts.dataset import BATCH, ROW_GROUP, Dataset, StoredTable
 from gnn_encoder.artifacts.tables import pair_keys
 
 Method = Literal["sum", "max", "softmax", "clusters", "fusion"]
-QUERIES, TEXTS, INDPTR, QUERY = "queries.npy", "queries.parquet", "indptr.npy", "query.npy"
+QUERIES, TEXTS, QUERY_INDEX = "queries.npy", "queries.parquet", "index.faiss"
+BY_PASSAGE, BY_QUERY = ("indptr.npy", "query.npy"), ("query_indptr.npy", "passage.npy")
 PLAIN, USE = "plain.npy", "use.json"
+SUMMED = 65_536
+"""Vectors whose lengths are summed at a time."""
 
 
 @dataclass(frozen=True)
@@ -68,68 +73,192 @@ class LabelUse:
 
 
 @dataclass(frozen=True)
-class LabelledQueries:
-    """Labelled pairs as CSR over m passages, and the vectors fp32 [n, d] of their queries; see the module."""
+class Groups:
+    """Numbers in groups (CSR): group i has values[indptr[i]:indptr[i + 1]]. The groups `changed` have `others` instead.
 
-    vectors: np.ndarray
+    So a change copies nothing of the arrays, which may lie on the disk.
+
+    indptr   int64 [g + 1]
+    values   int32 [e]
+    changed  int64 [c], ascending; a number from g on is a group more
+    """
+
     indptr: np.ndarray
-    query: np.ndarray
+    values: np.ndarray
+    changed: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    others: "Groups | None" = None
+
+    @classmethod
+    def of_pairs(cls, group: np.ndarray, value: np.ndarray, groups: int) -> "Groups":
+        """Groups pairs [e]; a repeated pair counts once. Values of a group are ascending."""
+        pairs = np.unique(pair_keys(group, value))
+        indptr = np.zeros(groups + 1, np.int64)
+        np.cumsum(np.bincount(pairs >> 32, minlength=groups), out=indptr[1:])
+        return cls(indptr, (pairs & 0xFFFFFFFF).astype(np.int32))
+
+    @classmethod
+    def read(cls, folder: Path, names: tuple[str, str]) -> "Groups":
+        """Opens two arrays of a folder, memory-mapped."""
+        indptr, values = (np.asarray(np.load(folder / name, mmap_mode="r")) for name in names)
+        return cls(indptr, values)
+
+    def write(self, folder: Path, names: tuple[str, str]) -> None:
+        """Writes the arrays; there must be no change."""
+        for name, array in zip(names, (self.indptr, self.values), strict=True):
+            np.save(folder / name, array, allow_pickle=False)
+
+    @cached_property
+    def numbers(self) -> Rows:
+        """The values [e], and behind them the others."""
+        return joined([self.values, self.others.values]) if self.others else self.values
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """The number int64 [g] of values of each group in `indptr`."""
+        sizes = np.diff(self.indptr)
+        if self.others:
+            inside = self.changed < len(sizes)
+            sizes[self.changed[inside]] = self.others.sizes[inside]
+        return sizes
+
+    def bounds(self, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns where each of some groups [b] starts and stops in `numbers`; a group that does not exist is empty."""
+        last = len(self.indptr) - 1
+        exists = (groups >= 0) & (groups < last)
+        group = np.where(exists, groups, 0)
+        starts, stops = self.indptr[group], self.indptr[np.where(exists, group + 1, group)]
+        if self.others and len(self.changed):
+            place = np.minimum(np.searchsorted(self.changed, groups), len(self.changed) - 1)
+            other, first = self.changed[place] == groups, len(self.values)
+            starts = np.where(other, first + self.others.indptr[place], starts)
+            stops = np.where(other, first + self.others.indptr[place + 1], stops)
+        return starts, stops
+
+    def into(self, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The values of some groups [b]: the place in `groups` int64 [p], ascending, and the value int32 [p]."""
+        starts, stops = self.bounds(groups)
+        return np.repeat(np.arange(len(groups)), stops - starts), self.numbers[ranges(starts, stops)]
+
+
+@dataclass(frozen=True)
+class LabelledQueries:
+    """Labelled pairs of m passages and n queries, by passage and by query, and the queries' vectors; see the module.
+
+    stored      fp32 [n', d]: vectors of the first queries, memory-mapped if they come from a bundle
+    added       fp32 [n - n', d]: vectors of the queries that labels added after the run
+    unlabelled  number of queries without a pair
+    known_scale `scale`, if it is known
+    """
+
+    stored: np.ndarray
+    by_passage: Groups
+    by_query: Groups
+    added: np.ndarray
+    unlabelled: int = 0
+    known_scale: float | None = None
 
     @classmethod
     def of(cls, query: np.ndarray, passage: np.ndarray, passages: int, vectors: np.ndarray) -> "LabelledQueries":
         """Groups pairs by passages: `query` [e], a row of `vectors`, and `passage` [e]. A repeated pair counts once.
 
-        Queries without a pair are left out.
+        Queries without a pair are left out; the vectors of the others are copied, unless all have one.
         """
         rows, query = np.unique(query, return_inverse=True)
-        return cls.grouped(query, passage, passages, np.asarray(vectors[rows], np.float32))
+        if len(rows) < len(vectors) or vectors.dtype != np.float32:
+            vectors = np.asarray(vectors[rows], np.float32)
+        return cls.grouped(query, passage, passages, vectors)
 
     @classmethod
     def grouped(cls, query: np.ndarray, passage: np.ndarray, passages: int, vectors: np.ndarray) -> "LabelledQueries":
         """As `of`, with all `vectors` [n, d] as they are, which may lie on the disk."""
-        pairs = np.unique(pair_keys(passage, query))
-        indptr = np.zeros(passages + 1, np.int64)
-        np.cumsum(np.bincount(pairs >> 32, minlength=passages), out=indptr[1:])
-        return cls(vectors, indptr, (pairs & 0xFFFFFFFF).astype(np.int32))
+        by_query = Groups.of_pairs(query, passage, len(vectors))
+        by_passage = Groups.of_pairs(passage, query, passages)
+        return cls(vectors, by_passage, by_query, vectors[:0], int((by_query.sizes == 0).sum()))
 
     @classmethod
     def read(cls, folder: Path) -> "LabelledQueries":
         """Opens the folder, its arrays memory-mapped."""
-        return cls(*(np.load(folder / name, mmap_mode="r") for name in (QUERIES, INDPTR, QUERY)))
+        vectors, by_passage = np.load(folder / QUERIES, mmap_mode="r"), Groups.read(folder, BY_PASSAGE)
+        scale = json.loads((folder / USE).read_text("utf-8")).get("scale")
+        if (folder / BY_QUERY[0]).is_file():
+            by_query = Groups.read(folder, BY_QUERY)
+        else:  # a bundle of an earlier version
+            passage, query = by_passage.into(np.arange(len(by_passage.indptr) - 1))
+            by_query = Groups.of_pairs(query, passage, len(vectors))
+        return cls(vectors, by_passage, by_query, np.asarray(vectors[:0]), known_scale=scale)
 
     def write(self, folder: Path, ids: pa.Array, texts: pa.Array, plain: np.ndarray | None, use: LabelUse) -> None:
         """Writes the folder; `ids` and `texts` [n] are the queries', `plain` [m, d] the passages' vectors."""
         folder.mkdir()
-        arrays = {QUERIES: self.vectors, INDPTR: self.indptr, QUERY: self.query}
+        np.save(folder / QUERIES, self.stored, allow_pickle=False)
+        self.by_passage.write(folder, BY_PASSAGE)
+        self.by_query.write(folder, BY_QUERY)
         if plain is not None:
-            arrays[PLAIN] = plain[self.passages]
-        for name, array in arrays.items():
-            np.save(folder / name, array, allow_pickle=False)
-        pq.write_table(pa.table({"query_id": ids, "text": texts}), folder / TEXTS)
-        (folder / USE).write_text(json.dumps(asdict(use)), encoding="utf-8")
+            np.save(folder / PLAIN, plain[self.passages], allow_pickle=False)
+        schema = pa.schema({"query_id": pa.string(), "text": pa.string()})
+        with pq.ParquetWriter(folder / TEXTS, schema, compression="zstd") as writer:
+            for start in range(0, len(ids), BATCH):
+                columns = [column.slice(start, BATCH).cast(pa.string()) for column in (ids, texts)]
+                writer.write_table(pa.table(columns, schema=schema), row_group_size=ROW_GROUP)
+        (folder / USE).write_text(json.dumps({**asdict(use), "scale": self.scale}), encoding="utf-8")
+
+    def with_pairs(
+        self, passages: np.ndarray, indptr: np.ndarray, query: np.ndarray, added: np.ndarray | None = None
+    ) -> "LabelledQueries":
+        """Returns the pairs in which passage i of `passages` [c], ascending, has query[indptr[i]:indptr[i + 1]] alone.
+
+        The pairs must be as they were stored or grouped; nothing of them is copied. added: vectors [a, d] of new
+        queries, numbered from n on.
+        """
+        added = self.added if added is None else added
+        former, owner = self.by_passage.into(passages)[1], np.repeat(passages, np.diff(indptr))
+        queries = np.union1d(former, query).astype(np.int64)
+        place, passage = self.by_query.into(queries)
+        stays = np.isin(passage, passages, invert=True)
+        place = np.concatenate([place[stays], np.searchsorted(queries, query)])
+        others = Groups.of_pairs(place, np.concatenate([passage[stays], owner]), len(queries))
+        new = int((queries >= len(self.stored)).sum())
+        return replace(
+            self,
+            by_passage=replace(self.by_passage, changed=passages, others=Groups(indptr, query)),
+            by_query=replace(self.by_query, changed=queries, others=others),
+            added=added,
+            unlabelled=self.unlabelled + int((others.sizes == 0).sum()) + len(added) - new,
+            known_scale=self.scale,
+        )
+
+    def without(self, held: np.ndarray) -> "LabelledQueries":
+        """Returns the pairs without those of the queries `held`, bool [n]; see `with_pairs`."""
+        passages = np.unique(self.by_query.into(np.flatnonzero(held))[1]).astype(np.int64)
+        owner, query = self.by_passage.into(passages)
+        stays = ~held[query]
+        kept = Groups.of_pairs(owner[stays], query[stays], len(passages))
+        return self.with_pairs(passages, kept.indptr, kept.values)
+
+    def __len__(self) -> int:
+        return len(self.stored) + len(self.added)
+
+    @cached_property
+    def vectors(self) -> Rows:
+        """The queries' vectors fp32 [n, d]."""
+        return joined([self.stored, self.added]) if len(self.added) else self.stored
 
     @property
     def passages(self) -> np.ndarray:
         """Passage rows int64 [l] that have a labelled query, ascending."""
-        return np.flatnonzero(np.diff(self.indptr))
+        return np.flatnonzero(self.by_passage.sizes)
 
     def into(self, passages: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The pairs of some passages [b]: the place in `passages` int64 [p], ascending, and the query's row [p]."""
-        starts, stops = self.indptr[passages], self.indptr[passages + 1]
-        return np.repeat(np.arange(len(passages)), stops - starts), self.query[ranges(starts, stops)]
-
-    @cached_property
-    def by_query(self) -> tuple[np.ndarray, np.ndarray]:
-        """The same pairs as CSR over queries: (indptr int64 [n + 1], passage rows int64 [e], ascending per query)."""
-        passage, _ = self.into(np.arange(len(self.indptr) - 1))
-        indptr = np.zeros(len(self.vectors) + 1, np.int64)
-        np.cumsum(np.bincount(self.query, minlength=len(self.vectors)), out=indptr[1:])
-        return indptr, passage[np.argsort(self.query, kind="stable")]
+        return self.by_passage.into(passages)
 
     @cached_property
     def scale(self) -> float:
-        """Mean squared length of the vectors, 1 if they have unit length: the size of a score."""
-        return float(np.einsum("nd,nd->n", self.vectors, self.vectors).mean()) if len(self.vectors) else 1.0
+        """Mean squared length of the vectors as the run had them, 1 if they have unit length: the size of a score."""
+        if self.known_scale is not None or not len(self.stored):
+            return self.known_scale or 1.0
+        blocks = (self.stored[start : start + SUMMED] for start in range(0, len(self.stored), SUMMED))
+        return sum(float(np.einsum("nd,nd->", block, block)) for block in blocks) / len(self.stored)
 
 
 def labelled_pairs(data: Dataset) -> tuple[np.ndarray, np.ndarray]:
@@ -148,46 +277,44 @@ class BundleLabels:
     @cached_property
     def use(self) -> LabelUse:
         """The use that the bundle makes of its labelled queries."""
-        return LabelUse(**json.loads((self.folder / USE).read_text("utf-8")))
+        facts = json.loads((self.folder / USE).read_text("utf-8"))
+        facts.pop("scale", None)
+        return LabelUse(**facts)
 
     @cached_property
     def of_run(self) -> LabelledQueries:
         """The labelled queries as the run wrote them, memory-mapped."""
         return LabelledQueries.read(self.folder)
 
-    @property
+    @cached_property
     def queries(self) -> LabelledQueries:
-        """The labelled queries with the changed pairs; without any, they are memory-mapped."""
-        return self._numbered[1]
+        """The labelled queries with the changed pairs. What did not change stays memory-mapped.
+
+        Row n + j is query j of the changed pairs, n the number of queries that the run wrote.
+        """
+        run, changed = self.of_run, self.changed
+        return run.with_pairs(changed.passages, changed.indptr, changed.query, changed.vectors) if changed else run
 
     @cached_property
-    def _numbered(self) -> tuple[np.ndarray | None, LabelledQueries]:
-        """Returns `queries`, and the number [n'] of each query as in `ChangedPairs.query`; None: 0, 1, …"""
-        run, changed = self.of_run, self.changed
-        if changed is None:
-            return None, run
-        passages = len(run.indptr) - 1
-        owner, query = run.into(np.arange(passages))
-        stays = np.isin(owner, changed.passages, invert=True)
-        owner = np.concatenate([owner[stays], np.repeat(changed.passages, np.diff(changed.indptr))])
-        query = np.concatenate([query[stays], changed.query])
-        vectors = np.concatenate([run.vectors, changed.vectors])
-        return np.unique(query), LabelledQueries.of(query, owner, passages, vectors)
+    def _table(self) -> StoredTable:
+        return StoredTable(self.folder / TEXTS)
 
     def names(self, rows: np.ndarray) -> tuple[list[str], list[str]]:
         """Ids and texts of the queries at `rows` of `queries`, in the order of `rows`."""
-        numbers, table = self._numbered[0], pq.read_table(self.folder / TEXTS)
-        if self.changed is not None and numbers is not None:
-            changed = pa.table({"query_id": self.changed.ids, "text": self.changed.texts}, table.schema)
-            table, rows = pa.concat_tables([table, changed]), numbers[rows]
-        table = table.take(pa.array(rows))
-        return table.column("query_id").to_pylist(), table.column("text").to_pylist()
+        stored = rows < len(self.of_run)
+        table = self._table.rows(np.where(stored, rows, 0)) if stored.any() else None
+        ids, texts = ([""] * len(rows), [""] * len(rows))
+        if table:
+            ids, texts = (table.column(name).to_pylist() for name in ("query_id", "text"))
+        for place in np.flatnonzero(~stored).tolist():
+            assert self.changed, "a row beyond the queries"
+            number = int(rows[place]) - len(self.of_run)
+            ids[place], texts[place] = self.changed.ids[number], self.changed.texts[number]
+        return ids, texts
 
     def rows_of(self, ids: Sequence[str]) -> dict[str, int]:
         """Returns {query id: row of `of_run`} of those `ids` that it has."""
-        known = pq.read_table(self.folder / TEXTS, columns=["query_id"]).column("query_id")
-        rows = np.flatnonzero(pc.is_in(known, value_set=pa.array(sorted(set(ids)), known.type)).to_numpy())
-        return dict(zip(known.take(pa.array(rows)).to_pylist(), rows.tolist(), strict=True))
+        return self._table.places("query_id", ids)
 
     def plain(self, passages: np.ndarray, vectors: np.ndarray, of: np.ndarray | None) -> np.ndarray:
         """Returns the vectors fp32 [b, d] without labels of `passages` [b].

@@ -23,8 +23,9 @@ from gnn_encoder.evaluation.significance import paired_randomization
 from gnn_encoder.retrieval.exact import Hits, merge
 from gnn_encoder.retrieval.identical import search_without
 from gnn_encoder.retrieval.labelled_vectors import in_blocks, label_blocks
-from gnn_encoder.retrieval.memory import Memory, nearest_queries
+from gnn_encoder.retrieval.memory import Memory
 from gnn_encoder.retrieval.passage_index import best_of_blocks
+from gnn_encoder.retrieval.query_index import nearest_queries
 from gnn_encoder.settings.labels import EncodeWithLabels
 from gnn_encoder.settings.measures import COLD, WARM, cutoff, of_documents
 from gnn_encoder.settings.systems import DUAL_ENCODER
@@ -84,7 +85,7 @@ class Trial:
             return self._plain(k, labelled=True)
         if use.method == "softmax":
             if use.neighbours not in self._nearest:
-                self._nearest[use.neighbours] = nearest_queries(self.labels, self.query_vectors, use.neighbours)
+                self._nearest[use.neighbours] = nearest_queries(self.labels, None, self.query_vectors, use.neighbours)
             near = self._nearest[use.neighbours]
             return Memory(self.labels, use).search(
                 self.vectors, self.query_vectors, self._plain(k, labelled=True), near

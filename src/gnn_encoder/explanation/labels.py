@@ -3,6 +3,7 @@
 import numpy as np
 
 from gnn_encoder.artifacts.labelled_queries import LabelledQueries, LabelUse
+from gnn_encoder.retrieval.index_file import Index
 from gnn_encoder.retrieval.labelled_vectors import clusters
 from gnn_encoder.retrieval.memory import Memory
 from gnn_encoder.retrieval.scorers import Contribution
@@ -23,10 +24,11 @@ def explain_by_labels(
     opened, labelled = searcher.bundle, searcher.bundle.labelled
     assert labelled, "a bundle without labelled queries"
     vector, scores, rows = searcher.find(question, k)
+    index = searcher.index.memory.index if searcher.index.memory else None
     plain = labelled.plain(rows, opened.stored_vectors, opened.stored_vector_passages)
     explained = []
     for hit, row, passage in zip(searcher.hits(scores, rows), rows.tolist(), plain, strict=True):
-        passage_part, query_rows, amounts = parts_of(labelled.use, labelled.queries, vector, row, passage)
+        passage_part, query_rows, amounts = parts_of(labelled.use, labelled.queries, vector, row, passage, index)
         order = np.argsort(-np.abs(amounts), kind="stable")
         ids, texts = labelled.names(query_rows[order[:queries]])
         parts = [Contribution(f"the passage itself (alone {vector @ passage:.4f})", passage_part)]
@@ -40,12 +42,18 @@ def explain_by_labels(
 
 
 def parts_of(
-    use: LabelUse, labels: LabelledQueries, question: np.ndarray, row: int, passage: np.ndarray
+    use: LabelUse,
+    labels: LabelledQueries,
+    question: np.ndarray,
+    row: int,
+    passage: np.ndarray,
+    index: Index | None = None,
 ) -> tuple[float, np.ndarray, np.ndarray]:
     """Returns the own part of a passage's score, and the training queries [p] with the amount [p] that each adds.
 
     Args:
         question: vector of the query [d]. row: the passage. passage: its vector without labels [d].
+        index: over the labelled queries, if a memory has one.
     """
     owner, query_rows = labels.into(np.array([row]))
     plain_score, similar = float(question @ passage), labels.vectors[query_rows] @ question
@@ -53,7 +61,7 @@ def parts_of(
     if not use.weight or not len(query_rows):
         return nothing
     if use.method == "softmax":
-        near, weights = (array[0] for array in Memory(labels, use).neighbours(question[None]))
+        near, weights = (array[0] for array in Memory(labels, use, index).neighbours(question[None]))
         inside = np.isin(near, query_rows) & (weights > 0)
         return plain_score, near[inside], weights[inside]
     if use.method == "max":

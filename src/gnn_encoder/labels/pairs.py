@@ -84,10 +84,10 @@ def changed_pairs(run: LabelledRun, labels: Sequence[AddedLabel]) -> ChangedPair
     gone, new = ([label for label in some if label.passage_id in rows] for some in (gone, new))
     stored, numbers = run.labelled.of_run, run.labelled.rows_of([label.query_id for label in (*gone, *new)])
     texts = {label.query_id: label.query for label in new if label.query_id not in numbers}
-    numbers |= {query: len(stored.vectors) + position for position, query in enumerate(texts)}
+    numbers |= {query: len(stored) + position for position, query in enumerate(texts)}
 
     def queries_of(passage: int) -> set[int]:
-        return set(stored.query[stored.indptr[passage] : stored.indptr[passage + 1]].tolist())
+        return set(stored.into(np.array([passage]))[1].tolist())
 
     queries = {passage: queries_of(passage) for passage in sorted(rows.values())}
     for label in gone:
@@ -121,7 +121,7 @@ def _new_vectors(run: LabelledRun, texts: dict[str, str]) -> np.ndarray:
 
 def _vectors(run: LabelledRun, pairs: ChangedPairs) -> np.ndarray:
     """Returns the vector fp32 [e, d] of the query of each pair."""
-    stored = run.labelled.of_run.vectors
+    stored = run.labelled.of_run.stored
     vectors, is_new = np.empty((len(pairs.query), stored.shape[1]), np.float32), pairs.query >= len(stored)
     vectors[~is_new] = stored[pairs.query[~is_new]]
     vectors[is_new] = pairs.vectors[pairs.query[is_new] - len(stored)]

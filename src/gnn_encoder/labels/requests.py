@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from gnn_encoder.artifacts import Bundle, Dataset
 from gnn_encoder.artifacts.added_labels import AddedLabel, new_query_id
-from gnn_encoder.artifacts.dataset import SPLITS
+from gnn_encoder.artifacts.dataset import QRELS, SPLITS, StoredTable
 from gnn_encoder.artifacts.texts import folded, folded_column, is_blank, text_lines
 from gnn_encoder.errors import UserError, printable
 
@@ -86,13 +86,24 @@ class Known:
         """Returns {text: rows of the queries in the data with an equal text (`folded`)}."""
         forms = {text: folded(text) for text in texts}
         distinct = list(dict.fromkeys(forms.values()))
-        places = pc.index_in(
-            folded_column(self.dataset.queries.column("text")), value_set=pa.array(distinct, pa.string())
-        )
+        values, start = pa.array(distinct, pa.string()), 0
         rows: dict[str, list[int]] = {form: [] for form in distinct}
-        for row in np.flatnonzero(places.is_valid().to_numpy(zero_copy_only=False)).tolist():
-            rows[distinct[places[row].as_py()]].append(row)
+        for batch in self.dataset.query_table.batches("text"):
+            places = pc.index_in(folded_column(batch.column(0)), value_set=values)
+            for row in np.flatnonzero(places.is_valid().to_numpy(zero_copy_only=False)).tolist():
+                rows[distinct[places[row].as_py()]].append(start + row)
+            start += len(batch)
         return {text: rows[form] for text, form in forms.items()}
+
+    def relevance(self, queries: Iterable[int]) -> dict[tuple[int, int], list[int]]:
+        """Returns {(query row, passage row): labels in the data} of some queries."""
+        wanted, labels = np.array(sorted(queries), np.int32), dict[tuple[int, int], list[int]]()
+        table = StoredTable(self.dataset.path / QRELS)
+        for batch in table.batches("query", "passage", "relevance") if len(wanted) else ():
+            query, passage, relevance = (column.to_numpy() for column in batch.columns)
+            for row in np.flatnonzero(np.isin(query, wanted)).tolist():
+                labels.setdefault((int(query[row]), int(passage[row])), []).append(int(relevance[row]))
+        return labels
 
     def checked(self, wanted: Iterable[Wanted]) -> list[AddedLabel]:
         """Returns the labels that `wanted` asks for, in order.
@@ -115,7 +126,10 @@ class Known:
             self.passage_rows([w.passage_id for w in wanted]),
             self.query_rows([w.query for w in wanted]),
         )
-        splits = self.dataset.queries.column("split")
+        numbers = sorted({row for rows in queries.values() for row in rows})
+        table = self.dataset.query_table.rows(np.array(numbers, np.int64)).select(["query_id", "text", "split"])
+        facts = dict(zip(numbers, zip(*(column.to_pylist() for column in table.columns), strict=True), strict=True))
+        relevance = self.relevance(facts)
         added = {folded(label.query): (label.query_id, label.query) for label in reversed(self.labels)}
         existing, read = (
             {(folded(label.query), label.passage_id) for label in some} for some in (self.labels, self.dataset.added)
@@ -127,25 +141,19 @@ class Known:
             rows, form = queries[request.query], folded(request.query)
             label = form, request.passage_id
             for row in rows:
-                if (split := splits[row].as_py()) != SPLITS[0]:
+                if (split := facts[row][2]) != SPLITS[0]:
                     raise request.refused(f"a {split} query has these words, and what measures must not train")
-            labelled = np.isin(self.dataset.qrels.query, rows) & (
-                self.dataset.qrels.passage == passages[request.passage_id]
-            )
-            if labelled.any() and (self.dataset.qrels.relevance[labelled] < 1).all():
+            labelled = [r for row in rows for r in relevance.get((row, passages[request.passage_id]), [])]
+            if labelled and max(labelled) < 1:
                 raise request.refused("the data say that the passage is not relevant to this query: change that label")
             # A label of the data that was read from a file of added labels may have been removed since.
-            if label in existing or (labelled.any() and label not in read):
+            if label in existing or (labelled and label not in read):
                 raise request.refused("this label exists already")
             existing.add(label)
             new = new_query_id(request.query), request.query
-            query_id, query = self._named(rows, request.query) if rows else added.setdefault(form, new)
+            # Of equal queries in the data, the one with this very text, or the first.
+            same = [facts[row][:2] for row in rows]
+            exact = [one for one in same if one[1] == request.query]
+            query_id, query = [*exact, *same][0] if same else added.setdefault(form, new)
             labels.append(AddedLabel(query_id, query, request.passage_id, now))
         return labels
-
-    def _named(self, rows: Sequence[int], text: str) -> tuple[str, str]:
-        """Returns id and text of one of some equal queries of the dataset: of the one with this very text, or the
-        first."""
-        texts = self.dataset.query_texts(np.asarray(rows))
-        index = texts.index(text) if text in texts else 0
-        return str(self.dataset.queries.column("query_id")[rows[index]].as_py()), texts[index]

@@ -3,10 +3,12 @@
 import math
 import os
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+import pyarrow as pa
 
 
 def scratch(*shape: int, dtype: Any = np.float32, folder: Path | None = None) -> np.ndarray:
@@ -21,6 +23,27 @@ def scratch(*shape: int, dtype: Any = np.float32, folder: Path | None = None) ->
     with tempfile.TemporaryFile(dir=folder) as file:
         reserve(file, size)
         return np.memmap(file, dtype=dtype, mode="r+", shape=shape)
+
+
+def scratch_texts(batches: Iterable[pa.Array]) -> pa.Array:
+    """Writes texts to an unlinked temporary file and returns them memory-mapped; memory holds 8 bytes a text.
+
+    Batches have no null. Raises OSError if the disk has too little space.
+    """
+    lengths = [np.zeros(1, np.int64)]
+    with tempfile.TemporaryFile() as file:
+        for batch in batches:
+            texts = batch.cast(pa.large_string())
+            _, offsets, characters = texts.buffers()
+            bounds = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
+            if bounds[-1] > bounds[0]:
+                file.write(characters[int(bounds[0]) : int(bounds[-1])])
+            lengths.append(np.diff(bounds))
+        file.flush()
+        ends = np.cumsum(np.concatenate(lengths))
+        content = np.memmap(file, np.uint8, mode="r") if ends[-1] else np.empty(0, np.uint8)
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(content)]
+    return pa.Array.from_buffers(pa.large_string(), len(ends) - 1, buffers)
 
 
 def reserve(file: IO[bytes], size: int) -> None:

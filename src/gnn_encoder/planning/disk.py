@@ -240,9 +240,17 @@ class _Forecast:
 
     def _bundle(self, settings: Any) -> float:
         """A bundle's index. Its passages, query encoder and BM25 index are inputs', and its vectors may be, too."""
-        index = {"flat_fp16": 2 * self.width, "sq8": self.width, "ivf": 2 * self.width + 8,
-                 "hnsw": 2 * self.width + 8 * getattr(settings, "hnsw_links", 0)}.get(settings.index, 0)  # fmt: skip
-        return float(self.m * index)
+        return float(self.m * self._index(settings))
+
+    def _query_index(self, settings: Any) -> float:
+        """The index over labelled queries, and their pairs by query."""
+        index = self._index(settings.of_queries(self.query_vectors))
+        return float(self.n * (index + 8) + 4 * self.size.labels)
+
+    def _index(self, settings: Any) -> int:
+        """Bytes of a vector in an index."""
+        return {"flat_fp16": 2 * self.width, "sq8": self.width, "ivf": 2 * self.width + 8,
+                "hnsw": 2 * self.width + 8 * getattr(settings, "hnsw_links", 0)}.get(settings.index, 0)  # fmt: skip
 
     def _postings(self) -> float:
         """BM25's postings and vocabulary."""
@@ -254,14 +262,16 @@ class _Forecast:
         labels = labelled * self.width * self.number + self.n * self.size.query_text * PACKED + 8 * self.m
         # Clusters add vectors of labelled passages, if they are chosen. A use that changes no vector, such as a weight
         # of 0 or a softmax, has M_de's file.
-        return self._bundle(settings) + self.vectors + labels, 0
+        return self._bundle(settings) + self.vectors + labels + self._query_index(settings), 0
 
     def _parts(self, settings: Any) -> float:
         """The labelled queries, the postings of the labels' field, lengths, the adapter, and the examples' features."""
         labels = self.size.labels * self.size.query_text + min(self.m, self.size.labels) * self.size.text
         queries = self.n * (self.width * FP32 + self.size.query_text * PACKED) + 8 * self.m
         features = min(self.n, settings.examples) * CANDIDATES * (FEATURES * FP32 + 1)
-        return float(queries + labels / WORD * POSTING + 4 * self.m + FP32 * self.width**2 + features)
+        return float(
+            queries + labels / WORD * POSTING + 4 * self.m + FP32 * self.width**2 + features
+        ) + self._query_index(settings)
 
     def _encoded(self, settings: Any) -> tuple[float, float]:
         return self._bundle(settings) + self.vectors + 16 * self.m, self.nodes * self._columns(self.graph) * FP32 * 4

@@ -53,7 +53,8 @@ class LabelField:
         """Returns the field in which the passages at `rows`, ascending, have the labelled queries of `labels`."""
 
         def batches() -> Iterator[tuple[Passages, list[str]]]:
-            pairs = np.cumsum(labels.indptr[rows + 1] - labels.indptr[rows] + 1)
+            starts, stops = labels.by_passage.bounds(rows)
+            pairs = np.cumsum(stops - starts + 1)
             for some in np.split(rows, np.flatnonzero(np.diff(pairs // PAIRS_READ)) + 1):
                 yield passages.take(some), list(documents(labels, texts, some))
 

@@ -20,6 +20,7 @@ from gnn_encoder.retrieval.identical import search_without
 from gnn_encoder.retrieval.label_field import LabelField
 from gnn_encoder.retrieval.learned_fusion import Alone, Fusion, read_fusion
 from gnn_encoder.retrieval.parts import FEATURES, Parts
+from gnn_encoder.retrieval.query_index import open_query_index
 
 QUERIES = 1024
 """Queries with all candidates in memory at a time."""
@@ -58,6 +59,7 @@ class LearnedSearch:
             field=field,
             adapter=np.load(folder / ADAPTER),
             lengths=np.load(folder / LENGTHS, mmap_mode="r"),
+            query_index=open_query_index(labelled.queries, labelled.folder),
         )
         return cls(parts, read_fusion(folder, FEATURES))
 

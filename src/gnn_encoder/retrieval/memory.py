@@ -15,19 +15,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gnn_encoder.artifacts.arrays import ranges
 from gnn_encoder.artifacts.labelled_queries import LabelledQueries, LabelUse
 from gnn_encoder.artifacts.tables import find_pairs, pair_keys
 from gnn_encoder.retrieval import exact
 from gnn_encoder.retrieval.exact import Hits
+from gnn_encoder.retrieval.index_file import Index
+from gnn_encoder.retrieval.query_index import nearest_queries
 
 QUERIES = 512
 """Queries with all candidates in memory at a time."""
-
-
-def nearest_queries(labels: LabelledQueries, queries: np.ndarray, most: int) -> Hits:
-    """Returns the scores and rows [n, k] of the `most` labelled queries nearest to `queries` [n, d], or of all."""
-    return exact.search(labels.vectors, queries, min(most, len(labels.vectors)))
 
 
 @dataclass(frozen=True)
@@ -36,13 +32,16 @@ class Memory:
 
     labels: LabelledQueries
     use: LabelUse
+    index: Index | None = None
+    """Over the labelled queries, see `nearest_queries`."""
 
     def neighbours(self, queries: np.ndarray, nearest: Hits | None = None) -> tuple[np.ndarray, np.ndarray]:
         """The nearest memory queries, rows int32 [n, k], and what each adds to its passages, fp32 [n, k].
 
         nearest: the result of `nearest_queries`, if it is known.
         """
-        scores, rows = nearest or nearest_queries(self.labels, queries, self.use.neighbours)
+        scores, rows = nearest or nearest_queries(self.labels, self.index, queries, self.use.neighbours)
+        scores = np.where(rows[:, :1] >= 0, scores, np.float32(0))  # an index may find nothing
         weights = np.exp((scores - scores[:, :1]) / np.float32(self.use.temperature * self.labels.scale))
         weights *= np.float32(self.use.weight * self.labels.scale) / weights.sum(axis=1, keepdims=True)
         if self.use.threshold:
@@ -59,7 +58,7 @@ class Memory:
             vectors: one vector per passage [m, d]. hits: the k best passages of each query by s(q, p).
             nearest: the result of `nearest_queries`, if it is known: it is the same for all uses of so many neighbours.
         """
-        if not len(self.labels.vectors):
+        if not len(self.labels):
             return hits
         parts = []
         for start in range(0, len(queries), QUERIES):
@@ -74,11 +73,9 @@ class Memory:
         self, vectors: np.ndarray, queries: np.ndarray, scores: np.ndarray, rows: np.ndarray, nearest: Hits | None
     ) -> Hits:
         near, weights = self.neighbours(queries, nearest)
-        indptr, passage_of = self.labels.by_query
-        starts, stops = indptr[near.ravel()], indptr[near.ravel() + 1]
-        asker = np.repeat(np.repeat(np.arange(len(queries)), near.shape[1]), stops - starts)
-        keys, pair = np.unique(pair_keys(asker, passage_of[ranges(starts, stops)]), return_inverse=True)
-        lift = np.bincount(pair, weights=np.repeat(weights.ravel(), stops - starts), minlength=len(keys))
+        place, passages = self.labels.by_query.into(near.ravel())
+        keys, pair = np.unique(pair_keys(place // near.shape[1], passages), return_inverse=True)
+        lift = np.bincount(pair, weights=weights.ravel()[place], minlength=len(keys))
         lift = lift.astype(np.float32)
         # A hit that is labelled is lifted; a labelled passage that is no hit becomes one.
         index = find_pairs(keys, np.arange(len(queries))[:, None], rows)

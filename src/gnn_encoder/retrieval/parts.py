@@ -23,12 +23,13 @@ import numpy as np
 from gnn_encoder.artifacts import PassageTable
 from gnn_encoder.artifacts.arrays import Rows, ranges
 from gnn_encoder.artifacts.labelled_queries import LabelledQueries, LabelUse
-from gnn_encoder.retrieval import exact
 from gnn_encoder.retrieval.adapter import Moments
 from gnn_encoder.retrieval.bm25 import Bm25, top_positive
 from gnn_encoder.retrieval.exact import Hits
+from gnn_encoder.retrieval.index_file import Index
 from gnn_encoder.retrieval.label_field import LabelField, TextsAt
 from gnn_encoder.retrieval.labelled_vectors import vectors_with_labels
+from gnn_encoder.retrieval.query_index import nearest_queries
 
 KEPT = 30
 """Candidates of each part."""
@@ -63,7 +64,7 @@ class Parts:
 
     vectors  of the passages [m, d]; `search` gives the passages of largest inner product, as `exact.search` does
     words    BM25 over the passages; `passages` are their texts
-    labels   labelled training queries, `texts` theirs; `field` BM25 with labels
+    labels   labelled training queries, `texts` theirs; `field` BM25 with labels; `query_index` over the queries
     adapter  W fp32 [d, d]
     lengths  ln(1 + the number of characters) of each passage, fp32 [m]
     """
@@ -77,6 +78,7 @@ class Parts:
     field: LabelField
     adapter: np.ndarray
     lengths: np.ndarray
+    query_index: Index | None = None
     sum_weight: float = 0.3
 
     def without(
@@ -88,30 +90,22 @@ class Parts:
             moments: of the pairs of all labels. strength: of the adapter.
             weight_of: the weight [m] in the moments of a label of each passage; None: 1.
         """
-        labels = self.labels
-        owner, query = labels.into(np.arange(len(labels.indptr) - 1))
-        out = held[query]
-        rest = LabelledQueries.grouped(query[~out], owner[~out], len(labels.indptr) - 1, labels.vectors)
-        weights = None if weight_of is None else weight_of[owner[out]]
-        pairs = Moments.of_pairs(labels.vectors, query[out], self.vectors, owner[out], weights)
+        rest = self.labels.without(held)
+        passages = rest.by_passage.changed
+        query = np.flatnonzero(held)
+        place, passage = self.labels.by_query.into(query)
+        weights = None if weight_of is None else weight_of[passage]
+        pairs = Moments.of_pairs(self.labels.vectors, query[place], self.vectors, passage, weights)
         return replace(
             self,
             labels=rest,
-            field=self.field.changed(self.words, self.passages, rest, self.texts, np.unique(owner[out])),
+            field=self.field.changed(self.words, self.passages, rest, self.texts, passages),
             adapter=(moments - pairs).adapter(strength),
         )
 
     def nearest(self, queries: np.ndarray) -> Hits:
         """Returns the `NEAREST` labelled training queries of each query [n, d], in the form of `exact.search`."""
-        labelled = np.diff(self.labels.by_query[0]) > 0
-        missing = int((~labelled).sum())
-        k = min(NEAREST + missing, len(labelled))
-        scores, rows = exact.search(self.labels.vectors, queries, k)
-        if missing:  # queries that `without` holds out, a fold of a draw
-            scores, rows = np.where(labelled[rows], scores, -np.inf), np.where(labelled[rows], rows, -1)
-            order = np.argsort(rows < 0, axis=1, kind="stable")[:, :NEAREST]
-            scores, rows = np.take_along_axis(scores, order, axis=1), np.take_along_axis(rows, order, axis=1)
-        return scores, rows
+        return nearest_queries(self.labels, self.query_index, queries, NEAREST)
 
     def candidates(
         self, questions: Sequence[str], queries: np.ndarray, left_out: np.ndarray | None = None
@@ -164,12 +158,10 @@ class Parts:
     def _memory(self, scores: np.ndarray, near: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Returns the passages [c], ascending, of the nearest training queries, and the best similarity [c] of each."""
         scores, near = scores[near >= 0], near[near >= 0]
-        indptr, passage = self.labels.by_query
-        starts, stops = indptr[near], indptr[near + 1]
-        similar = np.maximum(np.repeat(scores, stops - starts), 0)
-        rows, position = np.unique(passage[ranges(starts, stops)], return_inverse=True)
+        place, passage = self.labels.by_query.into(near)
+        rows, position = np.unique(passage, return_inverse=True)
         best = np.zeros(len(rows), np.float32)
-        np.maximum.at(best, position, similar)
+        np.maximum.at(best, position, scores[place])
         return rows.astype(np.int32), best
 
     def _summed(self, rows: np.ndarray, passages: np.ndarray) -> np.ndarray:
@@ -177,9 +169,10 @@ class Parts:
 
         The last ones, because queries of added labels have the highest numbers.
         """
-        stops = self.labels.indptr[rows + 1]
-        starts = np.maximum(self.labels.indptr[rows], stops - SUMMED)
-        owner, query = np.repeat(np.arange(len(rows)), stops - starts), self.labels.query[ranges(starts, stops)]
+        starts, stops = self.labels.by_passage.bounds(rows)
+        starts = np.maximum(starts, stops - SUMMED)
+        owner = np.repeat(np.arange(len(rows)), stops - starts)
+        query = self.labels.by_passage.numbers[ranges(starts, stops)]
         use = LabelUse("sum", self.sum_weight)
         return vectors_with_labels(use, passages, owner, np.asarray(self.labels.vectors[query]))[0]
 

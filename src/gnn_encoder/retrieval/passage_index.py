@@ -16,6 +16,7 @@ from gnn_encoder.retrieval import exact
 from gnn_encoder.retrieval.exact import Hits
 from gnn_encoder.retrieval.index_file import Index, bundle_index, search_index
 from gnn_encoder.retrieval.memory import Memory
+from gnn_encoder.retrieval.query_index import open_query_index
 
 if TYPE_CHECKING:
     from gnn_encoder.retrieval.learned_search import LearnedSearch
@@ -50,8 +51,10 @@ class PassageIndex:
 
             learned = LearnedSearch.read(bundle, partial(search_index, index))
             return cls(index, bundle.vectors, learned=learned)
-        labels = bundle.labels if use and use.method == "softmax" and use.weight else None
-        return cls(index, bundle.vectors, memory=Memory(labels, use) if labels and use else None)
+        if use and use.method == "softmax" and use.weight and (labelled := bundle.labelled):
+            near = open_query_index(labelled.queries, labelled.folder)
+            return cls(index, bundle.vectors, memory=Memory(labelled.queries, use, near))
+        return cls(index, bundle.vectors)
 
     @property
     def reads_vectors(self) -> bool:

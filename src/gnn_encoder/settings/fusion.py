@@ -7,11 +7,14 @@ from pydantic import Field
 from gnn_encoder.settings.outcome import IndexKind
 from gnn_encoder.settings.shared import Inference
 from gnn_encoder.settings.systems import FusionKind, fusion_systems
-from gnn_encoder.settings.values import Count, PositiveFloat, PositiveInt, StepSettings
+from gnn_encoder.settings.values import Count, PositiveFloat, PositiveInt
 
 
-class MakeParts(StepSettings):
-    """Makes the parts that fusions read, and examples of training queries from parts without these queries' labels."""
+class MakeParts(IndexKind):
+    """Makes the parts that fusions read, and examples of training queries from parts without these queries' labels.
+
+    The index over the labelled queries is of the kind of the bundles' index (`gnn_encoder.retrieval.query_index`).
+    """
 
     strengths: Annotated[tuple[PositiveFloat, ...], Field(min_length=1)] = (100.0, 30.0, 10.0, 3.0, 1.0, 0.3)
     """c of the query adapter's penalty λ = c · trace(AᵀΩA) / d, the weakest adapter first. Chosen by leaving each

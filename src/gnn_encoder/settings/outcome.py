@@ -1,7 +1,7 @@
 """Settings of the steps that use trained models: encode the corpus, rank, evaluate, report and promote."""
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field
 
@@ -9,6 +9,9 @@ from gnn_encoder.settings.measures import COLD, DEFAULT, Floor, Measure, Measure
 from gnn_encoder.settings.shared import MINILM, Inference, Sharded, Tasks, TokenVectorType, VectorType
 from gnn_encoder.settings.systems import DUAL_ENCODER, GNN_ENCODER, served_systems
 from gnn_encoder.settings.values import Count, Fraction, PositiveFloat, PositiveInt, StepSettings
+
+SCANNED = 2**28
+"""Bytes of labelled queries' vectors that a search reads, one after the other: 25 ms a question on one core."""
 
 
 class IndexKind(StepSettings):
@@ -31,6 +34,12 @@ class IndexKind(StepSettings):
     its own centroids, `ivf_lists` of them, and each part of `hnsw` its own graph. A search reads `ivf_probes` lists of
     each part, or keeps `hnsw_breadth` candidates of each part, so more parts cost time and gain recall. `flat` builds
     no index: the setting has no effect there."""
+
+    def of_queries(self, size: float) -> Self:
+        """The index over labelled queries, whose fp32 vectors have `size` bytes: of this kind, its lists by their
+        number, and instead of `flat` an `ivf` if there are too many to read."""
+        kind = "ivf" if self.index == "flat" and size > SCANNED else self.index
+        return self.model_copy(update={"index": kind, "ivf_lists": 0})
 
 
 class EncodeNodes(Inference, Sharded):

@@ -123,6 +123,7 @@ ELSEWHERE: dict[str, set[str]] = {
     "ingest": {"chosen_on_dev"},
     "encode": {"previous"},
     "encode_with_labels": {"kind", "system", "measure", "bm25", *IndexKind.model_fields},
+    "make_parts": {*IndexKind.model_fields},
     "fuse_parts": {"kind", "system", "bm25", *Inference.model_fields, *IndexKind.model_fields},
     "choose_graph": {"tried", "measure"},
     "recommend": {"measure", "bm25"},

@@ -18,9 +18,11 @@ from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.evaluation.embedding import vectors_of_queries
 from gnn_encoder.evaluation.label_tuning import candidate_uses, chosen_use
 from gnn_encoder.evaluation.measures import mean_name
+from gnn_encoder.machine.scratch import scratch_texts
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.retrieval.index_file import build_index
 from gnn_encoder.retrieval.labelled_vectors import label_blocks
+from gnn_encoder.retrieval.query_index import build_query_index, said
 from gnn_encoder.settings.labels import EncodeWithLabels
 from gnn_encoder.settings.systems import label_systems
 
@@ -48,8 +50,12 @@ def encode_with_labels(
         write_vectors(bundle, use, plain, labels)
     else:
         bundle.share(VectorsFolder.read(passage_vectors), VECTORS)
-    table = data.queries.take(data.query_rows("train")[np.unique(query)])
-    labels.write(bundle / LABELS, table.column("query_id"), table.column("text"), plain, use)
+    rows = data.query_rows("train")[np.unique(query)]
+    ids, texts = (scratch_texts(data.query_table.column(name, rows)) for name in ("query_id", "text"))
+    labels.write(bundle / LABELS, ids, texts, plain, use)
+    recalled = None
+    if use.method == "softmax" and use.weight:
+        recalled = build_query_index(LabelledQueries.read(bundle / LABELS), bundle / LABELS, settings)
     vectors = read_rows(bundle.path, "vectors")
     build_index(vectors, bundle / INDEX, settings)
     DualEncoder.load(dual_encoder).query_encoder.save(bundle / QUERY_ENCODER)
@@ -69,9 +75,10 @@ def encode_with_labels(
     return {
         "vectors": len(vectors),
         "labelled_passages": len(labels.passages),
-        "labelled_queries": len(labels.vectors),
+        "labelled_queries": len(labels),
         "weight": use.weight,
-        "headline": f"{use}{gained}",
+        "headline": f"{use}{gained}{said(recalled)}",
+        **({} if recalled is None else {"query_recall": recalled}),
         **{name: facts[name] for name in ("figure", "tuned_on", "tuned_by", "tuned_queries") if facts},
     }
 

@@ -12,11 +12,13 @@ from gnn_encoder.artifacts.labelled_queries import LabelledQueries, LabelUse
 from gnn_encoder.artifacts.parts_folder import ADAPTER, EXAMPLES, FIELD, LENGTHS
 from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.evaluation.fusion_examples import Labelled, chosen_strength, examples_of
+from gnn_encoder.machine.scratch import scratch_texts
 from gnn_encoder.retrieval import exact
 from gnn_encoder.retrieval.adapter import Moments
 from gnn_encoder.retrieval.bm25 import Bm25
 from gnn_encoder.retrieval.label_field import LabelField
 from gnn_encoder.retrieval.parts import Parts, length_of
+from gnn_encoder.retrieval.query_index import build_query_index, open_query_index, said
 from gnn_encoder.settings.fusion import MakeParts
 
 
@@ -30,11 +32,13 @@ def make_parts(
     queries = read_rows(passage_vectors, QUERIES)
     if len(labelled.rows) < len(train):
         queries = queries[np.searchsorted(train, labelled.rows)]
-    texts = data.queries.column("text").take(labelled.rows)
+    ids, texts = (scratch_texts(data.query_table.column(name, labelled.rows)) for name in ("query_id", "text"))
     words = Bm25.load(Bm25Index.read(bm25_index).path)
     moments = Moments.of_pairs(queries, labelled.query, vectors, labelled.passage, labelled.weights)
     strength, figures = chosen_strength(data, labelled, vectors, queries, moments, settings.strengths)
     labels = LabelledQueries.grouped(labelled.query, labelled.passage, len(vectors), queries)
+    labels.write(parts / LABELS, ids, texts, None, LabelUse("fusion", 1.0))
+    recalled = build_query_index(labels, parts / LABELS, settings)
 
     def texts_at(rows: np.ndarray) -> list[str]:
         return list(texts.take(rows).to_pylist())
@@ -49,6 +53,7 @@ def make_parts(
         field=LabelField.build(words, data.passages, labels, texts_at),
         adapter=moments.adapter(strength),
         lengths=np.concatenate([length_of(batch.full_texts()) for batch in data.passages.stream()]),
+        query_index=open_query_index(labels, parts / LABELS),
     )
     folds = context.progress("examples", settings.folds, "folds")
     examples = examples_of(
@@ -58,8 +63,6 @@ def make_parts(
     np.save(parts / ADAPTER, known.adapter, allow_pickle=False)
     np.save(parts / LENGTHS, known.lengths, allow_pickle=False)
     known.field.write(parts / FIELD)
-    ids = data.queries.column("query_id").take(labelled.rows)
-    labels.write(parts / LABELS, ids, texts, None, LabelUse("fusion", 1.0))
     examples.write(parts / EXAMPLES)
     return {
         "labelled_queries": len(labelled.rows),
@@ -68,5 +71,6 @@ def make_parts(
         "examples": len(examples.sizes),
         "candidates": len(examples.relevant),
         "headline": f"{len(labelled.rows):,} labelled queries, adapter strength {strength:g} "
-        f"(MRR@10 {figures[strength]:.3f} left out), {len(examples.sizes):,} examples",
+        f"(MRR@10 {figures[strength]:.3f} left out), {len(examples.sizes):,} examples{said(recalled)}",
+        **({} if recalled is None else {"query_recall": recalled}),
     }
