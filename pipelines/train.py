@@ -162,7 +162,7 @@ def bundles_without_training(
         return bundles
     read = ("dataset", "passage_vectors", "bm25_index")
     label = NOT_TRAINED if as_it_is else ""
-    made = settings.make_parts.model_copy(update=_index(settings))
+    made = settings.make_parts.model_copy(update=settings.encode_corpus.of_index)
     parts = flow.add("make_parts", made, label, **{name: inputs[name] for name in read}).output
     for kind, system in fusion_systems(as_it_is).items():
         if kind in fusion.kinds:
@@ -251,12 +251,7 @@ def runs_of_systems(
 
 def _bundled(settings: Settings) -> dict[str, Any]:
     """Returns the settings of the index, and whether there is one for BM25, which all bundles of a run share."""
-    return {"bm25": settings.encode_corpus.bm25, **_index(settings)}
-
-
-def _index(settings: Settings) -> dict[str, Any]:
-    """Returns the settings of the index alone."""
-    return {name: getattr(settings.encode_corpus, name) for name in outcome.IndexKind.model_fields}
+    return {"bm25": settings.encode_corpus.bm25, **settings.encode_corpus.of_index}
 
 
 def recommended_from(settings: Settings) -> tuple[str, ...]:

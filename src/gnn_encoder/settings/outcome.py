@@ -1,7 +1,7 @@
 """Settings of the steps that use trained models: encode the corpus, rank, evaluate, report and promote."""
 
 from collections.abc import Iterator
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field
 
@@ -34,6 +34,11 @@ class IndexKind(StepSettings):
     its own centroids, `ivf_lists` of them, and each part of `hnsw` its own graph. A search reads `ivf_probes` lists of
     each part, or keeps `hnsw_breadth` candidates of each part, so more parts cost time and gain recall. `flat` builds
     no index: the setting has no effect there."""
+
+    @property
+    def of_index(self) -> dict[str, Any]:
+        """The settings of the index alone."""
+        return {name: getattr(self, name) for name in IndexKind.model_fields}
 
     def of_queries(self, size: float) -> Self:
         """The index over labelled queries, whose fp32 vectors have `size` bytes: of this kind, its lists by their
