@@ -145,7 +145,8 @@ def add_reranking(flow: Graph, settings: Settings, words: Words, below: str) -> 
     if not trained_on(settings, [weigh.reranker])["labelled"]:
         raise UserError(f"train_reranker: a ladder's {weigh.reranker} needs triples: labelled, and no distillation")
     source = {"bm25_run": words.bm25_run, "bm25_index": words.bm25_index, "bundle": flow.rungs[below]["chosen_bundle"]}
-    first = {**data, "first_run": flow.add("first_stage", settings.first_stage, **data, **source).output}
+    search = settings.first_stage.model_copy(update={"precision": "fp32"})  # as a question is encoded in service
+    first = {**data, "first_run": flow.add("first_stage", search, **data, **source).output}
     ranking = train_and_rank(flow, settings, weigh.reranker, reranked, first)
     depth = settings.train_reranker.hits_of(weigh.reranker)
     weigh = weigh.model_copy(update={"measure": settings.evaluate.measures[0], "depth": depth})

@@ -211,7 +211,9 @@ def test_what_a_rung_recommends_is_reranked_and_judged_with_all_below(climbed: d
     bundle = Bundle.read(climbed["choose_bundle: re-ranking/chosen_bundle"])
     facts = Recommended.read(climbed["recommend: re-ranking/recommendation"]).facts
     assert bundle.reranker_path and bundle.serving.system == facts["system"]
-    assert (bundle.serving.reranking is not None) is (facts["system"] in (RERANKED, FIRST_AND_RERANKED))
+    assert bundle.serving.reranks is (facts["system"] in (RERANKED, FIRST_AND_RERANKED))
+    if facts["system"] == served["system"]:
+        assert bundle.serving.reranking and bundle.serving.reranking.weight == served["reranking"]["weight"]
 
 
 @pytest.mark.parametrize("title", ["rerank: Re-ranked", "weigh_reranker"])
@@ -356,4 +358,4 @@ def test_a_whole_climb_puts_a_reranked_bundle_into_service(
     assert read_history(latest / "decision")["first_stage"].inputs["bundle"] == read_manifest(chosen).digest
     bundle = Bundle.read(latest / "bundle")
     assert bundle.reranker_path and Retriever(bundle).search(QUESTION, 3, rerank=True)
-    assert Retriever(bundle).reranks() is (bundle.serving.reranking is not None)
+    assert Retriever(bundle).reranks() is bundle.serving.reranks

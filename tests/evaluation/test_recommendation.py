@@ -1,4 +1,4 @@
-"""The parsimony rule: its three conditions, and how often it takes a truly worse system."""
+"""The parsimony rule: its four conditions, and how often it takes a truly worse system."""
 
 import numpy as np
 import pytest
@@ -76,6 +76,18 @@ def test_of_the_systems_that_fall_in_no_stratum_the_best_sets_the_bar(generator)
     text = sentence(found, "MRR@10", 200)
     assert "; GNN-encoder has" in text and "80 cold queries" in text and "the best of" not in text
     assert chosen(values).system == "GNN-encoder"  # control
+
+
+def test_a_reranked_system_has_to_be_significantly_better_than_its_first_stage(generator):
+    plain, noise = generator.random(50), generator.normal(0, 1.0, 50)
+    for gain, taken in ((0.02, False), (0.6, True)):  # 50 queries show only the second
+        values = {"Dual encoder": plain, "GNN-encoder": plain + noise - noise.mean() + gain}
+        found = recommend(values, ORDER, "Dual encoder", {}, p_value, DEFAULT, {"GNN-encoder": "Dual encoder"})
+        assert (found.system == "GNN-encoder") is taken and found.highest.system == "GNN-encoder"
+        assert chosen(values).system == "GNN-encoder", "a control: another system needs no significance"
+    same = {"Dual encoder": plain, "GNN-encoder": plain}
+    found = recommend(same, ORDER, "Dual encoder", {}, p_value, DEFAULT, {"GNN-encoder": "Dual encoder"})
+    assert "not significantly above Dual encoder, whose hits it re-ranks" in found.standing("GNN-encoder").objections[0]
 
 
 def test_every_system_equals_a_plain_reading_of_the_rule(generator):

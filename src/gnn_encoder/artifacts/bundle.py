@@ -59,6 +59,8 @@ class Reranking:
     precision: str = "auto"
     tokens_per_batch: int = 4096
     """As in the run: with other numbers the last bits of scores differ, and close hits may change places."""
+    is_default: bool = True
+    """Whether a search re-ranks unasked: the run recommends it, and not the first stage alone."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ class Serving:
     tuned_on: str | None = None
     """The split on which the weight was tuned; None: it was not."""
     reranking: Reranking | None = None
-    """How the bundle's re-ranker orders the first hits; None: a search re-ranks on request only."""
+    """How the bundle's re-ranker orders the first hits; None: on request, by its scores alone."""
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Self:
@@ -83,6 +85,11 @@ class Serving:
     def facts(self) -> dict[str, Any]:
         """Returns the content of `serving.json`."""
         return {name: value for name, value in asdict(self).items() if name != "reranking" or value}
+
+    @property
+    def reranks(self) -> bool:
+        """Whether a search re-ranks by default."""
+        return self.reranking is not None and self.reranking.is_default
 
     @property
     def first_stage(self) -> "Serving":

@@ -86,7 +86,7 @@ def search(
     screen, opened = Console(), Bundle.read(_folder(bundle, root))
     searcher, how, depth = Searcher(opened), opened.serving.reranking, depth or reranked_depth(opened)
     if rerank is None:
-        rerank = how is not None and fuse is None and weight is None
+        rerank = opened.serving.reranks and fuse is None and weight is None
     count = max(k, depth) if rerank else k
     wanted, words = served_weight(searcher.bundle, fuse, weight)
     if wanted is None:

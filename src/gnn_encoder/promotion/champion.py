@@ -124,7 +124,7 @@ def bundle_figures(
         vectors = encode_texts(searcher.encoder, questions, progress=progress, **settings.speed)
     depth = min(max(settings.depth, *map(cutoff, measures)), max(len(rows), 1))
     hits = served_run(searcher.bundle, searcher.index, queries, questions, vectors, depth, left_out)
-    if searcher.bundle.serving.reranking:
+    if searcher.bundle.serving.reranks:
         hits = reranked_by_bundle(searcher.bundle, reranker_of(searcher.bundle), queries, questions, hits)
     documents = documents or documents_of(data, measures)
     run = Run(hits.query, rows[hits.passage], hits.rank, hits.score)

@@ -69,11 +69,13 @@ def _save(folder: Path, model: Any, bundle: Bundle, address: str) -> None:
     os.environ.setdefault("MLFLOW_UV_AUTO_DETECT", "false")
     types = {"rank": "long", "score": "double", "passage_id": "string", "title": "string", "text": "string"}
     hit = Object([Property(name, DataType[kind]) for name, kind in types.items()])
-    reranks = bundle.serving.reranking is not None
+    reranks = bundle.serving.reranks
     signature = ModelSignature(
         inputs=Schema([ColSpec(DataType.string)]),
         outputs=Schema([ColSpec(Array(hit))]),
-        params=ParamSchema([ParamSpec("k", DataType.long, HITS), ParamSpec("rerank", DataType.boolean, reranks)]),
+        params=ParamSchema(
+            [ParamSpec("k", DataType.long, HITS), ParamSpec("rerank", DataType.boolean, bundle.serving.reranks)]
+        ),
     )
     pyfunc.save_model(
         folder,

@@ -109,7 +109,7 @@ def served_path(searcher: Searcher) -> QueryPath:
     bundle, weight = searcher.bundle, searcher.bundle.serving.weight
     reads_vectors = weight != 0 and searcher.index.reads_vectors
     encode = partial(encode_question, searcher.encoder) if reads_vectors else lambda question: NO_VECTORS
-    if bundle.serving.reranking:
+    if bundle.serving.reranks:
         words, scorer, row = None if weight is None else bm25_of(bundle), reranker_of(bundle), np.zeros(1, np.int32)
 
         def reranks(asking: tuple[str, np.ndarray]) -> Run:

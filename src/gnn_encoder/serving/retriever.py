@@ -142,7 +142,7 @@ class Retriever:
 
     def reranks(self, rerank: bool | None = None, fuse: bool | None = None, weight: float | None = None) -> bool:
         """Returns whether a search with these arguments re-ranks."""
-        recommended = self.bundle.serving.reranking is not None and fuse is None and weight is None
+        recommended = self.bundle.serving.reranks and fuse is None and weight is None
         return recommended if rerank is None else rerank
 
     def encode_queries(self, questions: Sequence[str]) -> np.ndarray:

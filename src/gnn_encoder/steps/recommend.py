@@ -71,7 +71,7 @@ def recommend(
         "evaluation": evaluated.manifest.digest,
         "system": choice.system, "dense": dense or systems[baseline][0] or LEXICAL,
         "weight": weight, "tuned_on": tuned_on, "best": choice.best,
-        "reranking": metrics.get("served", {}).get(choice.system, {}).get("reranking"),
+        "reranking": _reranking(metrics, choice.system),
         "measure": measure, "queries": queries, "sentence": words + of_test,
         "standings": [standing._asdict() for standing in choice.standings],
     }  # fmt: skip
@@ -136,7 +136,19 @@ def _by_rule(
 
     rule = Rule(settings.margin, settings.significance, settings.floor_significance)
     inside = {name: strata.rows(name) for name in (WARM, COLD)}
-    return recommended(values, order, baseline, inside, p_value, rule)
+    served = evaluated.metrics.get("served", {}).items()
+    first_stages = {system: facts["reranking"]["first_stage"] for system, facts in served if system in order}
+    first_stages = {system: first for system, first in first_stages.items() if first in order}
+    return recommended(values, order, baseline, inside, p_value, rule, first_stages)
+
+
+def _reranking(metrics: Mapping[str, Any], system: str) -> dict[str, Any] | None:
+    """Returns how the bundle's re-ranker is used: as the system says, or, on request, as the last one above it does."""
+    served = {name: facts["reranking"] for name, facts in metrics.get("served", {}).items()}
+    if system in served:
+        return dict(served[system])
+    above = [how for how in served.values() if how["first_stage"] == system]
+    return {**above[-1], "is_default": False} if above else None
 
 
 def _on_test(
