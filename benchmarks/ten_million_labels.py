@@ -9,7 +9,7 @@ takes back when it needs them, are in another column. A question is ranked witho
 adds one label of a new query, its encoding included; then questions are asked again in a new process.
 
     python benchmarks/ten_million_labels.py [--labels 10000000] [--passages 1000000] [--width 64] [--index flat]
-        [--folder F] [--phases data,words,parts,bundles,ask,add]
+        [--folder F] [--phases data,words,parts,bundles,ask,add] [--kinds memory,field,linear,trees]
 """
 
 import json
@@ -33,6 +33,8 @@ from gnn_encoder.settings.fusion import FuseParts, MakeParts
 from gnn_encoder.settings.labels import EncodeWithLabels
 
 CHUNK, VOCABULARY, TOPICS, DEV = 100_000, 50_000, 2_000, 50
+EXAMPLES = 300
+"""Training queries that the fusions are learnt from. Their passages are indexed once more in each fold."""
 ASKED, WARM_UP = 100, 5
 """Questions that are timed, and questions before them."""
 KINDS = {"memory": "Query memory", "field": "BM25 with labels", "linear": "Linear fusion", "trees": "Learned fusion"}
@@ -114,7 +116,7 @@ def write_parts(folder: Path, index: str) -> None:
     from gnn_encoder.steps.make_parts import make_parts
 
     inputs = {"dataset": folder / "dataset", "passage_vectors": folder / "vectors", "bm25_index": folder / "bm25"}
-    make_parts(MakeParts.model_validate({"index": index}), **inputs, parts=folder / "parts")
+    make_parts(MakeParts.model_validate({"index": index, "examples": EXAMPLES}), **inputs, parts=folder / "parts")
     print(read_manifest(folder / "parts").metrics["headline"], file=sys.stderr)
 
 
@@ -201,19 +203,19 @@ def main() -> None:
     """Runs all phases and prints the table."""
     o = options(
         __doc__, None, labels=10_000_000, passages=1_000_000, width=64, index="flat", folder=None,
-        phases=",".join(PHASES), phase="", kind="",
+        kinds=",".join(KINDS), phases=",".join(PHASES), phase="", kind="",
     )  # fmt: skip
     sizes = (o.labels, o.passages, o.width, o.index)
     if o.phase:
         phase(o.phase, o.kind, Path(o.folder), *sizes)
         return
-    phases = o.phases.split(",")
+    phases, kinds = o.phases.split(","), o.kinds.split(",")
     rows = []
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(o.folder or temporary).resolve()
         folder.mkdir(exist_ok=True)
         for name in PHASES:
-            for kind in KINDS if name in ("bundles", "ask", "add") else ("",):
+            for kind in kinds if name in ("bundles", "ask", "add") else ("",):
                 for part in (name, "again") if name == "add" else (name,):
                     if name in phases:
                         rows.append(row(part, kind, run(part, kind, folder, *sizes)))

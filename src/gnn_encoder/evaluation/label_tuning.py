@@ -20,6 +20,7 @@ from gnn_encoder.evaluation.documents import documents_of
 from gnn_encoder.evaluation.measures import labelled_queries, per_query
 from gnn_encoder.evaluation.recommendation import Rule, falls
 from gnn_encoder.evaluation.significance import paired_randomization
+from gnn_encoder.machine.scratch import scratch
 from gnn_encoder.retrieval.exact import Hits, merge
 from gnn_encoder.retrieval.identical import search_without
 from gnn_encoder.retrieval.labelled_vectors import in_blocks, label_blocks
@@ -33,6 +34,8 @@ from gnn_encoder.settings.systems import DUAL_ENCODER
 QUERIES = 1000
 """Most queries that decide, taken evenly from all."""
 PERMUTATIONS = 10_000
+COPIED = 65_536
+"""Vectors in memory at a time while they are copied."""
 
 
 def candidate_uses(settings: EncodeWithLabels) -> list[LabelUse]:
@@ -197,10 +200,21 @@ def fold_trials(
         inside = some[fold[some] == number]
         others = fold_of_pair != number
         if len(inside):
-            labels = LabelledQueries.of(query[others], passage[others], len(vectors), of_train)
+            rows, position = np.unique(query[others], return_inverse=True)
+            kept = _on_disk(of_train, rows)
+            labels = LabelledQueries.grouped(position, passage[others], len(vectors), kept)
             queries, query_vectors = train[places[inside]], of_train[places[inside]]
             trials.append(Trial(queries, query_vectors, labels, vectors, depth, data.identical[queries]))
     return trials
+
+
+def _on_disk(vectors: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Returns the vectors [t, d] at some rows in an unlinked file: all folds together have many times as many."""
+    kept = scratch(len(rows), vectors.shape[1])
+    for start in range(0, len(rows), COPIED):
+        some = slice(start, start + COPIED)
+        kept[some] = vectors[rows[some]]
+    return kept
 
 
 def _evenly(rows: np.ndarray) -> np.ndarray:
