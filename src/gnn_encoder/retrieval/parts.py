@@ -66,6 +66,7 @@ class Parts:
     labels   labelled training queries, `texts` theirs; `field` BM25 with labels
     adapter  W fp32 [d, d]
     lengths  ln(1 + the number of characters) of each passage, fp32 [m]
+    pulls    of the labelled queries, which the adapter was learnt with; None: 0
     """
 
     vectors: Rows
@@ -78,6 +79,7 @@ class Parts:
     adapter: np.ndarray
     lengths: np.ndarray
     sum_weight: float = 0.3
+    pulls: Rows | None = None
 
     def without(
         self, held: np.ndarray, moments: Moments, strength: float, weight_of: np.ndarray | None = None
@@ -93,7 +95,7 @@ class Parts:
         out = held[query]
         rest = LabelledQueries.grouped(query[~out], owner[~out], len(labels.indptr) - 1, labels.vectors)
         weights = None if weight_of is None else weight_of[owner[out]]
-        pairs = Moments.of_pairs(labels.vectors, query[out], self.vectors, owner[out], weights)
+        pairs = Moments.of_pairs(labels.vectors, query[out], self.vectors, owner[out], weights, self.pulls)
         return replace(
             self,
             labels=rest,

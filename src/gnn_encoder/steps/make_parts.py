@@ -11,7 +11,7 @@ from gnn_encoder.artifacts.bundle import LABELS, Bm25Index
 from gnn_encoder.artifacts.labelled_queries import LabelledQueries, LabelUse
 from gnn_encoder.artifacts.parts_folder import ADAPTER, EXAMPLES, FIELD, LENGTHS
 from gnn_encoder.engines.step import Context, Metrics, step
-from gnn_encoder.evaluation.fusion_examples import Labelled, chosen_strength, examples_of
+from gnn_encoder.evaluation.fusion_examples import Labelled, chosen_strength, examples_of, hard_negative_pulls
 from gnn_encoder.retrieval import exact
 from gnn_encoder.retrieval.adapter import Moments
 from gnn_encoder.retrieval.bm25 import Bm25
@@ -32,8 +32,9 @@ def make_parts(
         queries = queries[np.searchsorted(train, labelled.rows)]
     texts = data.queries.column("text").take(labelled.rows)
     words = Bm25.load(Bm25Index.read(bm25_index).path)
-    moments = Moments.of_pairs(queries, labelled.query, vectors, labelled.passage, labelled.weights)
-    strength, figures = chosen_strength(data, labelled, vectors, queries, moments, settings.strengths)
+    pulls = hard_negative_pulls(data, labelled, vectors, queries, settings.margin, settings.hard_negatives)
+    moments = Moments.of_pairs(queries, labelled.query, vectors, labelled.passage, labelled.weights, pulls)
+    strength, figures = chosen_strength(data, labelled, vectors, queries, moments, settings.strengths, pulls)
     labels = LabelledQueries.grouped(labelled.query, labelled.passage, len(vectors), queries)
 
     def texts_at(rows: np.ndarray) -> list[str]:
@@ -49,6 +50,7 @@ def make_parts(
         field=LabelField.build(words, data.passages, labels, texts_at),
         adapter=moments.adapter(strength),
         lengths=np.concatenate([length_of(batch.full_texts()) for batch in data.passages.stream()]),
+        pulls=pulls,
     )
     folds = context.progress("examples", settings.folds, "folds")
     examples = examples_of(
@@ -65,6 +67,7 @@ def make_parts(
         "labelled_queries": len(labelled.rows),
         "labelled_passages": len(labels.passages),
         "strength": strength,
+        "hard_negatives": 0 if pulls is None else settings.hard_negatives,
         "examples": len(examples.sizes),
         "candidates": len(examples.relevant),
         "headline": f"{len(labelled.rows):,} labelled queries, adapter strength {strength:g} "
