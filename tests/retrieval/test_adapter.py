@@ -38,6 +38,22 @@ def test_control_another_penalty_has_another_minimum() -> None:
     assert np.abs(moments.adapter(1.0) - reference).max() > 1e-3
 
 
+def test_with_hard_negatives_the_solution_is_the_minimum_with_the_margin() -> None:
+    """Against a descent of Σ ω (‖qW − p‖² − 2 γ qW (p̄ − n̄)ᵀ) + λ ‖W − I‖²; every other query has hard negatives."""
+    queries, passages, weights = pairs()
+    pulls = np.random.default_rng(1).normal(size=(PAIRS, D)).astype(np.float32)
+    pulls[::2] = 0
+    every = np.arange(PAIRS)
+    moments = Moments.of_pairs(queries, every, passages, every, weights, pulls)
+    ridge, w, a = moments.ridge(1.0), np.eye(D), queries.astype(float)
+    rate = 0.5 / (np.linalg.eigvalsh(a.T @ (a * weights[:, None]))[-1] + ridge)
+    for _ in range(20_000):
+        of_fit, of_margin = a.T @ ((a @ w - passages) * weights[:, None]), -a.T @ (pulls * weights[:, None])
+        w -= rate * 2 * (of_fit + of_margin + ridge * (w - np.eye(D)))
+    assert np.abs(moments.adapter(1.0) - w).max() < 1e-5
+    assert np.abs(Moments.of(queries, passages, weights).adapter(1.0) - w).max() > 1e-2  # control: without negatives
+
+
 def test_a_large_penalty_or_no_pair_leaves_queries_as_they_are() -> None:
     queries, passages, _ = pairs()
     moments = Moments.of(queries, passages)

@@ -32,12 +32,17 @@ class World:
         self.query = np.concatenate([np.arange(N), np.arange(0, N, 3)])
         self.passage = generator.integers(M, size=len(self.query))
         self.labels = LabelledQueries.grouped(self.query, self.passage, M, self.queries)
-        self.moments = Moments.of(self.queries[self.query], self.passages[self.passage])
+        self.pulls = 0.2 * _unit(generator.normal(size=(N, D)))
+        self.moments = self.moments_of(np.ones(len(self.query), bool))
         with drafting(folder / f"dataset{len(list(folder.iterdir()))}", "dataset") as draft:
             writer = DatasetWriter(draft)
             writer.passages([f"p{i}" for i in range(M)], [""] * M, self.passage_texts)
             writer.close()
         self.table = PassageTable(draft.target / CORPUS)
+
+    def moments_of(self, pairs: np.ndarray) -> Moments:
+        query, passage = self.query[pairs], self.passage[pairs]
+        return Moments.of_pairs(self.queries, query, self.passages, passage, pulls=self.pulls)
 
     def texts_at(self, rows: np.ndarray) -> list[str]:
         return [self.texts[row] for row in rows.tolist()]
@@ -54,6 +59,7 @@ class World:
             field=LabelField.build(words, self.table, self.labels, self.texts_at),
             adapter=self.moments.adapter(1.0),
             lengths=np.log1p([len(text) for text in self.passage_texts]).astype(np.float32),
+            pulls=self.pulls,
         )
 
 
@@ -129,7 +135,7 @@ def test_without_some_labels_all_is_as_if_they_had_never_been_there(tmp_path: Pa
     stays = ~held[world.query]
     never = World(tmp_path)
     never.labels = LabelledQueries.grouped(world.query[stays], world.passage[stays], M, world.queries)
-    never.moments = Moments.of(world.queries[world.query[stays]], world.passages[world.passage[stays]])
+    never.moments = world.moments_of(stays)
     fresh = never.parts()
     some, other = rest.candidates(questions, vectors), fresh.candidates(questions, vectors)
     for name in ("dense", "words", "labelled", "adapted", "summed", "memory", "nearest"):

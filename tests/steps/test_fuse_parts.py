@@ -9,8 +9,10 @@ from labelled_bundles import write_inputs
 from sentence_transformers import SentenceTransformer
 
 from gnn_encoder import Retriever
-from gnn_encoder.artifacts import Bundle, Dataset, Run, read_manifest
+from gnn_encoder.artifacts import Bundle, Dataset, Run, read_manifest, read_vectors
 from gnn_encoder.artifacts.tables import System
+from gnn_encoder.evaluation.embedding import vectors_of_queries
+from gnn_encoder.evaluation.fusion_examples import Labelled, hard_negative_pulls
 from gnn_encoder.explanation.fusion import explain_by_fusion
 from gnn_encoder.labels.adding import add_labels, remove_labels
 from gnn_encoder.labels.requests import Wanted
@@ -49,6 +51,20 @@ def bundle_of(inputs: dict[str, Path], folder: Path, kind: str, **settings: obje
 def bundles(inputs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("fused")
     return {kind: bundle_of(inputs, folder, kind) for kind in KINDS}
+
+
+def test_hard_negatives_are_the_first_hits_that_are_no_positive(inputs: dict[str, Path]) -> None:
+    data, vectors = Dataset(inputs["dataset"]), read_vectors(inputs["passage_vectors"])
+    labelled, texts = Labelled.of(data), data.passages.take(np.arange(40)).texts
+    queries = vectors_of_queries(inputs["passage_vectors"], data, labelled.rows)
+    pulls = hard_negative_pulls(data, labelled, vectors, queries, 0.5, 3)
+    assert pulls is not None
+    for i in range(len(labelled.rows)):
+        positives = labelled.passage[labelled.query == i]
+        known = {texts[p] for p in positives}  # a copy of a positive is no negative
+        hits = [p for p in np.argsort(-(vectors @ queries[i]), kind="stable") if texts[p] not in known][:3]
+        expected = 0.5 * (vectors[positives].mean(axis=0) - vectors[hits].mean(axis=0))
+        np.testing.assert_allclose(pulls[i], expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -6,6 +6,7 @@ their twins. Nothing of a dev or test query is looked at.
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,13 +14,17 @@ import numpy as np
 from gnn_encoder.artifacts import Dataset, KnownPositives
 from gnn_encoder.artifacts.arrays import Rows
 from gnn_encoder.artifacts.labelled_queries import labelled_pairs
+from gnn_encoder.machine.scratch import scratch
 from gnn_encoder.retrieval import exact
 from gnn_encoder.retrieval.adapter import Moments, left_out
 from gnn_encoder.retrieval.identical import search_without
 from gnn_encoder.retrieval.parts import Parts
 
+AT_ONCE = 1000
 MOST_TRIED = 1000
 """Training queries that choose the adapter's strength, taken evenly from all."""
+MOST_COMPARED = 2**31
+"""Pairs of a labelled query and a passage that are compared to find hard negatives; 1.6 TFLOP with 384 dimensions."""
 DEPTH = 10
 
 
@@ -96,13 +101,49 @@ class Labelled:
         return np.asarray(np.maximum(np.bincount(passage, minlength=passages), 1.0) ** -hub_exponent)
 
 
+def hard_negative_pulls(
+    data: Dataset, labelled: Labelled, vectors: Rows, queries: Rows, margin: float, negatives: int
+) -> np.ndarray | None:
+    """Returns γ (p̄ − n̄) of each labelled query for the adapter, fp32 [q, d] in an unlinked file; None: too many pairs.
+
+    Hard negatives of some queries alone would be worse than none: the others would stay where they are.
+
+    Args:
+        margin: γ. negatives: the first hits that are no positive of the query, of which n̄ is the mean; none: no pull.
+    """
+    count, depth = len(labelled.rows), min(4 * negatives, len(vectors))
+    if count * len(vectors) > MOST_COMPARED or not margin:
+        return None
+    pulls, known = scratch(count, vectors.shape[1]), KnownPositives.of(data, "train")
+    for start in range(0, count, AT_ONCE):
+        some = slice(start, start + AT_ONCE)
+        rows = labelled.rows[some]
+        _, hits = search_without(partial(exact.search, vectors, queries[some]), data.identical[rows], depth)
+        negative = (hits >= 0) & ~known.contains(rows[:, None], hits)
+        negative &= negative.cumsum(axis=1) <= negatives
+        pairs = np.flatnonzero((labelled.query >= start) & (labelled.query < start + AT_ONCE))
+        mean = np.zeros((2, len(rows), vectors.shape[1]), np.float32)
+        positive = labelled.query[pairs] - start, labelled.passage[pairs]
+        for side, (owner, passage) in enumerate((positive, (np.nonzero(negative)[0], hits[negative]))):
+            np.add.at(mean[side], owner, np.asarray(vectors[passage], np.float32))
+            mean[side] /= np.maximum(np.bincount(owner, minlength=len(rows)), 1)[:, None]
+        pulls[some] = margin * negative.any(axis=1)[:, None] * (mean[0] - mean[1])
+    return pulls
+
+
 def chosen_strength(
-    data: Dataset, labelled: Labelled, vectors: Rows, queries: Rows, moments: Moments, strengths: tuple[float, ...]
+    data: Dataset,
+    labelled: Labelled,
+    vectors: Rows,
+    queries: Rows,
+    moments: Moments,
+    strengths: tuple[float, ...],
+    pulls: Rows | None = None,
 ) -> tuple[float, dict[float, float]]:
     """Returns the adapter's strength with the highest MRR@10 of training queries, each left out with its twins.
 
     Args:
-        vectors: of the passages [m, d]. queries: vectors [q, d] of `labelled.rows`. moments: of all pairs.
+        vectors: of the passages [m, d]. queries: vectors [q, d] of `labelled.rows`. moments: of all pairs and `pulls`.
         strengths: the weakest adapter first; it wins among equal figures.
     """
     count, groups = len(labelled.rows), data.groups[labelled.rows]
@@ -111,11 +152,9 @@ def chosen_strength(
     query, passage = labelled.query[pairs], labelled.passage[pairs]
     first = np.searchsorted(query, some, sorter=(order := np.argsort(query, kind="stable")))
     known, rows, figures = KnownPositives.of(data, "train"), labelled.rows[some], {}
+    targets = np.asarray(vectors[passage], np.float32) + (0 if pulls is None else pulls[query])
     for strength in strengths:
-        every = left_out(
-            queries[query], np.asarray(vectors[passage], np.float32), groups[query], strength, labelled.weights[pairs],
-            moments,
-        )  # fmt: skip
+        every = left_out(queries[query], targets, groups[query], strength, labelled.weights[pairs], moments)
         mapped = every[order[first]]
 
         def search(k: int, mapped: np.ndarray = mapped) -> exact.Hits:

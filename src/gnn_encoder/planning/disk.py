@@ -133,7 +133,7 @@ class _Forecast:
             "build_graph": self._graph,
             "choose_graph": self._chosen_graph,
             "encode_with_labels": self._labelled_bundle,
-            "make_parts": lambda step: (self._parts(step), 0),
+            "make_parts": lambda step: (self._parts(step), self.n * self.width * FP32),  # pulls of hard negatives
             "fuse_parts": lambda step: (self._bundle(step) + TREES, 0),
             "train_gnn": self._gnn,
             "encode_nodes": lambda _: (self.vectors + self.nodes * (4 * self.width + 16) + 16 * self.m, 0),

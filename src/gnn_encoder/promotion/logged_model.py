@@ -73,9 +73,7 @@ def _save(folder: Path, model: Any, bundle: Bundle, address: str) -> None:
     signature = ModelSignature(
         inputs=Schema([ColSpec(DataType.string)]),
         outputs=Schema([ColSpec(Array(hit))]),
-        params=ParamSchema(
-            [ParamSpec("k", DataType.long, HITS), ParamSpec("rerank", DataType.boolean, bundle.serving.reranks)]
-        ),
+        params=ParamSchema([ParamSpec("k", DataType.long, HITS), ParamSpec("rerank", DataType.boolean, reranks)]),
     )
     pyfunc.save_model(
         folder,

@@ -1,7 +1,10 @@
 """The query adapter: a linear map of the query's vector in closed form, learnt from labels. The index stays as it is.
 
-    W = argmin Σ ω ‖Wᵀq − p‖² + λ ‖W − I‖²        over the labelled pairs (q, p)
-      = I + (AᵀΩA + λI)⁻¹ AᵀΩ (B − A)              rows of A: the pairs' queries, of B: their passages
+    W = argmin Σ ω ‖Wᵀq − b‖² + λ ‖W − I‖²        over the labelled pairs (q, p); b = p + γ (p̄ − n̄)
+      = I + (AᵀΩA + λI)⁻¹ AᵀΩ (B − A)              rows of A: the pairs' queries q, of B: their targets b
+
+p̄ is the mean of the query's passages, n̄ that of its hard negatives: its first hits that are none of them. The pull
+γ (p̄ − n̄) is the gradient of Σ γ qᵀW (p̄ − n̄), the margin between them, so the solution stays in closed form.
 
 This is ridge regression towards the identity. λ is a multiple c of trace(AᵀΩA) / d, the mean eigenvalue, so that one
 grid of c fits every number of labels and every length of vectors. c is chosen by leaving out, in closed form: the
@@ -35,14 +38,24 @@ class Moments:
 
     @classmethod
     def of_pairs(
-        cls, queries: Rows, query: np.ndarray, passages: Rows, passage: np.ndarray, weights: np.ndarray | None = None
+        cls,
+        queries: Rows,
+        query: np.ndarray,
+        passages: Rows,
+        passage: np.ndarray,
+        weights: np.ndarray | None = None,
+        pulls: Rows | None = None,
     ) -> "Moments":
-        """Sums over the pairs of rows `query` [e] and `passage` [e] of arrays that may lie on the disk."""
+        """Sums over the pairs of rows `query` [e] and `passage` [e] of arrays that may lie on the disk.
+
+        pulls: γ (p̄ − n̄) of each query, like `queries`; None: 0.
+        """
         width = queries.shape[1]
         square, cross = np.zeros((width, width)), np.zeros((width, width))
         for start in range(0, len(query), BLOCK):
             some = slice(start, start + BLOCK)
             a, b = np.asarray(queries[query[some]], np.float64), np.asarray(passages[passage[some]], np.float64)
+            b = b if pulls is None else b + pulls[query[some]]
             weighted = a if weights is None else a * weights[some, None]
             square += weighted.T @ a
             cross += weighted.T @ (b - a)
@@ -76,7 +89,8 @@ def left_out(
     """Returns the query of each pair mapped by the adapter without the pairs of its group, fp32 [e, d].
 
     Args:
-        queries, passages: the pairs [e, d]. group: int [e]. strength: c; infinite: the queries as they are.
+        queries: of the pairs [e, d]. passages: their targets [e, d]. group: int [e].
+        strength: c; infinite: the queries as they are.
         moments: of all pairs, if these are the pairs of some groups alone.
     """
     a = np.asarray(queries, np.float64)

@@ -67,6 +67,7 @@ class Parts:
     labels   labelled training queries, `texts` theirs; `field` BM25 with labels; `query_index` over the queries
     adapter  W fp32 [d, d]
     lengths  ln(1 + the number of characters) of each passage, fp32 [m]
+    pulls    of the labelled queries, which the adapter was learnt with; None: 0
     """
 
     vectors: Rows
@@ -80,6 +81,7 @@ class Parts:
     lengths: np.ndarray
     query_index: Index | None = None
     sum_weight: float = 0.3
+    pulls: Rows | None = None
 
     def without(
         self, held: np.ndarray, moments: Moments, strength: float, weight_of: np.ndarray | None = None
@@ -95,7 +97,7 @@ class Parts:
         query = np.flatnonzero(held)
         place, passage = self.labels.by_query.into(query)
         weights = None if weight_of is None else weight_of[passage]
-        pairs = Moments.of_pairs(self.labels.vectors, query[place], self.vectors, passage, weights)
+        pairs = Moments.of_pairs(self.labels.vectors, query[place], self.vectors, passage, weights, self.pulls)
         return replace(
             self,
             labels=rest,

@@ -19,6 +19,10 @@ class MakeParts(IndexKind):
     strengths: Annotated[tuple[PositiveFloat, ...], Field(min_length=1)] = (100.0, 30.0, 10.0, 3.0, 1.0, 0.3)
     """c of the query adapter's penalty λ = c · trace(AᵀΩA) / d, the weakest adapter first. Chosen by leaving each
     training query out, with its twins."""
+    margin: Annotated[float, Field(ge=0.0)] = 1.0
+    """γ: how far the query adapter leads a query from its hard negatives. 0: it learns from the positives alone."""
+    hard_negatives: PositiveInt = 10
+    """Hits of a labelled query, without its positives, that are its hard negatives."""
     hub_exponent: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
     """α: a label of a passage with n labels weighs 1 / n^α in the adapter. Above 0, passages with many labels draw
     other queries less."""

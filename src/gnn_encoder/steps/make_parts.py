@@ -11,7 +11,7 @@ from gnn_encoder.artifacts.bundle import LABELS, Bm25Index
 from gnn_encoder.artifacts.labelled_queries import LabelledQueries, LabelUse
 from gnn_encoder.artifacts.parts_folder import ADAPTER, EXAMPLES, FIELD, LENGTHS
 from gnn_encoder.engines.step import Context, Metrics, step
-from gnn_encoder.evaluation.fusion_examples import Labelled, chosen_strength, examples_of
+from gnn_encoder.evaluation.fusion_examples import Labelled, chosen_strength, examples_of, hard_negative_pulls
 from gnn_encoder.machine.scratch import scratch_texts
 from gnn_encoder.retrieval import exact
 from gnn_encoder.retrieval.adapter import Moments
@@ -34,8 +34,9 @@ def make_parts(
         queries = queries[np.searchsorted(train, labelled.rows)]
     ids, texts = (scratch_texts(data.query_table.column(name, labelled.rows)) for name in ("query_id", "text"))
     words = Bm25.load(Bm25Index.read(bm25_index).path)
-    moments = Moments.of_pairs(queries, labelled.query, vectors, labelled.passage, labelled.weights)
-    strength, figures = chosen_strength(data, labelled, vectors, queries, moments, settings.strengths)
+    pulls = hard_negative_pulls(data, labelled, vectors, queries, settings.margin, settings.hard_negatives)
+    moments = Moments.of_pairs(queries, labelled.query, vectors, labelled.passage, labelled.weights, pulls)
+    strength, figures = chosen_strength(data, labelled, vectors, queries, moments, settings.strengths, pulls)
     labels = LabelledQueries.grouped(labelled.query, labelled.passage, len(vectors), queries)
     labels.write(parts / LABELS, ids, texts, None, LabelUse("fusion", 1.0))
     recalled = build_query_index(labels, parts / LABELS, settings)
@@ -54,6 +55,7 @@ def make_parts(
         adapter=moments.adapter(strength),
         lengths=np.concatenate([length_of(batch.full_texts()) for batch in data.passages.stream()]),
         query_index=open_query_index(labels, parts / LABELS),
+        pulls=pulls,
     )
     folds = context.progress("examples", settings.folds, "folds")
     examples = examples_of(
@@ -68,6 +70,7 @@ def make_parts(
         "labelled_queries": len(labelled.rows),
         "labelled_passages": len(labels.passages),
         "strength": strength,
+        "hard_negatives": 0 if pulls is None else settings.hard_negatives,
         "examples": len(examples.sizes),
         "candidates": len(examples.relevant),
         "headline": f"{len(labelled.rows):,} labelled queries, adapter strength {strength:g} "
