@@ -91,9 +91,12 @@ def test_fewer_labelled_queries_than_wanted_are_all_found(tmp_path: Path) -> Non
     index, asked = open_query_index(stored, tmp_path / "labels"), labels.stored[:2]
     assert np.sort(nearest_queries(stored, index, asked, 50)[1]).tolist() == [list(range(7))] * 2
     held = stored.without(np.arange(7) == 3)
-    assert np.sort(nearest_queries(held, index, asked, 50)[1]).tolist() == [[0, 1, 2, 4, 5, 6]] * 2
+    assert np.sort(nearest_queries(held, index, asked, 50)[1]).tolist() == [[-1, 0, 1, 2, 4, 5, 6]] * 2
     nobody = stored.without(np.ones(7, bool))
-    assert nearest_queries(nobody, index, asked, 50)[1].shape == (2, 0) and not len(nobody.passages)
+    assert (nearest_queries(nobody, index, asked, 50)[1] == -1).all() and not len(nobody.passages)
+    passages = random_labels(M, 7, 9, D)[0]
+    hits = exact.search(passages, asked, 5)
+    np.testing.assert_array_equal(Memory(nobody, USES["softmax"], index).search(passages, asked, hits)[0], hits[0])
 
 
 def test_changed_pairs_equal_grouping_anew_and_copy_nothing() -> None:

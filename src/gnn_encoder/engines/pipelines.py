@@ -136,7 +136,9 @@ def _fusion_settings(since: Path) -> dict[str, Any]:
         if folder.is_dir() and (bundle := Bundle.read(folder)).manifest.inputs.get("dual_encoder") == model:
             kinds = [*tree["fuse_parts"]["kinds"], kind]
             known = {name: bundle.manifest.settings[name] for name in settable("fuse_parts")}
-            tree = {"fuse_parts": {**known, "kinds": kinds}, "make_parts": read_history(folder)["make_parts"].settings}
+            made = read_history(folder)["make_parts"].settings
+            parts = {name: made[name] for name in settable("make_parts") if name in made}
+            tree = {"fuse_parts": {**known, "kinds": kinds}, "make_parts": parts}
     return tree
 
 

@@ -49,11 +49,13 @@ def open_query_index(labels: LabelledQueries, folder: Path) -> Index | None:
 
 
 def nearest_queries(labels: LabelledQueries, index: Index | None, questions: np.ndarray, most: int) -> Hits:
-    """Returns the `most` labelled queries nearest to `questions` [b, d], or all, in the form of `exact.search`.
+    """Returns the `most` labelled queries nearest to `questions` [b, d], in the form of `exact.search`.
+
+    With fewer queries there are fewer columns; those that lost their labels leave a row of -1.
 
     index: over `labels.stored`; None: an exact search.
     """
-    k = min(most, len(labels) - labels.unlabelled)
+    k = min(most, len(labels))
     if index is None:
         scores, rows = exact.search(labels.stored, questions, k + labels.unlabelled)
     else:
