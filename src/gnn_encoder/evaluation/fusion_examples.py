@@ -21,6 +21,7 @@ from gnn_encoder.retrieval.identical import search_without
 from gnn_encoder.retrieval.parts import Parts
 
 AT_ONCE = 1000
+"""Queries whose hard negatives are in memory at a time."""
 MOST_TRIED = 1000
 """Training queries that choose the adapter's strength, taken evenly from all."""
 MOST_COMPARED = 2**31
