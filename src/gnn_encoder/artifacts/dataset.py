@@ -242,7 +242,8 @@ class Dataset:
 
     def query_rows(self, split: str) -> np.ndarray:
         """Row numbers of a split's queries, int32, ascending."""
-        return np.flatnonzero(self._splits == SPLITS.index(split)).astype(np.int32)
+        number = SPLITS.index(split) if split in SPLITS else -1
+        return np.flatnonzero(self._splits == number).astype(np.int32)
 
     @cached_property
     def query_table(self) -> StoredTable:
