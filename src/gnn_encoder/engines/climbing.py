@@ -53,7 +53,7 @@ class Climb:
 
         Args:
             shown: gets the outcome at the end of each rung that was not reused.
-            deadline: when the run ends at the latest (`time.time()`).
+            deadline: as in `run_calls`.
 
         Raises:
             UserError: as `Training.run`.

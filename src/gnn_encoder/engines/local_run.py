@@ -77,7 +77,7 @@ def run_calls(
 
     Args:
         reached: gets a copy of the outcome at the end of each rung, and whether all of the rung was reused.
-        deadline: when the run ends at the latest (`time.time()`). It is finished if it has reached a rung then.
+        deadline: when a run that has reached a rung ends at the latest (`time.time()`). The lowest rung always ends.
 
     Raises UserError if the disk is full, the tracking store is not usable, or another run is active under the root.
     """
@@ -170,14 +170,16 @@ def _execute(job: Mapping[str, Any], root: Path, name: str, handle: _Handler, de
         folder.mkdir(parents=True, exist_ok=True)
     (temporary / "job.json").write_text(json.dumps(job), encoding="utf-8")
     command = [sys.executable, "-m", "gnn_encoder.engines.local", str(temporary / "job.json")]
+
+    def ends() -> float:
+        return deadline if outcome.rung else math.inf
+
     try:
-        code = supervise(command, environment, outcome.log, Path(environment[EVENTS]), handle, deadline)
+        code = supervise(command, environment, outcome.log, Path(environment[EVENTS]), handle, ends)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     if code == "late":
-        outcome.is_late, outcome.failed_step = True, next(iter(handle.running), "")
-        outcome.status = "FINISHED" if outcome.rung else "FAILED"
-        outcome.message, outcome.user_error = "the time was up before a first result: give a larger --budget", True
+        outcome.is_late, outcome.failed_step, outcome.status = True, next(iter(handle.running), ""), "FINISHED"
         return
     if code is not None:
         outcome.status = "FINISHED" if code == 0 else "FAILED"

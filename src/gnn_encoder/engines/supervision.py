@@ -27,14 +27,15 @@ def supervise(
     log: Path,
     events: Path,
     show: Show,
-    deadline: float = math.inf,
+    deadline: Callable[[], float] = lambda: math.inf,
 ) -> int | Literal["late"] | None:
     """Runs `command` in its own session and shows its events.
 
     Returns the exit code, None if it was interrupted, `late` if that was at the deadline.
 
     The first Ctrl-C or SIGTERM is forwarded to all processes of the command. The processes are killed after a second
-    signal, or if they have not ended a minute later. At the `deadline` (`time.time()`) they are interrupted, too.
+    signal, or if they have not ended a minute later. At the `deadline` (`time.time()`), which may
+    change meanwhile, they are interrupted, too.
     """
     events.touch()
     with log.open("ab") as output, events.open("rb") as lines:
@@ -50,7 +51,7 @@ def supervise(
                     show(_new_events(lines))
                     if code is not None:
                         break
-                    if not interrupted_at and time.time() > deadline:
+                    if not interrupted_at and time.time() > deadline():
                         _signal_group(engine.pid, signal.SIGINT)
                         interrupted_at.append(time.monotonic())
                         patience, is_late = PATIENCE_AT_DEADLINE, True
