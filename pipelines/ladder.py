@@ -80,7 +80,7 @@ def ladder(settings: Settings, until: str = LABELS) -> Graph:
 
     # Re-ranking of what the rung below recommends.
     if RERANKING in rungs:
-        flow.rungs[RERANKING] = add_reranking(flow, settings, words, rungs[-2])
+        flow.rungs[RERANKING] = add_reranking(flow, settings, systems, rungs[-2])
         with_early_refusals(flow, *(choice(settings).tried if TRAINING in rungs else ()))
     return flow
 
@@ -136,27 +136,29 @@ def held_against(settings: Settings, baseline: str, candidate: str) -> Settings:
     return settings.model_copy(update={"evaluate": settings.evaluate.model_copy(update=roles)})
 
 
-def add_reranking(flow: Graph, settings: Settings, words: Words, below: str) -> dict[str, Output]:
+def add_reranking(flow: Graph, settings: Settings, untrained: Compared, below: str) -> dict[str, Output]:
     """Adds a re-ranker of the bundle that a rung chose, and judges its systems again with two more; returns as `judge`.
 
     A bundle that is made only for its recommendation may be the first stage, but is not recommended anew.
     """
-    weigh, reranked, data = settings.weigh_reranker, Reranked(RERANKED), {"dataset": words.dataset}
+    words, weigh, reranked = untrained.words, settings.weigh_reranker, Reranked(RERANKED)
+    assert words
+    data = {"dataset": words.dataset}
     if not trained_on(settings, [weigh.reranker])["labelled"]:
         raise UserError(f"train_reranker: a ladder's {weigh.reranker} needs triples: labelled, and no distillation")
-    source = {"bm25_run": words.bm25_run, "bm25_index": words.bm25_index, "bundle": flow.rungs[below]["chosen_bundle"]}
+    source: dict[str, Artifact | None] = {"bm25_run": words.bm25_run, "bm25_index": words.bm25_index}
+    source |= {"bundle": flow.rungs[below]["chosen_bundle"], "passage_vectors": untrained.passage_vectors}
     search = settings.first_stage.model_copy(update={"precision": "fp32"})  # as a question is encoded in service
     first = {**data, "first_run": flow.add("first_stage", search, **data, **source).output}
     ranking = train_and_rank(flow, settings, weigh.reranker, reranked, first)
     depth = settings.train_reranker.hits_of(weigh.reranker)
     weigh = weigh.model_copy(update={"measure": settings.evaluate.measures[0], "depth": depth})
     summed = flow.add("weigh_reranker", weigh, **first, ranking=ranking).output
-
     former: dict[str, Any] = {step: flow[f"{step}: {below}"] for step in ("evaluate", "recommend", "choose_bundle")}
     order = [name for name in former["recommend"].settings.order if not SYSTEMS[name].bundled_last]
+    order += [RERANKED, FIRST_AND_RERANKED]
     runs, made = (*former["evaluate"].inputs["runs"], ranking, summed), former["choose_bundle"].inputs
     more = {"graph": made.get("graph"), "reranker": reranked.scorers[weigh.reranker]}
     more |= {"passage_vectors": former["recommend"].inputs.get("passage_vectors")}
     held = held_against(settings, HYBRID, FIRST_AND_RERANKED)
-    order += [RERANKED, FIRST_AND_RERANKED]
     return judge(flow, held, RERANKING, words.dataset, runs, order, made["bundles"], **more)

@@ -23,7 +23,9 @@ Named = Annotated[
     str, typer.Option(help="Folder such as ROOT/latest/bundle, s3:// address, or models:/gnn-encoder@champion.")
 ]
 Hits = Annotated[int, typer.Option("-k", min=1, max=1_000_000, help="Number of passages.")]
-Depth = Annotated[int, typer.Option(min=1, max=1_000_000, help="First hits that --rerank orders.")]
+Depth = Annotated[
+    int | None, typer.Option(min=1, max=1_000_000, help="First hits that are re-ranked [as in the run, or 100].")
+]
 MEASURES = "RR@10 nDCG@10 AP R@100 Judged@10"
 
 
@@ -70,9 +72,7 @@ def search(
             "bundle recommends.",
         ),
     ] = None,
-    depth: Annotated[
-        int | None, typer.Option(min=1, max=1_000_000, help="First hits that are re-ranked [as in the run, or 100].")
-    ] = None,
+    depth: Depth = None,
     root: Root = DEFAULT_ROOT,
 ) -> None:
     """Search a trained bundle; show the best passages with their scores."""
@@ -179,7 +179,7 @@ def explain(
     rerank: Annotated[
         bool, typer.Option("--rerank", help="Explain the score of the bundle's re-ranker, not the graph's effect.")
     ] = False,
-    depth: Depth = 100,
+    depth: Depth = None,
     root: Root = DEFAULT_ROOT,
 ) -> None:
     """Search, and explain the graph's effect: training queries in each passage's vector, and scores without the graph.

@@ -72,6 +72,7 @@ def recommend(
     p_value: Callable[[np.ndarray], float],
     rule: Rule,
     first_stages: Mapping[str, str] = {},
+    weights: np.ndarray | None = None,
 ) -> Recommendation:
     """Returns what the rule recommends.
 
@@ -81,11 +82,12 @@ def recommend(
         baseline: the plain dual encoder.
         strata: stratum → bool [n], its dev queries.
         p_value: two-sided p-value of per-query differences [n].
-        first_stages: re-ranked system → the candidate whose hits it re-ranks.
+        first_stages: re-ranked system → the system whose hits it re-ranks, one of `values`.
+        weights: of the queries [n], mean 1, by which `values` are multiplied already; None: none.
     """
     candidates = [system for system in order if system in values]
     losses = {
-        system: tuple(falls(values[system] - values[baseline], baseline, strata, p_value, rule))
+        system: tuple(falls(values[system] - values[baseline], baseline, strata, p_value, rule, weights))
         for system in candidates
     }
     for system, first in first_stages.items():
@@ -114,10 +116,16 @@ def falls(
     strata: Mapping[str, np.ndarray],
     p_value: Callable[[np.ndarray], float],
     rule: Rule,
+    weights: np.ndarray | None = None,
 ) -> Iterator[str]:
-    """Yields the strata in which the gains [n] over the baseline are a loss that chance does not explain."""
+    """Yields the strata in which the gains [n] over the baseline are a loss that chance does not explain.
+
+    weights: as in `recommend`.
+    """
     for name, inside in strata.items():
         of_stratum = gains[inside]
+        if weights is not None and weights[inside].any():
+            of_stratum = of_stratum / weights[inside].mean()
         if len(of_stratum) and -of_stratum.mean() > rule.margin:
             p = p_value(of_stratum)
             if p <= rule.floor_significance:

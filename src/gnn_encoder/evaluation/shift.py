@@ -11,8 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gnn_encoder.artifacts.arrays import Rows
 from gnn_encoder.retrieval import exact
 
+AT_ONCE = 65_536
+"""Training queries in memory at a time."""
 BINS, LARGEST = 5, 10.0
 SIGNIFICANCE, FEWEST = 0.01, 20
 """Dev queries are weighted if chance does not explain the difference (Kolmogorov and Smirnov's test), and both sides
@@ -33,12 +36,22 @@ class Shift(NamedTuple):
         )
 
 
-def nearest(training: np.ndarray, queries: np.ndarray) -> np.ndarray:
-    """Returns the cosine [n] of each query's vector [n, d] and the nearest training query's [t, d], at least one."""
-    known, asked = (
-        vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12) for vectors in (training, queries)
-    )
-    return exact.search(known, asked, 1)[0][:, 0]
+def nearest(training: Rows, queries: np.ndarray) -> np.ndarray:
+    """Returns the cosine [n] of each query's vector [n, d] and the nearest training query's [t, d], at least one.
+
+    training: may lie on the disk; a part of it is in memory at a time.
+    """
+    best, asked = np.full(len(queries), -1.0, np.float32), _at_unit_length(queries)
+    for start in range(0, len(training), AT_ONCE):
+        known = _at_unit_length(training[start : start + AT_ONCE])
+        np.maximum(best, exact.search(known, asked, 1)[0][:, 0], out=best)
+    return best
+
+
+def _at_unit_length(vectors: np.ndarray) -> np.ndarray:
+    vectors = np.array(vectors, np.float32)
+    vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    return vectors
 
 
 def shift(dev: np.ndarray, asked: np.ndarray) -> Shift | None:

@@ -20,9 +20,10 @@ from gnn_encoder.artifacts.arrays import Rows
 from gnn_encoder.artifacts.finished_run import place_of, run_folder
 from gnn_encoder.errors import UserError, printable
 from gnn_encoder.explanation.passages import NEEDED, ExplainedPassage, Sources
-from gnn_encoder.retrieval.reranking import reranked
+from gnn_encoder.retrieval.fusion import min_max
+from gnn_encoder.retrieval.reranking import reranked_by_bundle, reranked_depth
 from gnn_encoder.retrieval.scorers import Contribution, Scorer
-from gnn_encoder.retrieval.search import Hit, Searcher
+from gnn_encoder.retrieval.search import ASKED, NO_VECTORS, Hit, Searcher, served_run
 from gnn_encoder.settings.systems import GNN_ENCODER
 
 CHUNK = 16_384
@@ -66,18 +67,31 @@ def explain_search(
 
 
 def explain_reranked(
-    searcher: Searcher, scorer: Scorer, question: str, k: int = 5, depth: int = 100
+    searcher: Searcher, scorer: Scorer, question: str, k: int = 5, depth: int | None = None
 ) -> list[tuple[Hit, list[Contribution]]]:
-    """Returns the best `k` of a query's first `depth` hits by a re-ranker, each with the parts of its score.
+    """Returns the best `k` of a query's hits in the order of a re-ranked search, each with the parts of its score.
+
+    depth: hits that are re-ranked; None: as a search does.
 
     Raises:
-        UserError: as `Searcher.find`.
+        UserError: as `Searcher.run`.
     """
-    data = Asked([question], searcher.bundle.passages)
-    depth = max(k, depth)  # a later hit has no score of the re-ranker
-    run = reranked(scorer, data, searcher.run(question, depth), depth)
-    hits = searcher.hits(run.score[:k], run.passage[:k])
-    return [(hit, scorer.explain(data, question, int(row))) for hit, row in zip(hits, run.passage[:k], strict=True)]
+    bundle, how = searcher.bundle, searcher.bundle.serving.reranking
+    searcher.check(question, k)
+    depth = max(k, depth or reranked_depth(bundle))  # a later hit has no score of the re-ranker
+    reads = bundle.serving.weight != 0 and searcher.index.reads_vectors
+    vectors = searcher.encode(question) if reads else NO_VECTORS
+    first = served_run(bundle, searcher.index, ASKED, [question], vectors, depth)
+    run, data = reranked_by_bundle(bundle, scorer, ASKED, [question], first, depth), Asked([question], bundle.passages)
+    shares = dict(zip(first.passage.tolist(), (1 - how.weight) * min_max(first), strict=True)) if how else {}
+    explained = []
+    for hit, row in zip(searcher.hits(run.score[:k], run.passage[:k]), run.passage[:k].tolist(), strict=True):
+        parts = scorer.explain(data, question, row)
+        if how and how.weight < 1:
+            share = f"{how.first_stage}, in the sum with {how.weight:.2f} of the re-ranker, both from 0 to 1"
+            parts = [Contribution(share, shares[row]), *parts]
+        explained.append((hit, parts))
+    return explained
 
 
 def sources_of(bundle: Bundle, beside: Path | None = None) -> Sources:

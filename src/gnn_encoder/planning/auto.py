@@ -209,6 +209,7 @@ def planned_climb(
         rates = next(one.rates for one in reversed(trained) if one.encoder == backbone)
         drawn = tree.get("ingest", {}).get("max_trained_queries", 0) or facts.drawn
         top, pair = rungs[-1], pair_length(int(tree["encode"].get("passage_length", length)))
+        pair = min(pair, readable_tokens(outline(backbone), pair))
         for depth in RERANKED_HITS:
             took = _reranking(facts, rates, pair, depth, drawn)
             ends[RERANKING] = ends[top] + sum(took.values())

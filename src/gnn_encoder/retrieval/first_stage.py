@@ -14,13 +14,18 @@ Search = Callable[[np.ndarray, int], tuple[np.ndarray, np.ndarray]]
 """(query rows [n], k) → scores [n, k], passage rows [n, k]; row -1: padding."""
 
 
-def searched_queries(dataset: Dataset, share: Callable[[int], slice] | None = None) -> tuple[np.ndarray, np.ndarray]:
+def searched_queries(
+    dataset: Dataset, share: Callable[[int], slice] | None = None, evaluated: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """Returns the rows of the queries that are trained on, and of dev and test.
 
-    share: of so many rows, those that a task searches; None: all.
+    Args:
+        share: of so many rows, those that a task searches; None: all.
+        evaluated: the rows of dev and test; None: all.
     """
     train = dataset.trained
-    evaluated = np.concatenate([dataset.query_rows("dev"), dataset.query_rows("test")])
+    if evaluated is None:
+        evaluated = np.concatenate([dataset.query_rows("dev"), dataset.query_rows("test")])
     return (train, evaluated) if share is None else (train[share(len(train))], evaluated[share(len(evaluated))])
 
 
@@ -31,14 +36,15 @@ def search_splits(
     train_depth: int,
     eval_depth: int,
     share: Callable[[int], slice] | None = None,
+    evaluated: np.ndarray | None = None,
 ) -> Run:
     """Searches the `searched_queries` and returns one run: `train_depth` hits for those of train, `eval_depth` hits for
     dev and test.
 
-    Queries of a depth of 0 are not searched. `share`: see `searched_queries`.
+    Queries of a depth of 0 are not searched. `share`, `evaluated`: see `searched_queries`.
     """
     runs = []
-    for queries, depth in zip(searched_queries(dataset, share), (train_depth, eval_depth), strict=True):
+    for queries, depth in zip(searched_queries(dataset, share, evaluated), (train_depth, eval_depth), strict=True):
         if not depth:
             continue
         scores, passages = search(queries, min(depth, len(dataset.passages)))

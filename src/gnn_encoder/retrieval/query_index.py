@@ -18,8 +18,8 @@ from gnn_encoder.retrieval.exact import Hits
 from gnn_encoder.retrieval.index_file import Index, build_index, load_index, search_index
 from gnn_encoder.settings.outcome import IndexKind
 
-SPARE, QUESTIONS = 16, 64
-"""Queries that an index proposes more than needed, and questions with all proposed vectors in memory at a time."""
+SPARE, PROPOSED = 16, 2**24
+"""Queries that an index proposes more than needed, and numbers of the vectors that are in memory at a time."""
 SAMPLE, DEPTH = 256, 50
 """Queries whose recall is measured, and the depth."""
 
@@ -73,9 +73,9 @@ def nearest_queries(labels: LabelledQueries, index: Index | None, questions: np.
 
 def _scored(vectors: np.ndarray, index: Index, questions: np.ndarray, k: int) -> Hits:
     """Returns the best `k` by the vectors [n, d] among those that the index proposes."""
-    parts = []
-    for start in range(0, len(questions), QUESTIONS):
-        some = questions[start : start + QUESTIONS]
+    parts, at_once = [], max(PROPOSED // ((k + SPARE) * vectors.shape[1]), 1)
+    for start in range(0, len(questions), at_once):
+        some = questions[start : start + at_once]
         _, rows = search_index(index, some, k + SPARE)
         scores = np.einsum("bkd,bd->bk", vectors[np.maximum(rows, 0)], some)
         parts.append(exact.merge(*_nothing(len(some), k), np.where(rows >= 0, scores, -np.inf), rows))

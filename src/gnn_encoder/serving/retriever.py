@@ -18,7 +18,7 @@ from gnn_encoder.artifacts.finished_run import run_folder
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.encoding import encode_question, encode_texts
 from gnn_encoder.promotion.registry import named_bundle
-from gnn_encoder.retrieval.reranking import DEPTH, reranked_by_bundle, reranked_depth, reranker_of
+from gnn_encoder.retrieval.reranking import reranked_by_bundle, reranked_depth, reranker_of
 from gnn_encoder.retrieval.scorers import Contribution
 from gnn_encoder.retrieval.search import NO_VECTORS, Hit, Searcher, bm25_of, ranking, served_weight
 
@@ -153,8 +153,12 @@ class Retriever:
                 return encode_question(encoder, questions[0])
             return encode_texts(encoder, list(questions), precision="fp32", filled=False)
 
-    def explain(self, question: str, k: int = 5, *, rerank: bool = False, depth: int = DEPTH) -> list[Explanation]:
-        """Returns the best `k` passages by the vectors alone, or by the re-ranker, each with what its score is made of.
+    def explain(
+        self, question: str, k: int = 5, *, rerank: bool = False, depth: int | None = None
+    ) -> list[Explanation]:
+        """Returns the best `k` passages, each with what its score is made of.
+
+        They are those of the vectors alone or, with `rerank`, of a search that re-ranks (`depth` hits, as `search`).
 
         Raises:
             UserError: as `search`; or the bundle has the vectors of a graph, and the artifacts that it was made from

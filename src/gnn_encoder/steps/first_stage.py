@@ -11,9 +11,11 @@ from gnn_encoder.artifacts.bundle import Bm25Index
 from gnn_encoder.artifacts.dataset import SPLITS
 from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.errors import UserError
-from gnn_encoder.evaluation.collected import shown_split
+from gnn_encoder.evaluation.collected import evaluated_queries, shown_split
+from gnn_encoder.evaluation.embedding import vectors_of_queries
 from gnn_encoder.evaluation.trec import read_run_of
 from gnn_encoder.inference.encoding import encode_texts
+from gnn_encoder.models.address import AddressEncoder
 from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.retrieval.bm25 import Bm25
 from gnn_encoder.retrieval.first_stage import dev_figures, search_splits, searched_queries
@@ -33,6 +35,7 @@ def first_stage(
     bm25_index: Path,
     run: Draft,
     bundle: Path | None = None,
+    passage_vectors: Path | None = None,
 ) -> Metrics:
     """Writes the hits of the source, and BM25's for a split of which the source has no query.
 
@@ -40,6 +43,8 @@ def first_stage(
     high. That is no leak into a re-ranker: it reads texts, its positives are the labels themselves, and its negatives
     are hits without a label. Only the weight of the first stage's score would be wrong on these queries, so
     `weigh_reranker` chooses it on dev, whose labels are in no bundle.
+
+    `passage_vectors` are of the published encoder: one whose weights are elsewhere is not asked again.
 
     Raises:
         UserError: the source does not fit the dataset, or has no query of the split in the report's headline.
@@ -50,7 +55,7 @@ def first_stage(
         opened = Bundle.read(bundle)
         name = opened.serving.first_stage.system
         served = {"served": {"dense": opened.system, **opened.serving.first_stage.facts()}}
-        hits = _searched(context, settings, data, bundle)
+        hits = _searched(context, settings, data, bundle, passage_vectors, evaluated_queries(data))
     elif settings.bundle:
         hits = _searched(context, settings, data, local_folder(settings.bundle, indexed=False))
     elif settings.source == POOL:
@@ -74,8 +79,18 @@ def first_stage(
     return {"hits": len(hits.query), **figures, "headline": f"{name}{note}{quality}"}
 
 
-def _searched(context: Context, settings: FirstStage, data: Dataset, folder: Path) -> Run:
-    """Returns the hits of a bundle for all queries, as `gnn-encoder search` ranks them without a re-ranker."""
+def _searched(
+    context: Context,
+    settings: FirstStage,
+    data: Dataset,
+    folder: Path,
+    passage_vectors: Path | None = None,
+    evaluated: np.ndarray | None = None,
+) -> Run:
+    """Returns the hits of a bundle, as `gnn-encoder search` ranks them without a re-ranker.
+
+    passage_vectors: of an encoder whose weights are elsewhere. evaluated: rows of dev and test queries; None: all.
+    """
     bundle = Bundle.read(folder)
     if bundle.passages.digest != data.passages.digest:
         raise UserError(
@@ -83,16 +98,22 @@ def _searched(context: Context, settings: FirstStage, data: Dataset, folder: Pat
             "dataset by gnn-encoder update"
         )
     index, encoder = PassageIndex.read(bundle), bundle.has_vectors and TextEncoder.load(bundle.query_encoder_path)
-    count = sum(len(queries) for queries in searched_queries(data))
+    count = sum(len(queries) for queries in searched_queries(data, evaluated=evaluated))
     progress = context.progress("encoding", count, "queries")
+    given = passage_vectors if encoder and isinstance(encoder, AddressEncoder) else None
 
     def search(queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         questions = data.query_texts(queries)
-        vectors = encode_texts(encoder, questions, progress=progress, **settings.speed) if encoder else NO_VECTORS
+        if given:
+            vectors = vectors_of_queries(given, data, queries)
+        else:
+            vectors = encode_texts(encoder, questions, progress=progress, **settings.speed) if encoder else NO_VECTORS
         run = served_run(bundle, index, queries, questions, vectors, k, data.identical[queries])
         return run.scored_hits(queries, k)
 
-    return search_splits(data, search, train_depth=settings.train_depth, eval_depth=settings.eval_depth)
+    return search_splits(
+        data, search, train_depth=settings.train_depth, eval_depth=settings.eval_depth, evaluated=evaluated
+    )
 
 
 def _ordered_pool(context: Context, data: Dataset, index: Bm25) -> Run:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gnn_encoder.artifacts import Dataset, Draft, Evaluation, Recommended
+from gnn_encoder.artifacts.arrays import QUERIES, read_rows
 from gnn_encoder.artifacts.history import History, Record
 from gnn_encoder.artifacts.tables import CONVEX
 from gnn_encoder.engines.step import Context, Metrics, step
@@ -110,12 +111,11 @@ def _is_dual_encoder(history: History) -> bool:
 
 def shift_of(data: Dataset, passage_vectors: Path) -> Shift | None:
     """Returns how the labelled dev queries differ from the test queries; None: not at all, or too few tell."""
-    training, dev = data.query_rows("train"), labelled_queries(data.judged(DEV))
+    training, dev = read_rows(passage_vectors, QUERIES), labelled_queries(data.judged(DEV))
     asked = np.intersect1d(data.query_rows("test"), evaluated_queries(data))
     if not len(training) or not len(asked):
         return None
-    known = vectors_of_queries(passage_vectors, data, training)
-    near = (nearest(known, vectors_of_queries(passage_vectors, data, rows)) for rows in (dev, asked))
+    near = (nearest(training, vectors_of_queries(passage_vectors, data, rows)) for rows in (dev, asked))
     return shift(*near)
 
 
@@ -124,8 +124,13 @@ def _by_rule(
 ) -> Recommendation:
     evaluate = Evaluate.model_validate(evaluated.manifest.settings)
     baseline = evaluated.metrics["baseline"]
-    weights = shifted.weights if shifted else 1.0
-    values = {system: weights * evaluated.figures(DEV, system, settings.measure) for system in order}
+    weights = shifted.weights if shifted else None
+    served = evaluated.metrics.get("served", {}).items()
+    first_stages = {system: facts["reranking"]["first_stage"] for system, facts in served if system in order}
+    values = {
+        system: (1.0 if weights is None else weights) * evaluated.figures(DEV, system, settings.measure)
+        for system in dict.fromkeys([*order, *first_stages.values()])
+    }
     strata = warm_strata(data.judged(DEV), data.split_qrels("train"))
 
     def p_value(differences: np.ndarray) -> float:
@@ -136,10 +141,7 @@ def _by_rule(
 
     rule = Rule(settings.margin, settings.significance, settings.floor_significance)
     inside = {name: strata.rows(name) for name in (WARM, COLD)}
-    served = evaluated.metrics.get("served", {}).items()
-    first_stages = {system: facts["reranking"]["first_stage"] for system, facts in served if system in order}
-    first_stages = {system: first for system, first in first_stages.items() if first in order}
-    return recommended(values, order, baseline, inside, p_value, rule, first_stages)
+    return recommended(values, order, baseline, inside, p_value, rule, first_stages, weights)
 
 
 def _reranking(metrics: Mapping[str, Any], system: str) -> dict[str, Any] | None:
