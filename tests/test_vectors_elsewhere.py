@@ -12,12 +12,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from bundles import write_bm25
 from embeddings_service import MODEL, Service, service_of
 from http_server import ids, serving
 from trained_root import write_beir
 
 from gnn_encoder import Retriever
-from gnn_encoder.artifacts import Bundle, Dataset, read_vectors
+from gnn_encoder.artifacts import Bundle, Dataset, Run, drafting, read_vectors
 from gnn_encoder.artifacts.arrays import EVALUATED, QUERIES, read_rows
 from gnn_encoder.artifacts.digests import WORDS
 from gnn_encoder.artifacts.finished_run import labelled_bundle
@@ -28,8 +29,13 @@ from gnn_encoder.evaluation.collected import evaluated_queries
 from gnn_encoder.models.address import KEY, AddressEncoder
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.serving.following import PROBE
+from gnn_encoder.settings.first_stage import FirstStage
 from gnn_encoder.settings.foundation import Encode
+from gnn_encoder.settings.outcome import BundleDualEncoder
+from gnn_encoder.settings.systems import LEXICAL, UNTRAINED
+from gnn_encoder.steps.bundle_dual_encoder import bundle_dual_encoder
 from gnn_encoder.steps.encode import encode
+from gnn_encoder.steps.first_stage import first_stage
 from gnn_encoder.tracking.context import CHECKPOINTS
 from gnn_encoder.update.paid import Paid
 
@@ -206,6 +212,29 @@ def test_given_vectors_find_their_ids(
     )
     with pytest.raises(UserError, match=f"{tmp_path / 'given'} has no vector of this text: name an encoder"):
         model.query_encoder.encode(["a new question"])  # type: ignore[operator]
+
+
+def test_the_hits_to_re_rank_are_found_with_the_given_vectors(
+    tiny_dataset: Dataset, vectors: dict[str, np.ndarray], tmp_path: Path
+) -> None:
+    """No other text has a vector, so an encoder that is asked refuses, as the control does."""
+    write_vectors(tmp_path / "given", tiny_dataset, "npy", vectors)
+    _, stored = encoded(tiny_dataset.path, tmp_path / "encoded", encoder="", vectors=str(tmp_path / "given"))
+    made = {"dataset": tiny_dataset.path, "bm25_index": write_bm25(tiny_dataset.path, tmp_path / "bm25_index")}
+    bundle_dual_encoder(
+        BundleDualEncoder(system=UNTRAINED, vector_type="fp32"), **made, passage_vectors=stored,
+        dual_encoder=tmp_path / "encoded" / "dual_encoder", bundle=tmp_path / "bundle",
+    )  # fmt: skip
+    with drafting(tmp_path / "bm25_run", "run") as draft:
+        Run.from_hits(np.empty(0, np.int32), np.empty((0, 1), np.int32), np.empty((0, 1))).write(draft, LEXICAL)
+    read = {**made, "bm25_run": tmp_path / "bm25_run", "bundle": tmp_path / "bundle"}
+    first_stage(FirstStage(train_depth=3, eval_depth=5), **read, passage_vectors=stored, run=tmp_path / "run")
+    run, evaluated = Run.read(tmp_path / "run"), evaluated_queries(tiny_dataset)
+    scores = vectors["queries"][evaluated] @ vectors["corpus"].T
+    np.testing.assert_array_equal(run.scored_hits(evaluated, 5)[1], np.argsort(-scores, axis=1, kind="stable")[:, :5])
+    assert set(run.query) == {*evaluated.tolist(), *tiny_dataset.trained.tolist()}
+    with pytest.raises(UserError, match="has no vector of this text"):
+        first_stage(FirstStage(train_depth=3, eval_depth=5), **read, run=tmp_path / "control")
 
 
 def test_a_query_without_a_vector_is_encoded_or_refused(

@@ -50,6 +50,20 @@ def test_a_certain_difference_within_the_margin_counts(generator):
     assert chosen(values, rule=Rule(significance=0.0)).system == "Dual encoder"  # control
 
 
+def test_weights_of_queries_leave_the_size_of_a_fall(generator):
+    """Weighted by 4 and 0.25, a fall of 0.1 and one of 0.002 in a stratum stay what they are."""
+    plain, cold = generator.random(100), np.arange(100) < 20
+    weights = np.where(cold, 4.0, 0.25)
+    worse = plain - np.where(cold, 0.002, 0.1) + generator.normal(0, 1e-5, 100)
+    strata, values = {"warm": ~cold, "cold": cold}, {"Dual encoder": weights * plain, "BM25": weights * worse}
+    found = recommend(values, ORDER, "Dual encoder", strata, p_value, DEFAULT, weights=weights)
+    falls = [each for each in found.standing("BM25").objections if "queries" in each]
+    assert len(falls) == 1 and falls[0].startswith("0.100 below Dual encoder on 80 warm")
+    control = recommend(values, ORDER, "Dual encoder", strata, p_value, DEFAULT)
+    falls = [each for each in control.standing("BM25").objections if "queries" in each]
+    assert [each[:5] for each in falls] == ["0.025", "0.008"]
+
+
 def test_a_loss_in_a_stratum_excludes_the_best_system(generator):
     plain, cold = generator.random(200), np.arange(200) < 80
     better = plain + np.where(cold, -0.05, 0.1) + generator.normal(0, 0.05, 200)

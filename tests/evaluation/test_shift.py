@@ -6,7 +6,8 @@ import pytest
 from gnn_encoder.evaluation.shift import FEWEST, LARGEST, nearest, shift
 
 
-def test_the_nearest_training_query_by_cosine() -> None:
+def test_the_nearest_training_query_by_cosine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gnn_encoder.evaluation.shift.AT_ONCE", 7)
     generator = np.random.default_rng(0)
     training, queries = generator.normal(size=(40, 8)), 3 * generator.normal(size=(15, 8))
     unit = [vectors / np.linalg.norm(vectors, axis=1, keepdims=True) for vectors in (training, queries)]

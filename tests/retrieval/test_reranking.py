@@ -11,8 +11,9 @@ import torch
 from bundles import fill_bundle
 from command_line import call
 
+from gnn_encoder import Retriever
 from gnn_encoder.artifacts import Asked, Bundle, Dataset, drafting, read_manifest
-from gnn_encoder.artifacts.bundle import RERANKER
+from gnn_encoder.artifacts.bundle import RERANKER, Reranking, Serving
 from gnn_encoder.engines.provenance import source_digests
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference import encoding
@@ -74,6 +75,24 @@ def test_a_typed_question_has_the_scores_of_a_datasets_question(
     asked = Asked(["another question", question], Bundle.read(plain).passages)
     np.testing.assert_array_equal(scorer.score(asked, np.ones(4, np.int32), rows, precision="fp32"), expected)
     assert (scorer.score(asked, np.zeros(4, np.int32), rows, precision="fp32") != expected).all()
+
+
+@pytest.mark.parametrize("weight", [None, 0.0, 0.4])
+@pytest.mark.parametrize("of_reranker", [1.0, 0.3])
+def test_an_explanation_has_the_hits_of_the_re_ranked_search(
+    weight: float | None, of_reranker: float, bundle: Path, tmp_path: Path
+) -> None:
+    reranking = Reranking("first", of_reranker, 20, precision="fp32")
+    with drafting(tmp_path / "bundle", "bundle") as draft:
+        Bundle.read(bundle).serve(draft, Serving("both", weight, reranking=reranking), bundle / RERANKER)
+    retriever, question = Retriever(Bundle.read(tmp_path / "bundle")), "what is the old river"
+    hits = retriever.search(question, 15)
+    explained = retriever.explain(question, 15, rerank=True)
+    assert [one.hit.passage_id for one in explained] == [hit.passage_id for hit in hits]
+    np.testing.assert_allclose([one.hit.score for one in explained], [hit.score for hit in hits], atol=1e-5)
+    assert hits != retriever.search(question, 15, rerank=False), "the order is another one"
+    shares = [part.amount for one in explained for part in one.parts if part.source.startswith("first, in the sum")]
+    assert len(shares) == (len(hits) if of_reranker < 1 else 0) and all(0 <= share <= 0.7 for share in shares)
 
 
 def shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *options: str) -> tuple[list[str], str]:
