@@ -104,8 +104,8 @@ def test_a_thousand_malformed_requests(server: Server) -> None:
         if kind == 3:
             return right.decode().encode(chance.choice(["utf-16", "utf-32"]))[: chance.randrange(1, 60)]
         name = chance.choice(["questions", "k", "fuse", "rerank", "explain", "other"])
-        value = chance.choice([v for v in values if not (name == "fuse" and (v is None or v is True))])
-        if name in ("rerank", "explain") and value is True:
+        value = chance.choice([v for v in values if not (name in ("fuse", "rerank") and (v is None or v is True))])
+        if name == "explain" and value is True:
             value = "true"
         if name == "k" and value == 1:
             value = 1.5

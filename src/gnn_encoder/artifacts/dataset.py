@@ -143,7 +143,7 @@ class StoredTable:
         rows = np.asarray(rows, dtype=np.int64)
         order = np.argsort(rows, kind="stable")
         groups = np.searchsorted(self._starts, rows[order], side="right") - 1
-        parts = [self._file.schema_arrow.empty_table()]
+        parts = [pa.Table.from_batches([], self._file.schema_arrow)]  # `empty_table` imports pandas
         for some in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(groups)) + 1) if len(rows) else []:
             group = int(groups[some[0]])
             with self._reading:
