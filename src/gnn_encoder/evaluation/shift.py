@@ -1,8 +1,8 @@
-"""Whether the dev queries lie as near to the training queries as the queries that will be asked, here the test's.
+"""Whether the dev queries lie as near to the training queries as the test queries, which stand for those to come.
 
 What labels give depends on how near a query is to a labelled one. Where dev queries are nearer, as templates are to
 each other, a choice on dev promises what other questions do not get. Then dev queries are weighted by the ratio of both
-densities, as under a covariate shift (Shimodaira, 2000): the asked queries' similarities are cut into `BINS` ranges of
+densities, as under a covariate shift (Shimodaira, 2000): the test queries' similarities are cut into `BINS` ranges of
 equal counts, and a dev query has the ratio of the shares of its range, at most `LARGEST`. Only texts are compared: no
 label of a test query is read.
 """
@@ -27,12 +27,12 @@ class Shift(NamedTuple):
 
     weights: np.ndarray
     dev: float
-    asked: float
+    test: float
 
     def __str__(self) -> str:
         return (
             "dev queries are weighted, as they are not as near to the training queries as the test queries are "
-            f"(median similarity {self.dev:.2f} and {self.asked:.2f})"
+            f"(median similarity {self.dev:.2f} and {self.test:.2f})"
         )
 
 
@@ -41,10 +41,10 @@ def nearest(training: Rows, queries: np.ndarray) -> np.ndarray:
 
     training: may lie on the disk; a part of it is in memory at a time.
     """
-    best, asked = np.full(len(queries), -1.0, np.float32), _at_unit_length(queries)
+    best, queries = np.full(len(queries), -1.0, np.float32), _at_unit_length(queries)
     for start in range(0, len(training), AT_ONCE):
         known = _at_unit_length(training[start : start + AT_ONCE])
-        np.maximum(best, exact.search(known, asked, 1)[0][:, 0], out=best)
+        np.maximum(best, exact.search(known, queries, 1)[0][:, 0], out=best)
     return best
 
 
@@ -54,18 +54,21 @@ def _at_unit_length(vectors: np.ndarray) -> np.ndarray:
     return vectors
 
 
-def shift(dev: np.ndarray, asked: np.ndarray) -> Shift | None:
-    """Returns the weights of dev queries with the similarities `dev` [n]; None: they stand for those `asked` [m]."""
+def shift(dev: np.ndarray, test: np.ndarray) -> Shift | None:
+    """Returns the weights of dev queries, or None if they stand for the test queries.
+
+    dev, test: similarity of each query to the nearest training query, [n] and [m].
+    """
     from scipy.stats import ks_2samp  # takes half a second
 
-    if min(len(dev), len(asked)) < FEWEST or ks_2samp(dev, asked).pvalue > SIGNIFICANCE:
+    if min(len(dev), len(test)) < FEWEST or ks_2samp(dev, test).pvalue > SIGNIFICANCE:
         return None
-    edges = np.quantile(asked, np.linspace(0, 1, BINS + 1))
-    shares = [np.bincount(_ranges(edges, values), minlength=BINS + 2) / len(values) for values in (asked, dev)]
+    edges = np.quantile(test, np.linspace(0, 1, BINS + 1))
+    shares = [np.bincount(_ranges(edges, values), minlength=BINS + 2) / len(values) for values in (test, dev)]
     weights = np.minimum(shares[0] / np.maximum(shares[1], 1e-12), LARGEST)[_ranges(edges, dev)]
     if not weights.any():  # none is like the asked ones, so none says more than another
         weights[:] = 1
-    return Shift(weights / weights.mean(), float(np.median(dev)), float(np.median(asked)))
+    return Shift(weights / weights.mean(), float(np.median(dev)), float(np.median(test)))
 
 
 def _ranges(edges: np.ndarray, values: np.ndarray) -> np.ndarray:

@@ -112,10 +112,10 @@ def _is_dual_encoder(history: History) -> bool:
 def shift_of(data: Dataset, passage_vectors: Path) -> Shift | None:
     """Returns how the labelled dev queries differ from the test queries; None: not at all, or too few tell."""
     training, dev = read_rows(passage_vectors, QUERIES), labelled_queries(data.judged(DEV))
-    asked = np.intersect1d(data.query_rows("test"), evaluated_queries(data))
-    if not len(training) or not len(asked):
+    test = np.intersect1d(data.query_rows("test"), evaluated_queries(data))
+    if not len(training) or not len(test):
         return None
-    near = (nearest(training, vectors_of_queries(passage_vectors, data, rows)) for rows in (dev, asked))
+    near = (nearest(training, vectors_of_queries(passage_vectors, data, rows)) for rows in (dev, test))
     return shift(*near)
 
 
