@@ -66,7 +66,7 @@ def shift(dev: np.ndarray, test: np.ndarray) -> Shift | None:
     edges = np.quantile(test, np.linspace(0, 1, BINS + 1))
     shares = [np.bincount(_ranges(edges, values), minlength=BINS + 2) / len(values) for values in (test, dev)]
     weights = np.minimum(shares[0] / np.maximum(shares[1], 1e-12), LARGEST)[_ranges(edges, dev)]
-    if not weights.any():  # none is like the asked ones, so none says more than another
+    if not weights.any():  # none is like the test queries, so none says more than another
         weights[:] = 1
     return Shift(weights / weights.mean(), float(np.median(dev)), float(np.median(test)))
 
