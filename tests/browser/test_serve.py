@@ -45,8 +45,10 @@ def opened(browser: Any, server: Server, **options: Any) -> Page:
 def test_a_search_by_keyboard_alone(browser: Any, server: Server, bundle: Path, labels: Path) -> None:
     shown = opened(browser, server, viewport={"width": 1000, "height": 900})
     page = shown.page
-    page.get_by_text("passages").first.wait_for()
-    page.keyboard.type(QUESTION)  # the box has the focus
+    page.wait_for_function(
+        "document.activeElement.id === 'question'"
+    )  # browsers give an autofocus after the first picture
+    page.keyboard.type(QUESTION)
     page.keyboard.press("Enter")
     page.locator("#hits > li").first.wait_for()
     expected = Retriever.load(bundle).search(QUESTION)
