@@ -150,11 +150,16 @@ def until_last_label(run: Run, qrels: Qrels) -> Run:
 
     No measure here depends on later hits: they are not relevant, and P@k divides by k however many there are.
     """
-    labelled = find_pairs(np.sort(pair_keys(qrels.query, qrels.passage)), run.query, run.passage) >= 0
-    distinct, query_row = np.unique(run.query, return_inverse=True)
-    last = np.full(len(distinct), np.inf, dtype=run.score.dtype)
-    np.minimum.at(last, query_row[labelled], run.score[labelled])
-    return run.where(run.score >= last[query_row])
+    starts = np.flatnonzero(np.diff(run.query, prepend=-1))
+    owner = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(run.query)))
+    some = np.zeros(1 + max(run.passage.max(initial=0), qrels.passage.max(initial=0)), bool)
+    some[qrels.passage] = True  # few hits are labelled for any query, and only those are looked up
+    near = np.flatnonzero(some[run.passage])
+    keys = np.sort(pair_keys(qrels.query, qrels.passage))
+    labelled = near[find_pairs(keys, run.query[near], run.passage[near]) >= 0]
+    last = np.full(len(starts), np.inf, dtype=run.score.dtype)
+    np.minimum.at(last, owner[labelled], run.score[labelled])
+    return run.where(run.score >= last[owner])
 
 
 def _nested(

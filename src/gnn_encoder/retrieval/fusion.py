@@ -91,6 +91,11 @@ def min_max(run: Run) -> np.ndarray:
     return values
 
 
+def convex(first: Run, second: Run, weight: float, depth: int) -> Run:
+    """Returns the convex combination, cut at `depth`."""
+    return Pool.of(first, second).ranked((1 - weight) * min_max(first), weight * min_max(second), depth)
+
+
 def fuse(first: Run, second: Run, weight: float, depth: int) -> tuple[Run, Run]:
     """Returns two runs: the convex combination and reciprocal rank fusion, each cut at `depth`.
 
@@ -100,16 +105,16 @@ def fuse(first: Run, second: Run, weight: float, depth: int) -> tuple[Run, Run]:
     def of_block(bounds: tuple[int, int]) -> tuple[Run, Run]:
         parts = [run.between(bounds[0], bounds[1] - 1) for run in (first, second)]
         pool = Pool.of(*parts)
-        convex = pool.ranked((1 - weight) * min_max(parts[0]), weight * min_max(parts[1]), depth)
-        return convex, pool.ranked(1 / (RRF_K + parts[0].rank), 1 / (RRF_K + parts[1].rank), depth)
+        weighted = pool.ranked((1 - weight) * min_max(parts[0]), weight * min_max(parts[1]), depth)
+        return weighted, pool.ranked(1 / (RRF_K + parts[0].rank), 1 / (RRF_K + parts[1].rank), depth)
 
     starts = np.union1d(first.query, second.query)[::QUERIES].tolist() or [0]
     blocks = list(pairwise([*starts, np.iinfo(np.int32).max]))
     if len(blocks) == 1:
         return of_block(blocks[0])
     with ThreadPoolExecutor(THREADS) as threads:  # most of the time is NumPy's, which lets other threads run
-        convex, reciprocal = zip(*threads.map(of_block, blocks), strict=True)
-    return Run.concatenate(list(convex)), Run.concatenate(list(reciprocal))
+        weighted, reciprocal = zip(*threads.map(of_block, blocks), strict=True)
+    return Run.concatenate(list(weighted)), Run.concatenate(list(reciprocal))
 
 
 def tuned_weight(

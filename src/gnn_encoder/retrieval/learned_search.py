@@ -4,6 +4,7 @@ Behind the candidates follow the other hits of the untouched hybrid, dense + BM2
 """
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,15 +16,16 @@ from gnn_encoder.artifacts.parts_folder import ADAPTER, FIELD, LENGTHS
 from gnn_encoder.errors import UserError
 from gnn_encoder.retrieval.bm25 import Bm25
 from gnn_encoder.retrieval.exact import Hits
-from gnn_encoder.retrieval.fusion import UNTUNED, fuse
+from gnn_encoder.retrieval.fusion import UNTUNED, convex
 from gnn_encoder.retrieval.identical import search_without
 from gnn_encoder.retrieval.label_field import LabelField
 from gnn_encoder.retrieval.learned_fusion import Alone, Fusion, read_fusion
 from gnn_encoder.retrieval.parts import FEATURES, Parts
 from gnn_encoder.retrieval.query_index import open_query_index
 
-QUERIES = 1024
-"""Queries with all candidates in memory at a time."""
+QUERIES, THREADS = 400, 2
+"""Queries with all candidates in memory at a time in each thread. Half of the time is FAISS's and NumPy's, which let
+another thread run."""
 DEPTH = 1000
 """Hits of dense search and of BM25 behind the candidates: a hybrid's scores depend on the lowest hit."""
 
@@ -82,12 +84,16 @@ class LearnedSearch:
             queries: row numbers [n] for the run. questions: their texts [n]. vectors: their vectors [n, d].
             left_out: passage row [n] that is no hit of each query; -1: none.
         """
-        runs = []
-        for start in range(0, max(len(queries), 1), QUERIES):
+
+        def of_block(start: int) -> Run:
             some = slice(start, start + QUERIES)
             out = None if left_out is None else left_out[some]
-            runs.append(self._run(queries[some], questions[some], vectors[some], k, out))
-        return Run.concatenate(runs)
+            return self._run(queries[some], questions[some], vectors[some], k, out)
+
+        if len(queries) <= QUERIES:
+            return of_block(0)
+        with ThreadPoolExecutor(THREADS) as threads:
+            return Run.concatenate(list(threads.map(of_block, range(0, len(queries), QUERIES))))
 
     def _run(
         self, queries: np.ndarray, questions: Sequence[str], vectors: np.ndarray, k: int, left_out: np.ndarray | None
@@ -137,7 +143,7 @@ class LearnedSearch:
         rows, depth = np.arange(len(questions), dtype=np.int32), min(DEPTH, len(self.parts.lengths))
         parts = [self.parts.words.search(questions, depth), self.parts.search(vectors, depth)]
         lexical, dense = (Run.from_hits(rows, passages, scores) for scores, passages in parts)
-        hybrid = fuse(lexical, dense, UNTUNED, 2 * depth)[0]
+        hybrid = convex(lexical, dense, UNTUNED, 2 * depth)
         kept = ~np.isin(pair_keys(hybrid.query, hybrid.passage), candidates)
         if left_out is not None:
             kept &= hybrid.passage != left_out[hybrid.query]
