@@ -16,7 +16,7 @@ from gnn_encoder.pipelines.train import train
 from gnn_encoder.pipelines.update import update
 from gnn_encoder.settings.pipeline import PIPELINES
 from gnn_encoder.settings.presets import load_settings
-from gnn_encoder.settings.rungs import TRAINING
+from gnn_encoder.settings.rungs import RERANKING
 from gnn_encoder.settings.studies import variants
 
 MODELS = ("dual_encoder", "cross_encoder", "gnn_encoder", "converged", "dpr")
@@ -34,7 +34,7 @@ def graph_of(pipeline: str, *overrides: str) -> Graph:
     if pipeline == "ablation":
         return ablation(settings, variants(settings, ["parts"], []), 2)
     if pipeline == "ladder":
-        return ladder(settings, TRAINING)
+        return ladder(settings, RERANKING)
     if pipeline == "rerank":
         return rerank(settings, SYSTEMS, bundle=Given("s3://bucket/bundle"))
     return train(settings)

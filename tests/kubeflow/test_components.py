@@ -111,6 +111,12 @@ def test_a_package_or_components_are_asked_for(
     assert capsys.readouterr().out == "wrote package.yaml\n"
     component = components.load_component_from_file("package.yaml")
     assert list(component.component_spec.inputs) == ["dataset", "label", "seed"]
+    assert call(monkeypatch, *compiled, "--pipeline", "ladder", "--until", "as-it-is", "-o", "package.yaml") == 0
+    tasks = yaml.safe_load(Path("package.yaml").read_text("utf-8").partition("\n---")[0])["root"]["dag"]["tasks"]
+    assert "rank-untrained" in tasks and "make-parts-untrained" not in tasks
+    capsys.readouterr()
+    assert call(monkeypatch, *compiled, "--until", "labels") == 2
+    assert "--until belongs to the ladder: add --pipeline ladder" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -32,8 +32,9 @@ schedule = typer.Typer(help="Run a pipeline on a Kubeflow cluster again and agai
 
 Pipeline = Annotated[
     Literal["train", "ladder", "rerank"],
-    typer.Option(help="train: as `run --preset`; ladder: with the rungs below the training; rerank: as `rerank`."),
+    typer.Option(help="train: as `run --preset`; ladder: with all rungs up to --until; rerank: as `rerank`."),
 ]
+Until = Annotated[str | None, typer.Option(help="The last rung of a ladder, as of `run` [training].")]
 
 
 def submit(
@@ -43,6 +44,7 @@ def submit(
     dataset: Data = None,
     overrides: Overrides = None,
     pipeline: Pipeline = "train",
+    until: Until = None,
     systems: Annotated[str | None, Systems] = None,
     first_stage: FirstStage = None,
     wait: Annotated[
@@ -65,7 +67,7 @@ def submit(
     from gnn_encoder.kubeflow.server import Server
 
     needs = load_cluster(cluster)
-    job = _job(needs, preset, dataset, overrides or [], pipeline, systems, first_stage)
+    job = _job(needs, preset, dataset, overrides or [], pipeline, until, systems, first_stage)
     if dry_run:
         package = _file(package, pipeline, "--package")
         write_package(job.graph, job.arguments(), needs, package)
@@ -83,6 +85,7 @@ def compile_(
     dataset: Data = None,
     overrides: Overrides = None,
     pipeline: Pipeline = "train",
+    until: Until = None,
     systems: Annotated[str | None, Systems] = None,
     first_stage: FirstStage = None,
     cluster: ClusterFile = None,
@@ -105,7 +108,7 @@ def compile_(
     if preset is None:
         raise UserError("give --preset for the package of a run, or --components DIR for all steps")
     output = _file(output, pipeline, "-o")
-    job = _job(needs, preset, dataset, overrides or [], pipeline, systems, first_stage)
+    job = _job(needs, preset, dataset, overrides or [], pipeline, until, systems, first_stage)
     write_package(job.graph, job.arguments(), needs, output)
     typer.echo(f"wrote {output}")
 
@@ -155,6 +158,7 @@ def add(
     dataset: Data = None,
     overrides: Overrides = None,
     pipeline: Pipeline = "train",
+    until: Until = None,
     systems: Annotated[str | None, Systems] = None,
     first_stage: FirstStage = None,
 ) -> None:
@@ -169,7 +173,7 @@ def add(
     stem = Path(preset).stem if pipeline == "train" else f"{pipeline}-{Path(preset).stem}"
     wanted = new_schedule(stem if name is None else name, cron, every, at_once, catch_up)
     needs = load_cluster(cluster)
-    job = _job(needs, preset, dataset, overrides or [], pipeline, systems, first_stage)
+    job = _job(needs, preset, dataset, overrides or [], pipeline, until, systems, first_stage)
     job.schedule(Server(checked_host(host), needs.namespace), wanted)
 
 
@@ -220,18 +224,23 @@ def _job(
     dataset: str | None,
     overrides: list[str],
     pipeline: str,
+    until: str | None,
     systems: str | None,
     first_stage: str | None,
 ) -> "ClusterTraining | ClusterReranking":
     """Returns the pipeline that the options of `submit` describe."""
     from gnn_encoder.kubeflow import submission
+    from gnn_encoder.settings.rungs import TRAINING, rung_named
 
+    if until is not None and pipeline != "ladder":
+        raise UserError("--until belongs to the ladder: add --pipeline ladder")
     if pipeline == "rerank":
         names = named_systems(systems, preset, overrides)
         return submission.reranking(needs, preset, dataset, overrides, names, first_stage)
     if first_stage is not None or systems is not None:
         raise UserError("--systems and --first-stage belong to the re-ranking pipeline: add --pipeline rerank")
-    return submission.training(needs, preset, dataset, overrides, climbs=pipeline == "ladder")
+    last = TRAINING if until is None else rung_named(until)
+    return submission.training(needs, preset, dataset, overrides, last if pipeline == "ladder" else "")
 
 
 def _minute(moment: datetime | None) -> str:

@@ -24,13 +24,9 @@ from gnn_encoder.planning import AUTO
 from gnn_encoder.settings.outcome import IndexKind
 from gnn_encoder.settings.pipeline import PIPELINES, Settings
 from gnn_encoder.settings.presets import load_settings, parse_settings, settable
-from gnn_encoder.settings.rungs import LABELS, RERANKING, RUNGS, TRAINING, height
+from gnn_encoder.settings.rungs import LABELS, RERANKING, RUNGS, TRAINING, height, rung_named
 from gnn_encoder.settings.systems import LABEL_FIELD, LEXICAL, NOT_TRAINED, SYSTEMS, UNTRAINED
-from gnn_encoder.settings.values import known_names
 from gnn_encoder.tracking.pipeline_run import tracking_uri
-
-NAMES = {rung.replace(" ", "-"): rung for rung in RUNGS}
-"""A rung as `--until` names it → the rung."""
 
 
 @dataclass(frozen=True)
@@ -135,9 +131,7 @@ def climbing(
     Raises:
         UserError: an unknown rung, or settings or a root that are not usable.
     """
-    if until is not None and until not in NAMES:
-        raise UserError(f"--until {until}: {known_names(until, NAMES)}")
-    last, plan = NAMES[until] if until else RUNGS[-1], None
+    last, plan = RUNGS[-1] if until is None else rung_named(until), None
     if preset == AUTO and height(last) >= height(TRAINING) and budget == math.inf:
         raise UserError(f"--until {until}: a training needs a --budget, such as 1h, or a --preset")
     changes = [*overrides, *dataset_override(dataset)]

@@ -29,7 +29,6 @@ from gnn_encoder.settings.first_stage import BM25, POOL
 from gnn_encoder.settings.pipeline import Settings
 from gnn_encoder.settings.presets import load_settings
 from gnn_encoder.settings.reranking import MADE_WORD_VECTORS
-from gnn_encoder.settings.rungs import TRAINING
 from gnn_encoder.storage.s3 import SCHEME, is_remote
 from gnn_encoder.tracking.context import CHECKPOINTS
 
@@ -43,8 +42,8 @@ class ClusterTraining:
     preset: str
     settings: Settings
     cluster: Cluster
-    climbs: bool = False
-    """Whether the run has the rungs below the training, too."""
+    until: str = ""
+    """The highest rung, of a run that has the rungs below it, too."""
 
     def models(self) -> Registry:
         """Returns the model's registry, in the MLflow that `promote` uses on the cluster."""
@@ -60,7 +59,7 @@ class ClusterTraining:
     @property
     def graph(self) -> Graph:
         """The run's calls."""
-        return ladder(self.settings, TRAINING) if self.climbs else train(self.settings)
+        return ladder(self.settings, self.until) if self.until else train(self.settings)
 
     def arguments(self, registry: str = "") -> dict[str, StepArguments]:
         """Returns the arguments of the calls; for `registry` see `engines.pipelines.Training`."""
@@ -84,17 +83,17 @@ class ClusterTraining:
 
 
 def training(
-    cluster: Cluster, preset: str, dataset: str | None, overrides: Iterable[str], climbs: bool = False
+    cluster: Cluster, preset: str, dataset: str | None, overrides: Iterable[str], until: str = ""
 ) -> ClusterTraining:
     """Returns the training pipeline of a preset for a cluster; for this machine see `engines.pipelines.training`.
 
-    climbs: with the rungs below the training, each with a result of its own.
+    until: the highest rung, if the run has the rungs below it, each with a result of its own.
 
     Raises UserError for a step without an image, a setting that names a folder of this machine, a training with more
     processes than GPUs, and a bundle that later runs cannot read. No request is sent to a store or a hub.
     """
     settings = load_settings(preset, [*overrides, *dataset_override(dataset)])
-    job = ClusterTraining(preset, settings, cluster, climbs)
+    job = ClusterTraining(preset, settings, cluster, until)
     _check(settings, job.graph, cluster)
     readable_later = settings.promote.bundle_store or is_remote(cluster.pipeline_root)
     if STORE in cluster.needs("promote").variables and not readable_later:
