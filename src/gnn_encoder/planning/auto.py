@@ -7,7 +7,7 @@ settings.
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from gnn_encoder.planning.facts import DataFacts, data_facts
 from gnn_encoder.planning.plan import LENGTHS, DoesNotFit, pair_length, plan_run
 from gnn_encoder.planning.rates import DROPOUT, Rates, machine, measure_rates
 from gnn_encoder.settings.foundation import Encode
+from gnn_encoder.settings.pipeline import Settings
 from gnn_encoder.settings.presets import parse_settings
 from gnn_encoder.settings.rungs import AS_IT_IS, LABELS, RERANKING, RUNGS, TRAINING, WORDS, height
 from gnn_encoder.settings.shared import MINILM, is_address
@@ -92,6 +93,34 @@ class PlannedClimb:
     """The reachable rungs that do not fit, with the budget that each needs."""
 
 
+@dataclass(frozen=True)
+class Survey:
+    """What the plan of a climb rests on."""
+
+    settings: Settings
+    """With the user's changes to the sections in `PLANNED`; `encode` names the model of each address."""
+    services: Mapping[str, AddressEncoder]
+    """Name in the settings → the encoder at an address."""
+    until: str
+    """The rung that is asked for."""
+    facts: DataFacts
+    """With texts in the backbone's tokens."""
+    characters: int
+    """What each service is sent."""
+    reachable: Sequence[str]
+    """The rungs that data and settings allow, from the lowest."""
+    trains: bool
+    """Whether a training may fit the budget, so that its speed was measured."""
+    named: Sequence[Candidate]
+    trained: Sequence[Candidate]
+    """What a training or a re-ranker may start from; the last one with the backbone's name is the backbone."""
+
+    @property
+    def backbone(self) -> str:
+        """The model that is trained."""
+        return self.settings.train_dual_encoder.backbone
+
+
 def planned_climb(
     overrides: Sequence[str], until: str, budget: float, root: Path, show: Callable[[str, str], None]
 ) -> PlannedClimb:
@@ -105,16 +134,9 @@ def planned_climb(
     Raises:
         UserError: no dataset is given, its source is not usable, or a pretrained model would be read wrongly.
     """
-    data_overrides = [override for override in overrides if override.partition(".")[0] in PLANNED]
-    base = {"shared": {"backbone": MINILM, "generator": MINILM}, **LADDER}
-    settings = parse_settings(base, data_overrides, source=AUTO)
-    if not settings.ingest.dataset:
-        raise UserError("no data: give --dataset, or a --preset that names its own (gnn-encoder presets)")
-    backbone = settings.train_dual_encoder.backbone
-    encoder = [] if any(o.startswith("encode.encoder=") for o in data_overrides) else [f"encode.encoder={backbone}"]
-    settings = parse_settings(base, [*encoder, *data_overrides], source=AUTO)
-    elsewhere = settings.encode.elsewhere
-    if elsewhere:  # there are no weights
+    changes = [override for override in overrides if override.partition(".")[0] in PLANNED]
+    settings = _settings(changes)
+    if settings.encode.elsewhere:  # there are no weights
         until = LABELS if until == TRAINING else until
         below = settings.weigh_reranker.model_copy(update={"above": LABELS})
         settings = settings.model_copy(update={"weigh_reranker": below})
@@ -125,12 +147,42 @@ def planned_climb(
         former = _kept(path)
         show("plan", f"of an earlier start, up to {former.until}: {path}")
         return former
+    survey = _survey(settings, until, budget)
+    fixed = any(change.startswith("encode.passage_length=") for change in changes)
+    plan = _Plan(survey, budget, fixed)
+    plan.say_what_was_measured()
+    if TRAINING in survey.reachable and LABELS in plan.rungs:
+        plan.add_training()
+    if RERANKING in survey.reachable and LABELS in plan.rungs:
+        plan.add_reranking()
+    planned = plan.written(path)
+    for name, line in plan.lines.items():
+        show(name, line)
+    option = planned.until.replace(" ", "-")
+    show("plan", f"{path}; change a setting with --set, or edit it and give --preset {path} --until {option}")
+    return planned
+
+
+def _settings(changes: Sequence[str]) -> Settings:
+    """Returns the settings without a plan; the encoder is the backbone unless `changes` name one."""
+    base = {"shared": {"backbone": MINILM, "generator": MINILM}, **LADDER}
+    settings = parse_settings(base, changes, source=AUTO)
+    if not settings.ingest.dataset:
+        raise UserError("no data: give --dataset, or a --preset that names its own (gnn-encoder presets)")
+    if any(change.startswith("encode.encoder=") for change in changes):
+        return settings
+    backbone = settings.train_dual_encoder.backbone
+    return parse_settings(base, [f"encode.encoder={backbone}", *changes], source=AUTO)
+
+
+def _survey(settings: Settings, until: str, budget: float) -> Survey:
+    """Asks the services, reads the data, and measures each encoder on this machine."""
     encode, services = settings.encode.model_copy(update={"others": ()}), dict[str, AddressEncoder]()
     if until != WORDS:
         encode, services = _asked(settings.encode)
+    backbone, elsewhere, seed = settings.train_dual_encoder.backbone, settings.encode.elsewhere, settings.ingest.seed
     with temporary_dataset(settings.ingest) as (data, _):
-        facts = data_facts(data, backbone, settings.ingest.seed)
-        sent = _characters(data) if services else 0
+        facts = data_facts(data, backbone, seed)
         highest = until if facts.queries["train"] else min(until, AS_IT_IS, key=height)
         left_out = ([TRAINING] if elsewhere else []) + ([] if facts.queries["dev"] else [RERANKING])
         reachable = [rung for rung in RUNGS[: RUNGS.index(highest) + 1] if rung not in left_out]
@@ -139,97 +191,125 @@ def planned_climb(
         def candidate(name: str, encoder: str) -> Candidate:
             if encode.vectors or is_address(encoder):
                 return Candidate(name, encoder, facts, Rates(machine(), math.inf if encode.vectors else SERVED, 0.0))
-            own = facts if encoder == backbone else data_facts(data, encoder, settings.ingest.seed)
-            return Candidate(name, encoder, own, measure_rates(data, encoder, settings.ingest.seed, trains))
+            own = facts if encoder == backbone else data_facts(data, encoder, seed)
+            return Candidate(name, encoder, own, measure_rates(data, encoder, seed, trains))
 
         named = [candidate(name, of.encoder) for name, of in encode.by_name.items()]
-        trained = [*named]  # a training may start from each; a re-ranker starts from the backbone
+        trained = [*named]
         if (trains or RERANKING in reachable) and (encode.vectors or backbone not in (one.encoder for one in named)):
-            trained.append(Candidate("", backbone, facts, measure_rates(data, backbone, settings.ingest.seed, trains)))
-    fixed = any(override.startswith("encode.passage_length=") for override in data_overrides)
-    fixed = fixed or bool(encode.vectors) or is_address(encode.encoder)
-    kept, length = _affordable(named, reachable, budget, encode.passage_length, fixed)
-    ends = {rung: end for rung, end in _ends(kept, length).items() if rung in reachable}
-    local = [] if encode.vectors else [one for one in kept if not is_address(one.encoder)]
-    lines = {
-        "machine": named[0].rates.machine
-        + (f"; encodes {_speeds(local, 'encoding')} tokens a second" if local else "")
-        + (f" and trains {_speeds(local, 'training')}" if trains else ""),
-        "data": f"{facts.passages:,} passages; labelled queries: "
-        + ", ".join(f"{count:,} {split}" for split, count in facts.queries.items()),
-    }
-    if encode.others:
-        whole = _ends(named, encode.passage_length)
-        needed = max(whole[rung] for rung in reachable if rung in whole) / GUARD
-        others = "the best on dev, together with BM25, goes on"
-        if len(kept) < len(named):
-            others = f"{_names(named[len(kept) :])} would not fit (about --budget {math.ceil(needed / 60)}m)"
-        lines["encoders"] = f"{_names(kept)}; {others}"
-    if elsewhere:
-        whose = "encoder's weights" if len(named) == 1 else "weights of one encoder"
-        lines[TRAINING] = f"none: the {whose} are elsewhere"
-    if asked := [services[one.encoder] for one in kept if one.encoder in services and not encode.vectors]:
-        lines["encoder"] = "; ".join(f"{one.model} at {one.address}, {one.width} numbers a vector" for one in asked)
-        lines["to pay"] = (
-            f"about {sent / CHARACTERS_OF_TOKEN:,.0f} tokens, of {sent:,.0f} characters"
-            f"{' for each of them' if len(asked) > 1 else ''}; each text is sent once"
-        )
-    if highest != until:
-        lines[LABELS] = "the data have no labelled training query"
-    missing = {rung: 1.1 * end for rung, end in ends.items() if end > budget}
-    rungs = [rung for rung in ends if rung == WORDS or rung not in missing]
-    # A training has lengths of its own.
-    tree: dict[str, dict[str, Any]] = {"shared": {"backbone": backbone, "generator": backbone}, **LADDER}
-    tree["encode"] = {"encoder": encode.encoder}
-    if len(kept) > 1:
-        tree["encode"]["others"] = [one.encoder for one in kept[1:]]
-    if encode.vectors:
-        tree["encode"]["vectors"] = encode.vectors
-    if local:
-        lengths = {"passage_length": length, "query_length": encode.query_length}
-        most = min(readable_tokens(outline(one.encoder), max(lengths.values())) for one in local)
-        tree["encode"] |= {name: min(tokens, most) for name, tokens in lengths.items()}
-    calls = {f"encode: {one.name}" if len(kept) > 1 else "encode": one.seconds(length) for one in kept}
-    calls = {} if rungs == [WORDS] else calls
-    if TRAINING in reachable and LABELS in rungs:
+            trained.append(Candidate("", backbone, facts, measure_rates(data, backbone, seed, trains)))
+        sent = _characters(data) if services else 0
+    settings = settings.model_copy(update={"encode": encode})
+    return Survey(settings, services, until, facts, sent, reachable, trains, named, trained)
+
+
+class _Plan:
+    """A plan while it is made.
+
+    rungs, ends  the rungs that fit, and the seconds from the start to the end of each, also of rungs that do not fit
+    tree, calls  the settings, and the seconds of calls by title
+    missing      the seconds that each rung needs that does not fit
+    lines        for people, by name
+    """
+
+    def __init__(self, survey: Survey, budget: float, fixed: bool) -> None:
+        """Chooses the encoders, and the length of passages unless it is `fixed`."""
+        self.survey, self.budget, self.lines = survey, budget, dict[str, str]()
+        encode, backbone = survey.settings.encode, survey.backbone
+        fixed = fixed or bool(encode.vectors) or is_address(encode.encoder)
+        self.kept, self.length = _affordable(survey.named, survey.reachable, budget, encode.passage_length, fixed)
+        self.ends = {rung: end for rung, end in _ends(self.kept, self.length).items() if rung in survey.reachable}
+        self.missing = {rung: 1.1 * end for rung, end in self.ends.items() if end > budget}
+        self.rungs = [rung for rung in self.ends if rung == WORDS or rung not in self.missing]
+        self.local = [] if encode.vectors else [one for one in self.kept if not is_address(one.encoder)]
+        # A training has lengths of its own.
+        self.tree: dict[str, dict[str, Any]] = {"shared": {"backbone": backbone, "generator": backbone}, **LADDER}
+        self.tree["encode"] = {"encoder": encode.encoder}
+        if len(self.kept) > 1:
+            self.tree["encode"]["others"] = [one.encoder for one in self.kept[1:]]
+        if encode.vectors:
+            self.tree["encode"]["vectors"] = encode.vectors
+        if self.local:
+            lengths = {"passage_length": self.length, "query_length": encode.query_length}
+            most = min(readable_tokens(outline(one.encoder), max(lengths.values())) for one in self.local)
+            self.tree["encode"] |= {name: min(tokens, most) for name, tokens in lengths.items()}
+        self.calls = dict[str, float]()
+        if self.rungs != [WORDS]:
+            titles = [f"encode: {one.name}" if len(self.kept) > 1 else "encode" for one in self.kept]
+            self.calls = {title: one.seconds(self.length) for title, one in zip(titles, self.kept, strict=True)}
+
+    def say_what_was_measured(self) -> None:
+        """Adds the lines about machine, data and encoders."""
+        survey, encode, facts = self.survey, self.survey.settings.encode, self.survey.facts
+        speeds = f"; encodes {_speeds(self.local, 'encoding')} tokens a second" if self.local else ""
+        speeds += f" and trains {_speeds(self.local, 'training')}" if survey.trains else ""
+        counts = ", ".join(f"{count:,} {split}" for split, count in facts.queries.items())
+        self.lines["machine"] = survey.named[0].rates.machine + speeds
+        self.lines["data"] = f"{facts.passages:,} passages; labelled queries: {counts}"
+        if encode.others:
+            whole = _ends(survey.named, encode.passage_length)
+            needed = max(whole[rung] for rung in survey.reachable if rung in whole) / GUARD
+            others = "the best on dev, together with BM25, goes on"
+            if left_out := survey.named[len(self.kept) :]:
+                others = f"{_names(left_out)} would not fit (about --budget {math.ceil(needed / 60)}m)"
+            self.lines["encoders"] = f"{_names(self.kept)}; {others}"
+        if encode.elsewhere:
+            whose = "encoder's weights" if len(survey.named) == 1 else "weights of one encoder"
+            self.lines[TRAINING] = f"none: the {whose} are elsewhere"
+        asked = [survey.services[one.encoder] for one in self.kept if one.encoder in survey.services]
+        if asked and not encode.vectors:
+            models = (f"{one.model} at {one.address}, {one.width} numbers a vector" for one in asked)
+            tokens = (
+                f"about {survey.characters / CHARACTERS_OF_TOKEN:,.0f} tokens, of {survey.characters:,.0f} characters"
+            )
+            each = " for each of them" if len(asked) > 1 else ""
+            self.lines |= {"encoder": "; ".join(models), "to pay": f"{tokens}{each}; each text is sent once"}
+        if not facts.queries["train"] and height(survey.until) > height(AS_IT_IS):
+            self.lines[LABELS] = "the data have no labelled training query"
+
+    def add_training(self) -> None:
+        """Adds the training of the rest of the budget, or what it needs."""
         try:
-            if not trains:
+            if not self.survey.trains:
                 raise DoesNotFit("no training fits", None)
-            slowest = max(trained, key=lambda one: one.facts.mean_passage(length) / one.rates.training)
-            plan = plan_run(slowest.facts, slowest.rates, budget - ends[LABELS], backbone)
+            slowest = max(self.survey.trained, key=lambda one: one.facts.mean_passage(self.length) / one.rates.training)
+            rest = self.budget - self.ends[LABELS]
+            plan = plan_run(slowest.facts, slowest.rates, rest, self.survey.backbone)
         except DoesNotFit as error:
-            missing[TRAINING] = (error.needed or SHORTEST_TRAINING) + ends[LABELS]
-        else:
-            rungs.append(TRAINING)
-            tree = _merged(plan.settings, tree)
-            calls |= {title: took for title, took in plan.calls.items() if title != f"rank: {UNTRAINED}"}
-            lines |= {name: reason for name, reason in plan.reasons.items() if name not in lines}
-            ends[TRAINING] = ends[LABELS] + sum(plan.seconds.values())
-    if RERANKING in reachable and LABELS in rungs:
-        rates = next(one.rates for one in reversed(trained) if one.encoder == backbone)
-        drawn = tree.get("ingest", {}).get("max_trained_queries", 0) or facts.drawn
-        top, pair = rungs[-1], pair_length(int(tree["encode"].get("passage_length", length)))
+            self.missing[TRAINING] = (error.needed or SHORTEST_TRAINING) + self.ends[LABELS]
+            return
+        self.rungs.append(TRAINING)
+        self.tree = _merged(plan.settings, self.tree)
+        self.calls |= {title: took for title, took in plan.calls.items() if title != f"rank: {UNTRAINED}"}
+        self.lines |= {name: reason for name, reason in plan.reasons.items() if name not in self.lines}
+        self.ends[TRAINING] = self.ends[LABELS] + sum(plan.seconds.values())
+
+    def add_reranking(self) -> None:
+        """Adds the re-ranking of as many hits as fit, or what the fewest need."""
+        facts, backbone = self.survey.facts, self.survey.backbone
+        rates = next(one.rates for one in reversed(self.survey.trained) if one.encoder == backbone)
+        drawn = self.tree.get("ingest", {}).get("max_trained_queries", 0) or facts.drawn
+        top, pair = self.rungs[-1], pair_length(int(self.tree["encode"].get("passage_length", self.length)))
         pair = min(pair, readable_tokens(outline(backbone), pair))
         for depth in RERANKED_HITS:
             took = _reranking(facts, rates, pair, depth, drawn)
-            ends[RERANKING] = ends[top] + sum(took.values())
-            if ends[RERANKING] <= GUARD * budget:
-                tree = _merged(tree, _reranker_settings(pair, depth, top))
-                calls |= {title: seconds for title, seconds in took.items() if title != RERANKING}
-                lines[RERANKING] = f"the first {depth} hits of each query, above {top}"
-                rungs.append(RERANKING)
-                break
-        else:
-            missing[RERANKING] = ends[RERANKING] / GUARD
-    lines["tables"] = ", ".join(f"{rung} after about {_clock(ends[rung])}" for rung in rungs)
-    above = ", ".join(f"{rung} (about --budget {math.ceil(seconds / 60)}m)" for rung, seconds in missing.items())
-    lines |= {"more time": above} if above else {}
-    _write(path, budget, tree, rungs[-1], lines, calls)
-    for name, line in lines.items():
-        show(name, line)
-    option = rungs[-1].replace(" ", "-")
-    show("plan", f"{path}; change a setting with --set, or edit it and give --preset {path} --until {option}")
-    return PlannedClimb(path, rungs[-1], calls, above)
+            self.ends[RERANKING] = self.ends[top] + sum(took.values())
+            if self.ends[RERANKING] <= GUARD * self.budget:
+                self.tree = _merged(self.tree, _reranker_settings(pair, depth, top))
+                self.calls |= {title: seconds for title, seconds in took.items() if title != RERANKING}
+                self.lines[RERANKING] = f"the first {depth} hits of each query, above {top}"
+                self.rungs.append(RERANKING)
+                return
+        self.missing[RERANKING] = self.ends[RERANKING] / GUARD
+
+    def written(self, path: Path) -> PlannedClimb:
+        """Writes the plan, with when each table comes and what more time would reach."""
+        self.lines["tables"] = ", ".join(f"{rung} after about {_clock(self.ends[rung])}" for rung in self.rungs)
+        needed = {rung: math.ceil(seconds / 60) for rung, seconds in self.missing.items()}
+        if more := ", ".join(f"{rung} (about --budget {minutes}m)" for rung, minutes in needed.items()):
+            self.lines["more time"] = more
+        _write(path, self.budget, self.tree, self.rungs[-1], self.lines, self.calls)
+        return PlannedClimb(path, self.rungs[-1], self.calls, more)
 
 
 def _characters(data: Dataset) -> int:
