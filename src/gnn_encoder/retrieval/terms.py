@@ -23,6 +23,7 @@ from gnn_encoder.settings.bm25 import LANGUAGES, OTHER, STEMMERS, STOPWORDS, Ind
 
 ENGLISH = "en"
 PART = 4
+"""Characters of a word's part: of 3 to 5, the best on train (docs/evidence.md)."""
 ALPHABETIC = ("Thai", "Lao", "Khmer", "Myanmar")
 SAMPLE, PIECES, CHARACTERS = 100, 20, 500
 """Passages from which a language is found, the texts that they are joined to, and the characters of each."""
@@ -59,11 +60,10 @@ def language_of(passages: PassageTable) -> str:
     identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
     pieces = np.array_split(np.array(texts, object), min(PIECES, len(texts)))
     likely = [identifier.classify("\n".join(piece)) for piece in pieces]
-    names = Counter(name for name, probability in likely if probability >= LEAST)
-    name, most = next(iter(names.most_common(1)), ("", 0))
+    names = Counter(VARIETIES.get(name, name) for name, probability in likely if probability >= LEAST)
+    name, most = next(iter(names.most_common(1)), (ENGLISH, 0))
     if 2 * most <= len(pieces):
         return ENGLISH
-    name = VARIETIES.get(name, name)
     return name if name in LANGUAGES else OTHER
 
 
