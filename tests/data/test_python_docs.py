@@ -139,3 +139,15 @@ def test_passages_hold_all_words_in_order_and_are_neither_empty_nor_long(text: s
 def test_paragraphs_are_where_passages_end() -> None:
     paragraph = "word " * 69 + "end."
     assert cut(f"{paragraph}\n\n{paragraph}") == [paragraph, paragraph]
+
+
+@pytest.mark.parametrize(
+    ("sentence", "end"),
+    [("这条河流发源于北部的山区，经过许多城市。", "。"), ("यह नदी उत्तर के पहाड़ों से निकलती है। ", "।"), ("河流", "流")],
+)
+def test_texts_of_other_scripts_are_cut_at_their_sentences(sentence: str, end: str) -> None:
+    text = sentence * 120
+    passages = cut(text)
+    assert "".join("".join(passages).split()) == "".join(text.split()), "nothing is lost"
+    assert len(passages) > 1 and all(passage.rstrip().endswith(end) for passage in passages)
+    assert all(len(passage) < 700 for passage in passages)

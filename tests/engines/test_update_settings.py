@@ -19,7 +19,7 @@ from gnn_encoder.settings.bm25 import IndexBm25
 def test_bm25_is_set_as_in_the_run(
     step: str, indexed: bool, tiny_dataset: Dataset, tiny_backbone: Path, tmp_path: Path
 ) -> None:
-    kind = IndexBm25(k1=0.9, fields="separate")
+    kind = IndexBm25(k1=0.9, language="en", fields="separate")
     encoder = TextEncoder.from_backbone(str(tiny_backbone), max_length=24)
     with drafting(tmp_path / "bundle", "bundle") as draft:
         index = Bm25.build(tiny_dataset.passages, kind) if indexed else None

@@ -69,6 +69,31 @@ def test_pysbd_knows_abbreviations(monkeypatch: pytest.MonkeyPatch) -> None:
         sentence_starts(text, "pysbd")
 
 
+@pytest.mark.parametrize(
+    ("language", "sentences"),
+    [
+        ("ar", ["هل هذا نهر؟ ", "نعم. ", "لا"]),
+        ("hi", ["यह एक नदी है। ", "वह पहाड़ है।", "क्या?"]),
+        ("el", ["Τι είναι αυτό; ", "Ποτάμι· και βουνό. ", "Ναι"]),
+        ("th", ["แม่น้ำสายนี้๚ ", "ภูเขา๛ ", "ทะเล"]),
+        ("ja", ["川です。", "「山」です！", "はい"]),
+        ("de", ["Dr. Ort kam z. B. am 3. Mai. ", "Er ging usw. fort. ", "Nr. 5 bzw. 6, d. h. alle. ", "Sie blieb."]),
+        ("de", ["Am 12. Oktober 1998 kam Prof. Berg. ", "Er blieb bis 1999. ", "Dann nicht mehr!"]),
+    ],
+)  # fmt: skip
+def test_sentences_of_other_languages(language: str, sentences: list[str]) -> None:
+    text = "".join(sentences)
+    expected = [0, *np.cumsum([len(sentence) for sentence in sentences])[:-1]]
+    assert sentence_starts(text, f"rules {language}").tolist() == expected
+    if language not in ("th", "hi"):  # pysbd has no Thai, and knows one danda with white space
+        assert sentence_starts(text, f"pysbd {language}").tolist() == expected
+    if language == "de":
+        assert len(sentence_starts(text)) > len(sentences), "control: the rules for all languages"
+    else:
+        assert sentence_starts(text).tolist() == expected, "the rules for all languages"
+    assert len(sentence_starts("one; two: three", f"rules {language}")) == 1
+
+
 @pytest.mark.parametrize("kind", ["bert_dmn", "dmn"])
 def test_a_scorer_divides_passages_as_its_training_did(kind: str, tiny_backbone: Path, tmp_path: Path) -> None:
     with drafting(tmp_path / "data", "dataset") as draft:

@@ -149,7 +149,7 @@ def test_a_saved_index_finds_the_same(tmp_path: Path, corpus: Dataset, kind: Ind
     built = Bm25.build(corpus.passages, kind)
     built.save(tmp_path)
     loaded = Bm25.load(tmp_path)
-    assert loaded.kind == kind
+    assert loaded.kind == built.kind == kind.model_copy(update={"language": "en"})
     queries = ["winter river", "runner stones", "the market", "unseen"]
     for one, other in zip(built.search(queries, 5), loaded.search(queries, 5), strict=True):
         np.testing.assert_array_equal(one, other)
@@ -166,7 +166,8 @@ def all_scores(index: Bm25, query: str) -> np.ndarray:
 def test_a_saved_index_tells_how_bm25_scores(tmp_path: Path, corpus: Dataset) -> None:
     Bm25.build(corpus.passages, IndexBm25(k1=0.9, fields="separate")).save(tmp_path)
     kind = json.loads((tmp_path / "bm25.json").read_text())["kind"]
-    assert kind == {"k1": 0.9, "b": 0.75, "stemmer": "english", "stopwords": "english", "fields": "separate"}
+    taken = {"language": "en", "stemmer": "language", "stopwords": "language", "ngrams": "language"}
+    assert kind == {"k1": 0.9, "b": 0.75, **taken, "fields": "separate"}
 
 
 def test_a_question_without_spaces_finds_the_passage_that_shares_most(tmp_path: Path) -> None:
@@ -192,3 +193,17 @@ def test_queries_of_an_earlier_index_are_split_by_the_rule_of_that_index(tmp_pat
     vocabulary.write_text(json.dumps(written))
     assert Bm25.load(tmp_path).search(["第二章"], 1)[1].tolist() == [[1]]
     assert Bm25.load(tmp_path).search(["二章の"], 1)[1].tolist() == [[-1]]
+
+
+def test_an_index_of_an_earlier_version_is_english(tmp_path: Path, corpus: Dataset) -> None:
+    built = Bm25.build(corpus.passages, IndexBm25())
+    assert built.kind.language == "en"
+    built.save(tmp_path)
+    facts = json.loads((tmp_path / "bm25.json").read_text())
+    facts["kind"] = {"k1": 1.5, "b": 0.75, "stemmer": "english", "stopwords": "english", "fields": "joined"}
+    (tmp_path / "bm25.json").write_text(json.dumps(facts))
+    earlier = Bm25.load(tmp_path)
+    assert earlier.kind.language == "en"
+    queries = ["a runner's runs", "the market", "stoned"]
+    for one, other in zip(built.search(queries, 7), earlier.search(queries, 7), strict=True):
+        np.testing.assert_array_equal(one, other)

@@ -96,3 +96,22 @@ def test_without_a_label_all_is_as_it_is(words: tuple[Bm25, PassageTable]) -> No
     bm25, table = words
     field = LabelField.build(bm25, table, labels(QUERY[:0], PASSAGE[:0]), texts)
     assert np.allclose(totals(bm25, field), plain(bm25.kind, {}), atol=1e-5)
+
+
+@pytest.mark.parametrize("language", ["auto", "en"])
+def test_labelled_queries_have_the_terms_of_the_passages_language(language: str, tmp_path: Path) -> None:
+    texts = ["Der Fluss mündet in das Meer und ist lang.", "Das Museum zeigt die alten Gemälde der Stadt."] * 3
+    with drafting(tmp_path / "dataset", "dataset") as draft:
+        writer = DatasetWriter(draft)
+        writer.passages([f"p{i}" for i in range(6)], [""] * 6, texts)
+        writer.close()
+    table = PassageTable(tmp_path / "dataset" / CORPUS)
+    index = Bm25.build(table, IndexBm25(language=language))
+    asked = LabelledQueries.grouped(np.zeros(1, np.int64), np.ones(1, np.int64), 6, np.eye(1, dtype=np.float32))
+    field = LabelField.build(index, table, asked, lambda rows: ["Wie hoch sind die Lebensversicherungen?"] * len(rows))
+    field.write(tmp_path / "field")
+    for each in (field, LabelField.read(tmp_path / "field")):
+        question = ["Versicherung"]
+        plain_scores = iter([np.zeros(6, np.float32)])
+        (scores,) = each.totals(question, plain_scores)
+        assert np.flatnonzero(scores).tolist() == ([1] if language == "auto" else [])

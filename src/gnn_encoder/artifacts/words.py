@@ -36,17 +36,24 @@ _ASCII_CONTROLS = re.compile("[\x00-\x08\x0e-\x1b\x7f]")
 _ASCII_WORDS = {1: re.compile(r"\w+", re.ASCII).findall, 2: re.compile(r"\w\w+", re.ASCII).findall}
 
 
-def words(text: str, shortest: int = 2) -> list[str]:
+def pairs(run: str) -> Iterator[str]:
+    """Yields the overlapping pairs of a run of characters."""
+    return (run[i : i + 2] for i in range(len(run) - 1))
+
+
+def words(text: str, shortest: int = 2, runs: Callable[[str], Iterator[str]] = pairs) -> list[str]:
     """Returns the words of a text in order, each as often as it occurs.
 
-    `shortest`: the least number of characters of a word in a script with spaces, 1 or 2.
+    Args:
+        shortest: the least number of characters of a word in a script with spaces, 1 or 2.
+        runs: splits a run of at least two characters of `UNSPACED`.
     """
     if not text.isascii() and not (text := _SIGNS.sub(" ", text)).isascii():
         text = visible(text)
     if text.isascii():
         return _ASCII_WORDS[shortest](_ASCII_CONTROLS.sub("", text).lower())
-    runs, letters, scripts = _patterns()
-    return [word for run in runs(text) for word in _words_of_run(run, letters, scripts, shortest)]
+    of_letters, letters, scripts = _patterns()
+    return [word for run in of_letters(text) for word in _words_of_run(run, letters, scripts, shortest, runs)]
 
 
 @cache
@@ -81,7 +88,11 @@ def _patterns() -> tuple[Callable[[str], list[str]], Callable[[str], list[str]],
 
 
 def _words_of_run(
-    run: str, letters: Callable[[str], list[str]], scripts: Callable[[str], Iterator[Any]], shortest: int
+    run: str,
+    letters: Callable[[str], list[str]],
+    scripts: Callable[[str], Iterator[Any]],
+    shortest: int,
+    unspaced: Callable[[str], Iterator[str]],
 ) -> Iterator[str]:
     """Yields the words of a run of letters, marks, digits and signs that stand for letters."""
     if run.isascii():
@@ -95,6 +106,6 @@ def _words_of_run(
         for part in parts:
             text = part[0]
             if part[1] and len(text) > 1:
-                yield from (text[i : i + 2] for i in range(len(text) - 1))
+                yield from unspaced(text)
             elif mixed or (len(text) >= shortest and (len(run) >= shortest or has_signs or run.isalpha())):
                 yield text  # a number such as ½ is one character, though its form is longer

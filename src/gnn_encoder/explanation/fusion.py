@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from gnn_encoder.artifacts.words import words
 from gnn_encoder.retrieval.learned_search import LearnedSearch
 from gnn_encoder.retrieval.parts import FEATURES, Candidates
 from gnn_encoder.retrieval.scorers import Contribution
@@ -28,7 +27,10 @@ def explain_by_fusion(searcher: Searcher, question: str, k: int = 5) -> list[tup
     scores, amounts = learned.fusion.scores(candidates.features), learned.fusion.contributions(candidates.features)
     order = np.lexsort((candidates.passage, -scores))[:k]
     hits = searcher.hits(scores[order], candidates.passage[order])
-    of_word = {word: _totals(learned, word, candidates.passage[order]) for word in dict.fromkeys(words(question))}
+    of_word = {
+        word: _totals(learned, texts, candidates.passage[order])
+        for word, texts in learned.parts.words.words(question).items()
+    }
     similarity, near = (array[0] for array in learned.parts.nearest(vector))
     explained = []
     for rank, (hit, row) in enumerate(zip(hits, order.tolist(), strict=True)):
@@ -56,11 +58,20 @@ def explain_by_fusion(searcher: Searcher, question: str, k: int = 5) -> list[tup
     return explained
 
 
-def _totals(learned: LearnedSearch, word: str, passages: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns a word's scores of some passages [k]: by the passages' own words, and with those of labelled queries."""
-    (plain,) = learned.parts.word_scores([word])
-    (labelled,) = learned.parts.field.totals([word], iter([plain]))
-    return plain[passages], labelled[passages]
+def _totals(learned: LearnedSearch, texts: list[str], passages: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns a word's scores of some passages [k]: by the passages' own words, and with those of labelled queries.
+
+    `texts`: those of the word by `Bm25.words`, each of which counts once.
+    """
+    distinct = list(dict.fromkeys(texts))
+    plain, labelled = (
+        sum(total[passages] for total in totals)
+        for totals in (
+            learned.parts.word_scores(distinct),
+            learned.parts.field.totals(distinct, learned.parts.word_scores(distinct)),
+        )
+    )
+    return np.asarray(plain), np.asarray(labelled)
 
 
 def _terms(of_word: dict[str, tuple[np.ndarray, np.ndarray]], part: int, rank: int) -> str:

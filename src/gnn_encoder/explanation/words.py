@@ -1,6 +1,5 @@
 """Explains the hits of words alone: what each word of the query adds to a passage's score."""
 
-from gnn_encoder.artifacts.words import words
 from gnn_encoder.retrieval.scorers import Contribution
 from gnn_encoder.retrieval.search import Hit, Searcher, bm25_of
 
@@ -15,12 +14,11 @@ def explain_by_words(searcher: Searcher, question: str, k: int = 5) -> list[tupl
     scores, rows = bm25.search([question], k)
     is_hit = rows[0] >= 0
     hits, passages = searcher.hits(scores[0][is_hit], rows[0][is_hit]), rows[0][is_hit]
-    query_words = words(question)
     amounts = {}
-    for word in dict.fromkeys(query_words):
-        (totals,) = bm25.totals([word])
-        if totals is not None:
-            amounts[f"word {word}"] = query_words.count(word) * totals[passages]
+    for word, texts in bm25.words(question).items():
+        totals = [total[passages] for total in bm25.totals(texts) if total is not None]
+        if totals:
+            amounts[f"word {word}"] = sum(totals)
     return [
         (
             hit,

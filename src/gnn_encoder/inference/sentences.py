@@ -11,9 +11,27 @@ from gnn_encoder.errors import UserError
 from gnn_encoder.inference.scoring import PairTokens
 from gnn_encoder.inference.tokens import Tokens
 
-END = regex.compile(r"[.!?…]+[\"'”’)\]]*\s+|[。！？]+[”’」』）]*\s*|\s*\n\s*")
-"""The end of a sentence: punctuation, closing marks and white space (none after 。！？), or the end of a line. So 3.5
-stays whole, and "e.g. this" does not."""
+_CLOSING = "[\"'”’)\\]]*"
+_OTHER_ENDS = r"[。！？]+[”’」』）]*\s*|[؟۔।॥።፧։။។៕๚๛]+[\"'”’»)\]]*\s*|(?<=\p{sc=Greek})[;\u037e]\s+|\s*\n\s*"
+"""Ends that need no white space behind them, of CJK, Arabic, Urdu, Hindi (the danda), Ethiopic, Armenian, Burmese,
+Khmer and Thai; Greek's question mark; and the end of a line."""
+END = regex.compile(rf"[.!?…]+{_CLOSING}\s+|{_OTHER_ENDS}")
+"""The end of a sentence: punctuation, closing marks and white space, or one of `_OTHER_ENDS`. So 3.5 stays whole, and
+"e.g. this" does not."""
+_ABBREVIATIONS = (
+    *("Abb", "Abs", "Art", "Bd", "bzgl", "bzw", "ca", "Dr", "engl", "evtl", "geb", "gest", "ggf", "Hrsg", "inkl"),
+    *("insb", "Jh", "Kap", "lat", "Mio", "Mrd", "Nr", "Prof", "sog", "St", "Str", "Tel", "vgl", "Vgl"),
+)
+_MONTHS = "Januar Februar März April Mai Juni Juli August September Oktober November Dezember Jahrhundert"
+ENDS = {
+    "de": regex.compile(
+        rf"(?<!\b(?:\p{{L}}|{'|'.join(_ABBREVIATIONS)}))"
+        rf"(?!(?<=\b\d{{1,2}})\.\s+(?:{_MONTHS.replace(' ', '|')})\b)"
+        rf"[.!?…]+{_CLOSING}\s++(?!\p{{Ll}})|{_OTHER_ENDS}"
+    )
+}
+"""Language → `END` without what is no end in it. In German: after abbreviations and single letters (z. B.), in dates,
+and before a small letter."""
 
 TEXTS = 2_000
 """Passages that are tokenized at a time. The tokens' positions in the text are Python objects: 163 bytes a token."""
@@ -23,23 +41,27 @@ def sentence_starts(text: str, split: str = "rules") -> np.ndarray:
     """Positions int64 [m] of the sentences' first characters, ascending; a text without any end is one sentence.
 
     Args:
-        split: `rules`, at every `END`; or `pysbd`, whose English rules know abbreviations, and need 100 times as long.
+        split: `rules`, at every `END`; or `pysbd`, whose rules know abbreviations, and need 100 times as long. A
+            language behind it, as in `rules de`, is that of the texts; of one without rules, and of none, English.
     """
-    if split == "pysbd":
-        return np.array(sorted({0, *(sentence.start for sentence in _pysbd().segment(text))}), dtype=np.int64)
-    starts = [0, *(end.end() for end in END.finditer(text) if end.end() < len(text))]
+    method, _, language = split.partition(" ")
+    if method == "pysbd":
+        return np.array(sorted({0, *(sentence.start for sentence in _pysbd(language).segment(text))}), dtype=np.int64)
+    ends = ENDS.get(language, END).finditer(text)
+    starts = [0, *(end.end() for end in ends if end.end() < len(text))]
     return np.array(starts, dtype=np.int64)
 
 
 @cache
-def _pysbd() -> Any:
+def _pysbd(language: str) -> Any:
     try:
         from pysbd import Segmenter
+        from pysbd.languages import LANGUAGE_CODES
     except ImportError:
         raise UserError(
             "split_sentences = pysbd needs the package pysbd: pip install 'gnn-encoder[pysbd]', or set rules"
         ) from None
-    return Segmenter(language="en", char_span=True)
+    return Segmenter(language=language if language in LANGUAGE_CODES else "en", char_span=True)
 
 
 class Sentences:

@@ -33,6 +33,9 @@ WORD = 16.5
 """Bytes of text to a posting of BM25: 470 bytes of a passage of `obliqa` have 28.4 of them."""
 POSTING, VOCABULARY_GROWTH = 8, 700
 """Bytes of a posting, passage int32 and weight fp32; and of a vocabulary, for each root of the number of postings."""
+PARTS = 5
+"""Postings of a text in another language, with the parts of its words, to a posting of its words; `auto` counts as
+English."""
 TOKEN = 6.2
 """Bytes of text to a token of WordPiece in `obliqa`."""
 TOKENIZER = 720_000
@@ -119,7 +122,7 @@ class _Forecast:
         self.query_vectors = self.n * self.width * FP32
         self.steps: dict[str, Callable[[Any], tuple[float, float]]] = {
             "ingest": lambda _: (size.dataset, 0),
-            "index_bm25": lambda _: (self._postings(), 0),
+            "index_bm25": lambda step: (self._postings() * (1 if step.language in ("en", "auto") else PARTS), 0),
             "bm25_retrieve": self._retrieved,
             "train_dpr": self._dual_encoder,
             "dense_retrieve": lambda step: (self._retrieved(step)[0] * step.shards, self.wide),  # hits in each part

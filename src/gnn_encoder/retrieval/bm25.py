@@ -1,8 +1,8 @@
 """BM25 by bm25s, in Lucene's variant: the idf is never negative, so a score of 0 means no shared term.
 
-`settings.bm25.IndexBm25` has the parameters k1, b, stemmer, stop words and fields; `artifacts.words` splits texts. The
-corpus is tokenized as a stream, and the index is built from tokens on disk. Memory holds the vocabulary and one query's
-scores of all passages.
+`settings.bm25.IndexBm25` has the parameters k1, b, language and fields; `retrieval.terms` splits texts. The corpus is
+tokenized as a stream, and the index is built from tokens on disk. Memory holds the vocabulary and one query's scores of
+all passages.
 """
 
 import json
@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import Stemmer
 
 from gnn_encoder.artifacts import Passages, PassageTable
-from gnn_encoder.artifacts.words import words
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.tokens import Tokens
 from gnn_encoder.machine.absent import absent
 from gnn_encoder.machine.scratch import scratch
+from gnn_encoder.retrieval.terms import ENGLISH, language_of, shown, splitter, stemmer, stopped, units
 from gnn_encoder.settings.bm25 import IndexBm25
 from gnn_encoder.tracking.progress import Progress
 
@@ -36,7 +35,7 @@ FIELDS: dict[str, tuple[Callable[[Passages], list[str]], ...]] = {
 """Title and text as one field, or as two fields with separate lengths and idf; the scores of two fields are added."""
 FACTS = "bm25.json"
 PER_SCRIPT = "per script"
-"""The rule of `artifacts.words` in the facts of an index. An index without it was made by bm25s's own rule, which
+"""The rule of `retrieval.terms` in the facts of an index. An index without it was made by bm25s's own rule, which
 splits its queries, too."""
 TEXTS = 20_000
 """Texts whose terms are counted at a time."""
@@ -86,7 +85,10 @@ class Bm25:
 
     @classmethod
     def build(cls, passages: PassageTable, kind: IndexBm25, progress: Progress | None = None) -> "Bm25":
-        """Index all passages, read as a stream; `progress` counts them, once per field."""
+        """Index all passages, read as a stream; `progress` counts them, once per field. `kind` of the index has the
+        language that `auto` found."""
+        if kind.language == "auto":
+            kind = kind.model_copy(update={"language": language_of(passages)})
         parts = []
         for i, field in enumerate(FIELDS[kind.fields]):
             part = _part(kind, _tokenizer(kind), _texts(passages, field, progress))._replace(field=i)
@@ -127,8 +129,8 @@ class Bm25:
     @classmethod
     def load(cls, folder: Path) -> "Bm25":
         """Load a saved index; the postings are memory-mapped."""
-        facts = _facts(folder)
-        kind, parts, rule = IndexBm25(**facts["kind"]), [], facts.get("words", "")
+        facts, kind, parts = _facts(folder), kind_of(folder), []
+        rule = facts.get("words", "")
         for i in range(facts["parts"]):
             tokenizer = _tokenizer(kind, rule)
             tokenizer.load_vocab(str(folder / f"{i}"))
@@ -171,6 +173,16 @@ class Bm25:
                     of_parts.append(part.postings.get_scores_from_ids(ids))
             yield np.stack(of_parts).sum(axis=0, dtype=np.float32) if of_parts else None
 
+    def words(self, query: str) -> dict[str, list[str]]:
+        """Returns the words of a query, and the texts of which each stands for, as often as it occurs.
+
+        The sum of the texts' scores by `totals` is the query's.
+        """
+        of_word: dict[str, list[str]] = {}
+        for unit in units(self.kind, query):
+            of_word.setdefault(shown(unit), []).append(unit)
+        return of_word
+
 
 def top_positive(scores: np.ndarray, k: int) -> np.ndarray:
     """Rows of the `k` largest positive scores of [m], or of all positive scores; ties by ascending row."""
@@ -183,8 +195,8 @@ def top_positive(scores: np.ndarray, k: int) -> np.ndarray:
 
 
 def kind_of(folder: Path) -> IndexBm25:
-    """Returns the parameters of a saved index."""
-    return IndexBm25(**_facts(folder)["kind"])
+    """Returns the parameters of a saved index. One of an earlier version has no language, and is as English ones."""
+    return IndexBm25(**{"language": ENGLISH} | _facts(folder)["kind"])
 
 
 def _facts(folder: Path) -> dict[str, Any]:
@@ -194,12 +206,8 @@ def _facts(folder: Path) -> dict[str, Any]:
 
 def _tokenizer(kind: IndexBm25, rule: str = PER_SCRIPT) -> Tokenizer:
     """A tokenizer without a vocabulary."""
-    splitting: dict[str, Any] = {"lower": False, "splitter": words} if rule == PER_SCRIPT else {}
-    return Tokenizer(
-        **splitting,
-        stemmer=None if kind.stemmer == "none" else Stemmer.Stemmer(kind.stemmer),
-        stopwords=None if kind.stopwords == "none" else kind.stopwords,
-    )
+    splitting: dict[str, Any] = {"lower": False, "splitter": splitter(kind)} if rule == PER_SCRIPT else {}
+    return Tokenizer(**splitting, stemmer=stemmer(kind), stopwords=sorted(stopped(kind)) or None)
 
 
 def _texts(passages: PassageTable, field: Callable[[Passages], list[str]], progress: Progress | None) -> Iterator[str]:

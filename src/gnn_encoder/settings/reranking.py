@@ -118,8 +118,9 @@ class TrainReranker(MeasuredTraining, Distillation, DocumentNetwork, OnNodes):
     memory_includes_question: bool = False
     """bert_dmn, dmn: the last GRU reads the question before the memories."""
     split_sentences: Literal["rules", "pysbd"] = "rules"
-    """bert_dmn, dmn: how passages are divided into sentences. `rules`: at punctuation before white space and at line
-    ends. `pysbd`: by the package pysbd, for English; it knows abbreviations, and needs 100 times as long."""
+    """bert_dmn, dmn: how passages are divided into sentences. `rules`: at the marks of any script and at line ends;
+    in German not after abbreviations. `pysbd`: by that package's rules for the passages' language, or for English; they
+    know abbreviations, and need 100 times as long."""
     token_width: PositiveInt = 128
     """colbert: length of a token's vector."""
     query_length: TextLength = 32

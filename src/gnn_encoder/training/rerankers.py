@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gnn_encoder.artifacts import Dataset
+from gnn_encoder.artifacts import Dataset, PassageTable
 from gnn_encoder.inference.late_interaction import (
     all_passage_tokens,
     late_scores,
@@ -25,6 +25,7 @@ from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.models.dual_encoder import device
 from gnn_encoder.models.late_interaction import LateInteraction, LateInteractionLayout, max_similarity
 from gnn_encoder.models.word_models import Knrm, QaLstm, WordDmn, WordModel
+from gnn_encoder.retrieval.terms import ENGLISH, language_of
 from gnn_encoder.settings.foundation import TrainCrossEncoder
 from gnn_encoder.settings.reranking import TrainReranker
 from gnn_encoder.settings.reranking_systems import PAIR_KINDS, WORD_KINDS
@@ -112,18 +113,22 @@ def cross_encoder(
     return _reading_pairs(model, pairs, np.arange(len(data.passages)), settings.precision)
 
 
-def _memory(settings: TrainReranker) -> dict[str, Any]:
-    """The fields of `MemoryConfig` but its source."""
-    names = ("episodes", "shared_episodes", "bidirectional", "memory_includes_question", "split_sentences")
+def _memory(settings: TrainReranker, passages: PassageTable) -> dict[str, Any]:
+    """The fields of `MemoryConfig` but its source; sentences are divided by the rules of the passages' language."""
+    names = ("episodes", "shared_episodes", "bidirectional", "memory_includes_question")
     values = {name: getattr(settings, name) for name in names}
-    return {"width": settings.memory_width, "dropout": settings.memory_dropout, **values}
+    language = language_of(passages)
+    split = settings.split_sentences if language == ENGLISH else f"{settings.split_sentences} {language}"
+    return {
+        "width": settings.memory_width, "dropout": settings.memory_dropout, "split_sentences": split, **values
+    }  # fmt: skip
 
 
 def _bert_dmn(settings: TrainReranker, data: Dataset, rows: np.ndarray, generated: Sequence[str]) -> Reranker:
-    model = BertDmn.from_backbone(settings.backbone, settings.pair_length, **_memory(settings))
+    model = BertDmn.from_backbone(settings.backbone, settings.pair_length, **_memory(settings, data.passages))
     texts = [*data.queries.column("text").to_pylist(), *generated]
     questions = Tokens.of(model.tokenizer, texts, model.max_length)
-    passages = Sentences(model.tokenizer, data.passages, rows, model.max_length, settings.split_sentences)
+    passages = Sentences(model.tokenizer, data.passages, rows, model.max_length, model.memory.config.split_sentences)
     pairs = SentencePairs(model.tokenizer, questions, passages, model.max_length)
     return _reading_pairs(model, pairs, rows, settings.precision)
 
@@ -139,14 +144,14 @@ def _on_words(settings: TrainReranker, data: Dataset, rows: np.ndarray, generate
     networks: dict[str, tuple[type[WordModel], dict[str, Any]]] = {
         "qa_lstm": (QaLstm, lstm),
         "k_nrm": (Knrm, kernels),
-        "dmn": (WordDmn, _memory(settings)),
+        "dmn": (WordDmn, _memory(settings, data.passages)),
     }
     network, options = networks[settings.kind]
     model = network(words, tokenizer, settings.pair_length, **options)
     model.words.requires_grad_(settings.train_word_vectors)
     questions = Tokens.of(tokenizer, [*data.queries.column("text").to_pylist(), *generated], model.max_length)
     if model.reads_sentences:
-        passages = Sentences(tokenizer, data.passages, rows, model.max_length, settings.split_sentences)
+        passages = Sentences(tokenizer, data.passages, rows, model.max_length, options["split_sentences"])
         pairs = WordPairs(questions, passages.tokens, passages.number)
     else:
         pairs = WordPairs(questions, passage_tokens(tokenizer, data.passages, model.max_length))
