@@ -162,7 +162,7 @@ def bundles_without_training(
         return bundles
     read = ("dataset", "passage_vectors", "bm25_index")
     label = NOT_TRAINED if as_it_is else ""
-    made = settings.make_parts.model_copy(update=settings.encode_corpus.of_index)
+    made = settings.make_parts.model_copy(update=settings.encode_corpus.of_index | {"trained_encoder": not as_it_is})
     parts = flow.add("make_parts", made, label, **{name: inputs[name] for name in read}).output
     for kind, system in fusion_systems(as_it_is).items():
         if kind in fusion.kinds:

@@ -1,5 +1,6 @@
 """Bundles that rank by a part with labels or by a learned fusion: they answer as the run ranked, with every index."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,14 +11,16 @@ from sentence_transformers import SentenceTransformer
 
 from gnn_encoder import Retriever
 from gnn_encoder.artifacts import Bundle, Dataset, Run, read_manifest, read_vectors
+from gnn_encoder.artifacts.parts_folder import DEV_EXAMPLES
 from gnn_encoder.artifacts.tables import System
 from gnn_encoder.evaluation.embedding import vectors_of_queries
-from gnn_encoder.evaluation.fusion_examples import Labelled, hard_negative_pulls
+from gnn_encoder.evaluation.fusion_examples import Examples, Labelled, dev_rows, hard_negative_pulls
 from gnn_encoder.explanation.fusion import explain_by_fusion
 from gnn_encoder.labels.adding import add_labels, remove_labels
 from gnn_encoder.labels.requests import Wanted
 from gnn_encoder.promotion.champion import compare_with_champion
-from gnn_encoder.retrieval.learned_fusion import read_fusion
+from gnn_encoder.retrieval.held_out import HeldOut
+from gnn_encoder.retrieval.learned_fusion import Linear, read_fusion
 from gnn_encoder.retrieval.parts import FEATURES
 from gnn_encoder.retrieval.search import Searcher
 from gnn_encoder.settings.fusion import FuseParts, MakeParts
@@ -235,3 +238,49 @@ def test_a_router_has_the_adapter_in_the_route_of_queries(
     np.testing.assert_allclose(model.encode_query([question]), plain @ adapter, atol=1e-5)
     assert not np.allclose(plain @ adapter, plain, atol=1e-3), "the control: the adapter turns a query"
     assert (exported / "router_config.json").is_file() and not list(exported.rglob("*.bin"))
+
+
+def test_over_a_trained_encoder_the_linear_fusion_is_learnt_from_dev_queries_without_the_one_it_ranks(
+    inputs: dict[str, Path], tmp_path: Path
+) -> None:
+    read = {name: inputs[name] for name in ("dataset", "passage_vectors", "bm25_index")}
+    make_parts(MakeParts(trained_encoder=True, smallest_dev=5, folds=3), **read, parts=tmp_path / "parts")
+    trained, data = {**inputs, "parts": tmp_path / "parts"}, Dataset(inputs["dataset"])
+    bundle = Bundle.read(bundle_of(trained, tmp_path, "linear"))
+    examples = Examples.read(tmp_path / "parts" / DEV_EXAMPLES)
+    dev, labels = dev_rows(data), data.split_qrels("dev").positive()
+    assert len(examples.sizes) == len(dev) and examples.relevant.any() and len(np.unique(examples.fold)) == 3
+    texts, search = data.query_texts(dev), Searcher(bundle).index.learned
+    assert search is not None and bundle.fusion_path is not None
+    candidates = search.parts.candidates(texts, vectors_of_queries(inputs["passage_vectors"], data, dev))
+    np.testing.assert_allclose(candidates.features, examples.features, atol=1e-5)
+    pairs = set(zip(labels.query.tolist(), labels.passage.tolist(), strict=True))
+    found = [(dev[q], p) in pairs for q, p in zip(candidates.query.tolist(), candidates.passage.tolist(), strict=True)]
+    assert np.all(examples.relevant[found]), "copies of a positive are positives, too"
+
+    # Each dev query is ranked by a fusion that the other folds teach, each test query by that of all.
+    rank(Rank(system="Linear fusion", precision="fp32"), dataset=data.path, bundle=bundle.path, run=tmp_path / "run")
+    run, rows = Run.read(tmp_path / "run"), np.repeat(examples.fold, examples.sizes)
+    for row, fold, text in zip(dev.tolist(), examples.fold.tolist(), texts, strict=True):
+        fusion = Linear.fit(examples.features[rows != fold], examples.relevant[rows != fold])
+        vector = vectors_of_queries(inputs["passage_vectors"], data, np.array([row]))
+        expected = replace(search, fusion=fusion).run(np.array([row]), [text], vector, 10)
+        np.testing.assert_allclose(run.of(np.array([row]), 10).score, expected.score, atol=1e-4)
+    whole = Linear.fit(examples.features, examples.relevant)
+    np.testing.assert_allclose(read_fusion(bundle.fusion_path, FEATURES).weights, whole.weights, rtol=1e-4, atol=1e-6)
+    held = HeldOut.read(bundle.fusion_path)
+    assert held is not None
+    for fold, fusion in held.fusions.items():
+        wrong = np.where(rows == fold, ~examples.relevant, examples.relevant)  # its own labels do not reach it
+        np.testing.assert_allclose(
+            fusion.weights,
+            Linear.fit(examples.features[rows != fold], wrong[rows != fold]).weights,
+            rtol=1e-4,
+            atol=1e-6,
+        )
+        assert not np.allclose(Linear.fit(examples.features, wrong).weights, whole.weights, rtol=1e-2), "a control"
+
+    # Few dev queries, an encoder as it is, or trees: from training queries.
+    make_parts(MakeParts(trained_encoder=True, smallest_dev=1000), **read, parts=tmp_path / "few")
+    assert not (tmp_path / "few" / DEV_EXAMPLES).exists() and not (inputs["parts"] / DEV_EXAMPLES).exists()
+    assert HeldOut.read(Bundle.read(bundle_of(trained, tmp_path, "trees")).fusion_path) is None

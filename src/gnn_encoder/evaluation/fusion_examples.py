@@ -1,7 +1,7 @@
-"""Examples for a learned fusion: candidates of training queries, from parts that know nothing of these queries' labels.
+"""Examples for a learned fusion: candidates of queries, from parts that know nothing of these queries' labels.
 
 Training queries are in folds, a fold for each round: the parts of a round have no label of the fold's queries, nor of
-their twins. Nothing of a dev or test query is looked at.
+their twins. Of dev queries the parts know no label anyway. Nothing of a test query is looked at.
 """
 
 from collections.abc import Callable
@@ -31,13 +31,13 @@ DEPTH = 10
 
 @dataclass(frozen=True)
 class Examples:
-    """Candidates [r] of training queries [n], grouped by query.
+    """Candidates [r] of queries [n], grouped by query.
 
     features  fp32 [r, f]
     relevant  bool [r]: whether the candidate is a positive of its query or of a twin, or a copy of one
     sizes     int64 [n]: candidates of each query
     fold      int64 [n]
-    warm      bool [n]: whether a positive has a label in the other folds
+    warm      bool [n]: whether a positive has a label that the parts know
     """
 
     features: np.ndarray
@@ -188,8 +188,7 @@ def examples_of(
     generator, count = np.random.default_rng(0), len(labelled.rows)
     drawn = np.sort(generator.permutation(count)[:most])
     group = data.groups[labelled.rows]
-    groups, of_drawn = np.unique(group[drawn], return_inverse=True)
-    fold = (generator.permutation(len(groups)) % folds)[of_drawn]
+    fold = _folds(group[drawn], folds, generator)
     known, of_folds = KnownPositives.of(data, "train"), []
     for number in range(folds):
         inside = drawn[fold == number]
@@ -207,3 +206,26 @@ def examples_of(
         )
         done()
     return Examples(*(np.concatenate([getattr(one, field.name) for one in of_folds]) for field in fields(Examples)))
+
+
+def dev_rows(data: Dataset) -> np.ndarray:
+    """Returns the rows of the dev queries that have a positive label, ascending."""
+    rows: np.ndarray = np.unique(data.split_qrels("dev").positive().query)
+    return rows
+
+
+def dev_examples(data: Dataset, parts: Parts, vectors: np.ndarray, folds: int) -> Examples:
+    """Returns the examples of all dev queries, whose `vectors` [n, d] are in the order of `dev_rows`."""
+    rows = dev_rows(data)
+    candidates = parts.candidates(data.query_texts(rows), vectors, data.identical[rows])
+    relevant = KnownPositives.of(data, "dev").contains(rows[candidates.query], candidates.passage)
+    labels = data.split_qrels("dev").positive()
+    warm = np.isin(rows, labels.query[np.isin(labels.passage, parts.labels.passages)])
+    fold = _folds(data.groups[rows], folds, np.random.default_rng(0))
+    return Examples(candidates.features, relevant, np.diff(candidates.starts), fold, warm)
+
+
+def _folds(group: np.ndarray, folds: int, generator: np.random.Generator) -> np.ndarray:
+    """Returns the fold int64 [n] of queries in groups [n] of twins, each of which has one fold."""
+    groups, of_query = np.unique(group, return_inverse=True)
+    return np.asarray((generator.permutation(len(groups)) % folds)[of_query])

@@ -30,6 +30,11 @@ class MakeParts(IndexKind):
     """Parts that score a training query know no label of its fold."""
     examples: PositiveInt = 3000
     """Most training queries that a fusion is learnt from, a seeded draw. The parts keep all labels."""
+    trained_encoder: bool = False
+    """Whether the training queries have trained the encoder. They lie nearer to their passages then than other queries
+    do, so the linear fusion, which needs few examples, is learnt from dev queries."""
+    smallest_dev: Count = 50
+    """Labelled dev queries from which on a fusion may be learnt from them."""
 
 
 class FuseParts(Inference, IndexKind):

@@ -9,17 +9,21 @@ from gnn_encoder.artifacts import Bundle, Dataset, Draft
 from gnn_encoder.artifacts.added_labels import AddedLabels
 from gnn_encoder.artifacts.arrays import VECTORS, VectorsFolder, read_rows
 from gnn_encoder.artifacts.bundle import ADDED, FUSION, INDEX, LABELS, QUERY_ENCODER
-from gnn_encoder.artifacts.parts_folder import EXAMPLES, PartsFolder
+from gnn_encoder.artifacts.digests import text_digests
+from gnn_encoder.artifacts.parts_folder import DEV_EXAMPLES, EXAMPLES, PartsFolder
 from gnn_encoder.engines.step import Context, Metrics, step
-from gnn_encoder.evaluation.fusion_examples import Examples
+from gnn_encoder.evaluation.fusion_examples import Examples, dev_rows
 from gnn_encoder.machine.threads import chunk_by_core
 from gnn_encoder.models.dual_encoder import DualEncoder
+from gnn_encoder.retrieval.held_out import HeldOut
 from gnn_encoder.retrieval.index_file import build_index
 from gnn_encoder.retrieval.learned_fusion import Alone, Fusion, Linear, Trees
 from gnn_encoder.retrieval.parts import FEATURES
 from gnn_encoder.settings.fusion import FuseParts
 from gnn_encoder.settings.systems import fusion_systems
 
+WHOLE = -1
+"""In place of a fold: none is left out."""
 ALONE = {"field": "labelled", "adapter": "adapted"}
 """Kind → the feature that it ranks by; a fusion without anything to learn from ranks by the first."""
 
@@ -35,28 +39,34 @@ def fuse_parts(
     parts: Path,
     bundle: Draft,
 ) -> Metrics:
-    """Learns the fusion of the settings' kind from the examples, and writes the bundle.
-
-    A second fusion, learnt without a fold of the examples meanwhile, is measured on it.
-    """
+    """Learns the fusion of the settings' kind from examples, measures it on left-out ones, and writes the bundle."""
     data, shared = Dataset(dataset), PartsFolder.read(parts)
-    examples = Examples.read(parts / EXAMPLES)
-    held = examples.fold == examples.fold[:1]
-    fusions = dict[bool, Fusion]()
+    from_dev = settings.kind == "linear" and (parts / DEV_EXAMPLES).is_dir()
+    examples = Examples.read(parts / (DEV_EXAMPLES if from_dev else EXAMPLES))
+    # A fold of the training queries is enough to measure, but each dev query needs a fusion that has not seen it.
+    folds = np.unique(examples.fold)[: None if from_dev else 1].tolist()
+    fusions = dict[int, Fusion]()
 
-    def learn(whole: bool) -> int:
-        fusions[whole] = learnt(settings, examples if whole else examples.of(~held))
+    def learn(fold: int) -> int:
+        fusions[fold] = learnt(settings, examples.of(examples.fold != fold))
         return 1
 
-    chunk_by_core(learn, (True, False), torch.device("cpu"), context.progress("learning", 2, "fusions"))
-    of_held = examples.of(held)
-    ranks = of_held.reciprocal_ranks(fusions[False].scores(of_held.features))
+    progress = context.progress("learning", 1 + len(folds), "fusions")
+    chunk_by_core(learn, (WHOLE, *folds), torch.device("cpu"), progress)
+    held = examples.of(np.isin(examples.fold, folds))
+    scores, of_row = np.zeros(len(held.relevant), np.float32), np.repeat(held.fold, held.sizes)
+    for fold in folds:
+        scores[of_row == fold] = fusions[fold].scores(held.features[of_row == fold])
+    ranks = held.reciprocal_ranks(scores)
     for name in shared.manifest.files:
         if name.startswith(f"{LABELS}/"):
             bundle.share(shared, name)
         elif not name.startswith(f"{EXAMPLES}/"):
             bundle.share(shared, name, f"{FUSION}/{name}")
-    fusions[True].write(bundle / FUSION, FEATURES)
+    fusions[WHOLE].write(bundle / FUSION, FEATURES)
+    if from_dev:
+        by_fold = {fold: fusions[fold] for fold in folds}
+        HeldOut(by_fold, text_digests(data.query_texts(dev_rows(data))), examples.fold).write(bundle / FUSION)
     bundle.share(VectorsFolder.read(passage_vectors), VECTORS)
     build_index(read_rows(bundle.path, Path(VECTORS).stem), bundle / INDEX, settings)
     DualEncoder.load(dual_encoder).query_encoder.save(bundle / QUERY_ENCODER)
@@ -64,13 +74,13 @@ def fuse_parts(
     if data.added:
         AddedLabels(data.added).write(bundle / ADDED)
     Bundle.complete(bundle, data, settings.system or fusion_systems()[settings.kind])
-    warm = {"warm": of_held.warm, "cold": ~of_held.warm}
+    warm = {"warm": held.warm, "cold": ~held.warm}
     strata = {name: float(ranks[inside].mean()) for name, inside in warm.items() if inside.any()}
     return {
         "examples": len(examples.sizes),
         "figure": float(ranks.mean()),
         **strata,
-        "headline": f"MRR@10 {ranks.mean():.3f} on {len(ranks):,} training queries that were left out "
+        "headline": f"MRR@10 {ranks.mean():.3f} on {len(ranks):,} left-out {'dev' if from_dev else 'training'} queries "
         f"({', '.join(f'{name} {figure:.3f}' for name, figure in strata.items())})",
     }
 

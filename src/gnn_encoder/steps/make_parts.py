@@ -9,9 +9,17 @@ from gnn_encoder.artifacts import Dataset, Draft, read_vectors
 from gnn_encoder.artifacts.arrays import QUERIES, read_rows
 from gnn_encoder.artifacts.bundle import LABELS, Bm25Index
 from gnn_encoder.artifacts.labelled_queries import LabelledQueries, LabelUse
-from gnn_encoder.artifacts.parts_folder import ADAPTER, EXAMPLES, FIELD, LENGTHS
+from gnn_encoder.artifacts.parts_folder import ADAPTER, DEV_EXAMPLES, EXAMPLES, FIELD, LENGTHS
 from gnn_encoder.engines.step import Context, Metrics, step
-from gnn_encoder.evaluation.fusion_examples import Labelled, chosen_strength, examples_of, hard_negative_pulls
+from gnn_encoder.evaluation.embedding import vectors_of_queries
+from gnn_encoder.evaluation.fusion_examples import (
+    Labelled,
+    chosen_strength,
+    dev_examples,
+    dev_rows,
+    examples_of,
+    hard_negative_pulls,
+)
 from gnn_encoder.machine.scratch import scratch_texts
 from gnn_encoder.retrieval import exact
 from gnn_encoder.retrieval.adapter import Moments
@@ -66,6 +74,10 @@ def make_parts(
     np.save(parts / LENGTHS, known.lengths, allow_pickle=False)
     known.field.write(parts / FIELD)
     examples.write(parts / EXAMPLES)
+    dev = dev_rows(data)
+    if settings.trained_encoder and len(dev) >= max(settings.smallest_dev, settings.folds):
+        of_dev = dev_examples(data, known, vectors_of_queries(passage_vectors, data, dev), settings.folds)
+        of_dev.write(parts / DEV_EXAMPLES)
     return {
         "labelled_queries": len(labelled.rows),
         "labelled_passages": len(labels.passages),

@@ -15,6 +15,7 @@ from gnn_encoder.inference.encoding import encode_passages, encode_texts
 from gnn_encoder.machine.scratch import scratch
 from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.retrieval import exact
+from gnn_encoder.retrieval.held_out import HeldOut
 from gnn_encoder.retrieval.identical import search_without
 from gnn_encoder.retrieval.passage_index import PassageIndex
 from gnn_encoder.retrieval.search import ranking
@@ -54,7 +55,14 @@ def rank(
             queries = vectors_of_queries(passage_vectors, data, rows)
         else:
             queries = encoded(TextEncoder.load(parts.query_encoder_path))
-        ranked = ranking(PassageIndex.read(parts), None, rows, texts, queries, depth, None, left_out)
+        index = PassageIndex.read(parts)
+        ranked = ranking(index, None, rows, texts, queries, depth, None, left_out)
+        if index.learned and parts.fusion_path and (held := HeldOut.read(parts.fusion_path)):
+            dev = np.isin(rows, data.query_rows("dev"))
+            texts_of_dev = [texts[i] for i in np.flatnonzero(dev).tolist()]
+            of_dev = held.run(index.learned, rows[dev], texts_of_dev, queries[dev], depth, left_out[dev])
+            ranked = Run.concatenate([of_dev, ranked.where(~np.isin(ranked.query, rows[dev]))])
+            ranked = ranked.where(np.argsort(ranked.query, kind="stable"))
     else:
         encoder = TextEncoder.from_backbone(settings.backbone, max_length=settings.passage_length)
         vectors = scratch(len(data.passages), encoder.width, folder=run.path)
