@@ -110,6 +110,9 @@ def _check(models: _Models, step: str, values: StepSettings) -> None:
         _check_text(models, values.backbone, "auto")
     elif isinstance(values, GenerateQueries):
         _check_text(models, values.sentence_encoder, "auto")
+    elif isinstance(values, TrainCrossEncoder | TrainReranker) and values.published:
+        if models.is_new("re-ranker", values.published):
+            _check_published(values.published)
     elif isinstance(values, TrainCrossEncoder) or (isinstance(values, TrainReranker) and values.kind in PAIR_KINDS):
         name = values.backbone
         if models.is_new("pairs", name) and (loaded := models.loaded(name)):
@@ -124,6 +127,15 @@ def _check(models: _Models, step: str, values: StepSettings) -> None:
         models.loaded(values.backbone)
     elif isinstance(values, TrainQueryGenerator) and models.is_new("generator", values.generator):
         _check_generator(values)
+
+
+def _check_published(name: str) -> None:
+    if Path(resolve_backbone(name)).is_dir():
+        from gnn_encoder.models.published_reranker import PublishedReranker  # imports torch
+
+        PublishedReranker.published(name)
+    else:
+        check_files(name)
 
 
 def _check_text(models: _Models, name: str, pooling: str) -> None:

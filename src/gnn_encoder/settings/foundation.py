@@ -13,6 +13,7 @@ from gnn_encoder.settings.shared import (
     MeasuredTraining,
     OnNodes,
     Optimization,
+    Published,
     Sharded,
     VectorType,
     is_address,
@@ -159,7 +160,7 @@ class DenseRetrieve(Inference, Sharded):
     """As in `bm25_retrieve`."""
 
 
-class TrainCrossEncoder(MeasuredTraining, OnNodes):
+class TrainCrossEncoder(Published, MeasuredTraining, OnNodes):
     """M_ce: a linear head on [CLS], trained on positives and retrieved negatives."""
 
     backbone: str = "bert-base-uncased"
@@ -179,6 +180,11 @@ class TrainCrossEncoder(MeasuredTraining, OnNodes):
     probabilities by which `generate_queries` and `select_training_set` choose."""
     margin: PositiveFloat = 0.2
     """Of `pairwise_margin`, in units of the score (here a logit). 0.2 is BERT-DMN's, whose scores lie in [0, 1]."""
+
+    def _problems(self) -> Iterator[str]:
+        yield from super()._problems()
+        if not self.is_trained and (self.nodes, self.processes) not in ((1, 1), (1, "auto")):
+            yield "a published re-ranker as it is needs one process: set nodes and processes to 1"
 
 
 class ScoreCandidates(Inference, Sharded):

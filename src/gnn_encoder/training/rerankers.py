@@ -16,7 +16,7 @@ from gnn_encoder.inference.late_interaction import (
     query_arrays,
     query_tokens,
 )
-from gnn_encoder.inference.scoring import Pairs, logits_of, pair_tokens
+from gnn_encoder.inference.scoring import Pairs, PublishedPairs, logits_of, pair_tokens
 from gnn_encoder.inference.sentences import SentencePairs, Sentences
 from gnn_encoder.inference.tokens import Tokens, passage_tokens
 from gnn_encoder.inference.words import WordPairs
@@ -24,6 +24,7 @@ from gnn_encoder.models.bert_dmn import BertDmn
 from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.models.dual_encoder import device
 from gnn_encoder.models.late_interaction import LateInteraction, LateInteractionLayout, max_similarity
+from gnn_encoder.models.published_reranker import PublishedReranker
 from gnn_encoder.models.word_models import Knrm, QaLstm, WordDmn, WordModel
 from gnn_encoder.settings.foundation import TrainCrossEncoder
 from gnn_encoder.settings.reranking import TrainReranker
@@ -106,10 +107,16 @@ def new_reranker(
 def cross_encoder(
     settings: TrainCrossEncoder | TrainReranker, data: Dataset, generated: Sequence[str] = ()
 ) -> Reranker:
-    """A cross-encoder with a new head."""
+    """A cross-encoder with a new head, or a published one."""
+    rows = np.arange(len(data.passages))
+    if settings.published:
+        published = PublishedReranker.published(settings.published)
+        texts = [*data.queries.column("text").to_pylist(), *generated]
+        return _reading_pairs(
+            published, PublishedPairs(published, texts, data.passages, rows), rows, settings.precision
+        )
     model = CrossEncoder.from_backbone(settings.backbone, settings.pair_length)
-    pairs = pair_tokens(model, data, generated)
-    return _reading_pairs(model, pairs, np.arange(len(data.passages)), settings.precision)
+    return _reading_pairs(model, pair_tokens(model, data, generated), rows, settings.precision)
 
 
 def _memory(settings: TrainReranker) -> dict[str, Any]:
