@@ -12,7 +12,7 @@ from gnn_encoder.pipelines.rerank import rerank
 from gnn_encoder.pipelines.train import train
 from gnn_encoder.settings.outcome import EncodeNodes, Evaluate, Rerank
 from gnn_encoder.settings.pipeline import Settings
-from gnn_encoder.settings.presets import load_settings
+from gnn_encoder.settings.presets import load_settings, parse_settings
 from gnn_encoder.settings.reranking import PropagateSections, TrainReranker
 from gnn_encoder.settings.reranking_systems import RERANKING_STUDIES, system_names
 
@@ -249,6 +249,19 @@ def test_a_published_reranker_is_the_teacher_if_it_is_the_cross_encoder() -> Non
     for words, systems in (("cannot have published", {"colbert": {"published": "x"}}),):
         with pytest.raises(ValidationError, match=words):
             TrainReranker(systems=systems)
+
+
+def test_one_setting_of_one_system_is_set_beside_the_presets() -> None:
+    given = {"train_reranker": {"systems": {"k_nrm": {"batch_size": 8}, "colbert": {"epochs": 2}}}}
+    more = ("train_reranker.systems.colbert.margin=0.5", "train_reranker.systems.cross_encoder.published=org/Judge")
+    systems = parse_settings(
+        given, [*more, "train_reranker.systems.colbert.loss=pairwise_margin"]
+    ).train_reranker.systems
+    colbert = {"epochs": 2, "margin": 0.5, "loss": "pairwise_margin"}
+    assert systems == {"k_nrm": {"batch_size": 8}, "colbert": colbert, "cross_encoder": {"published": "org/Judge"}}
+    assert given["train_reranker"]["systems"]["colbert"] == {"epochs": 2}, "the preset stays as it is"
+    with pytest.raises(UserError, match=r"train_reranker\.epochs = "):
+        parse_settings({}, ["train_reranker.epochs.more=3"])
 
 
 def test_a_study_of_trained_encoders_has_no_published_one() -> None:

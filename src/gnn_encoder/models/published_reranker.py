@@ -113,7 +113,10 @@ class PublishedReranker(nn.Module):
     def load(cls, folder: str | Path) -> "PublishedReranker":
         """Read what `save` wrote."""
         from sentence_transformers import CrossEncoder
+        from transformers.utils import logging
 
+        logging.set_verbosity_error()  # no word about a prompt, and no bar per load
+        logging.disable_progress_bar()
         options = {"dtype": torch.float32, "use_safetensors": True}
         return cls(CrossEncoder(str(folder), device="cpu", local_files_only=True, model_kwargs=options))
 
