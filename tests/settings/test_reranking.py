@@ -232,8 +232,10 @@ def test_a_published_reranker_is_a_system_that_no_setting_of_a_training_changes(
     )
     assert further == settings.model_copy(update={"backbone": "mine"}).for_system("trained:org/Judge")
     assert not plain.is_trained and settings.for_system("cross_encoder").is_trained
-    graph = rerank(Settings(train_reranker=TrainReranker()), [name, "trained:org/Judge"])
-    assert [node.label for node in graph.of("train_reranker")] == ["Judge, published", "Judge, trained further"]
+    graph = rerank(Settings(train_reranker=TrainReranker()), [name, "trained:org/Judge", "colbert:org/Late"])
+    titles = ["Judge, published", "Judge, trained further", "Late, published"]
+    assert [node.label for node in graph.of("train_reranker")] == titles
+    assert [node.settings.depth for node in graph.of("rerank")] == [100, 100, 1000]
     for systems, needs in (([name], ()), ([name, "colbert"], ("train_reranker.keep",))):
         assert rerank(Settings(), systems)["ingest"].settings.chosen_on_dev == needs
 
@@ -245,10 +247,11 @@ def test_a_published_reranker_is_the_teacher_if_it_is_the_cross_encoder() -> Non
     teacher = graph["train_reranker: Cross-encoder"].settings
     assert teacher == TrainReranker(published="org/Judge")
     assert not settings.train_reranker.for_system("cross_encoder_lite").published
-    assert not TrainReranker(published="org/Judge").for_system("colbert").published
-    for words, systems in (("cannot have published", {"colbert": {"published": "x"}}),):
-        with pytest.raises(ValidationError, match=words):
-            TrainReranker(systems=systems)
+    assert not TrainReranker(published="org/Judge").for_system("bert_dmn").published
+    with pytest.raises(ValidationError, match="cannot have published"):
+        TrainReranker(systems={"bert_dmn": {"published": "x"}})
+    with pytest.raises(ValidationError, match="cannot have token_width"):
+        TrainReranker(systems={"colbert": {"published": "x", "train_published": True, "token_width": 16}})
 
 
 def test_one_setting_of_one_system_is_set_beside_the_presets() -> None:
@@ -274,5 +277,7 @@ def test_a_study_of_trained_encoders_has_no_published_one() -> None:
 def test_published_rerankers_with_one_name_or_without_one_are_refused() -> None:
     with pytest.raises(UserError, match="published:a/Judge and published:b/judge have one name in the table"):
         system_names(["published:a/Judge", "published:b/judge"])
-    with pytest.raises(UserError, match=r"no system 'published:': choose of .*published:FOLDER, trained:FOLDER"):
+    with pytest.raises(
+        UserError, match=r"no system 'published:': choose of .*published:FOLDER, trained:FOLDER, colbert:FOLDER"
+    ):
         system_names(["published:"])

@@ -111,8 +111,9 @@ def _check(models: _Models, step: str, values: StepSettings) -> None:
     elif isinstance(values, GenerateQueries):
         _check_text(models, values.sentence_encoder, "auto")
     elif isinstance(values, TrainCrossEncoder | TrainReranker) and values.published:
-        if models.is_new("re-ranker", values.published):
-            _check_published(values.published)
+        late = isinstance(values, TrainReranker) and values.kind in LATE_KINDS
+        if models.is_new("late interaction" if late else "re-ranker", values.published):
+            _check_published(values.published, late)
     elif isinstance(values, TrainCrossEncoder) or (isinstance(values, TrainReranker) and values.kind in PAIR_KINDS):
         name = values.backbone
         if models.is_new("pairs", name) and (loaded := models.loaded(name)):
@@ -129,11 +130,12 @@ def _check(models: _Models, step: str, values: StepSettings) -> None:
         _check_generator(values)
 
 
-def _check_published(name: str) -> None:
+def _check_published(name: str, late: bool) -> None:
     if Path(resolve_backbone(name)).is_dir():
-        from gnn_encoder.models.published_reranker import PublishedReranker  # imports torch
+        from gnn_encoder.models.published_late_interaction import published_late_interaction  # imports torch
+        from gnn_encoder.models.published_reranker import PublishedReranker
 
-        PublishedReranker.published(name)
+        (published_late_interaction if late else PublishedReranker.published)(name)
     else:
         check_files(name)
 

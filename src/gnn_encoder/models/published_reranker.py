@@ -8,8 +8,6 @@ and the pair's vector is taken. What is saved is a folder of sentence-transforme
 """
 
 import inspect
-import json
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,36 +17,26 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gnn_encoder.errors import UserError, one_line
-from gnn_encoder.models.backbone import (
-    check_files,
-    load_pretrained,
-    readable_tokens,
-    reads_ahead,
-    resolve_backbone,
+from gnn_encoder.models.backbone import check_files, readable_tokens, reads_ahead
+from gnn_encoder.models.published_files import (
+    OF_MODEL,
+    OF_TRANSFORMER,
+    PublishedFiles,
+    by_sentence_transformers,
+    check_keys,
+    check_weights,
+    content,
+    local_files,
+    refused,
+    unread,
 )
-from gnn_encoder.models.sentence_layout import EMPTY, MODULES, SETTINGS, TRANSFORMER, TRANSFORMER_CONFIGS
+from gnn_encoder.models.sentence_layout import MODULES, SETTINGS, TRANSFORMER
 
 SCORE_OF_LOGITS = "LogitScore"
 """The module of sentence-transformers that makes a score of a causal model's logits."""
-KNOWN = {
-    TRANSFORMER_CONFIGS[0]: {
-        "max_seq_length", "do_lower_case", "unpad_inputs", "transformer_task", "modality_config", "module_output_name",
-        "processing_kwargs",
-    },
-    SETTINGS: {
-        "__version__", "model_type", "prompts", "default_prompt_name", "activation_fn", "keep_in_fp32_modules",
-        "similarity_fn_name",
-    },
-}  # fmt: skip
-"""Keys of the files of sentence-transformers that it reads without code or weights from elsewhere."""
 TASKS = ("sequence-classification", "text-generation")
 ACTIVATIONS = ("Sigmoid", "Identity")
 """Both keep the order of the logits."""
-UNUSED = re.compile(r"(^|\.)(pooler\.|position_ids$)|^(cls\.|lm_head\.)")
-"""Weights of a pretraining that a published head does not read."""
-FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja")
-"""Files of a hub's model that are downloaded: neither code nor pickled weights."""
 
 
 class PublishedReranker(nn.Module):
@@ -113,12 +101,8 @@ class PublishedReranker(nn.Module):
     def load(cls, folder: str | Path) -> "PublishedReranker":
         """Read what `save` wrote."""
         from sentence_transformers import CrossEncoder
-        from transformers.utils import logging
 
-        logging.set_verbosity_error()  # no word about a prompt, and no bar per load
-        logging.disable_progress_bar()
-        options = {"dtype": torch.float32, "use_safetensors": True}
-        return cls(CrossEncoder(str(folder), device="cpu", local_files_only=True, model_kwargs=options))
+        return cls(by_sentence_transformers(str(folder), CrossEncoder, Path(folder)))
 
     @classmethod
     def published(cls, name: str) -> "PublishedReranker":
@@ -128,21 +112,27 @@ class PublishedReranker(nn.Module):
             UserError: its files are damaged, name code of its own, lack weights or have others, or ask for what is not
                 done: several labels, another activation, or other modules.
         """
-        folder = _local(name)
+        import transformers
+
+        folder = local_files(name)
         check_files(str(folder))
-        _check_weights(name, folder, _checked_task(name, folder))
+        heads = transformers.AutoModelForSequenceClassification, transformers.AutoModelForCausalLM
+        task = _checked_task(name, folder)
+        config = check_weights(name, folder, heads[TASKS.index(task)])
+        if task == TASKS[0] and config.num_labels != 1:
+            raise refused(name, f"its head has {config.num_labels} labels, and a re-ranker has one")
+        if config.is_encoder_decoder:
+            raise refused(name, f"{config.model_type} has an encoder and a decoder")
         try:
             model = cls.load(folder)
-        except Exception as error:  # a template without a query, a tokenizer without yes: as many as there are models
-            raise _refused(name, f"sentence-transformers does not read it ({one_line(error)[:200]})") from None
-        published = model.backbone
-        if len(published) > 1 and published[1].true_token_id in (
-            published[1].false_token_id,
-            _unknown(model.tokenizer),
-        ):
-            raise _refused(name, "its tokenizer has no tokens yes and no, and its files name no others")
-        if len(published) > 1 and not (folder / MODULES).is_file() and model._constants["modality"] != "message":
-            raise _refused(name, "it has no chat template that asks for an answer yes or no")
+        except ValueError as error:  # a template without a query, or a tokenizer without yes
+            raise unread(name, error) from None
+        if task == TASKS[1]:
+            answers, unknown = model.backbone[1], model.tokenizer.unk_token_id
+            if answers.true_token_id in (answers.false_token_id, -1 if unknown is None else unknown):
+                raise refused(name, "its tokenizer has no tokens yes and no, and its files name no others")
+            if not (folder / MODULES).is_file() and model._constants["modality"] != "message":
+                raise refused(name, "it has no chat template that asks for an answer yes or no")
         return model
 
 
@@ -157,87 +147,26 @@ def _outputs(part: nn.Module) -> Iterator[list[Tensor]]:
         hook.remove()
 
 
-def _unknown(tokenizer: Any) -> int:
-    return -1 if tokenizer.unk_token_id is None else int(tokenizer.unk_token_id)
-
-
-def _refused(name: str, reason: str) -> UserError:
-    return UserError(f"re-ranker {name!r} is refused: {reason}; choose another one")
-
-
-def _local(name: str) -> Path:
-    """The folder of a re-ranker; files of a hub are downloaded, without code and pickled weights."""
-    resolved = resolve_backbone(name)
-    if not Path(resolved).is_dir():
-        from huggingface_hub import snapshot_download
-
-        try:
-            resolved = snapshot_download(resolved, allow_patterns=[*FILES])
-        except Exception as error:  # as many errors as there are troubles with a network
-            raise UserError(f"cannot load re-ranker {name!r}: {one_line(error)[:160]}; give a folder") from None
-    return Path(resolved)
-
-
-def _content(name: str, file: Path) -> Any:
-    """The parsed content of a JSON file; empty if the file is missing."""
-    try:
-        return json.loads(file.read_text("utf-8")) if file.is_file() else {}
-    except (OSError, ValueError, RecursionError) as error:
-        raise _refused(name, f"{file.name}: {one_line(error)}") from None
-
-
 def _checked_task(name: str, folder: Path) -> str:
     """The task of a folder's transformer; raises UserError for files that ask for what is not done."""
-    config = _content(name, folder / "config.json")
-    modules = _content(name, folder / MODULES)
-    file = next((file for file in TRANSFORMER_CONFIGS if (folder / file).is_file()), TRANSFORMER_CONFIGS[0])
-    contents = {SETTINGS: _content(name, folder / SETTINGS), TRANSFORMER_CONFIGS[0]: _content(name, folder / file)}
-    for which, content in contents.items():
-        for key, value in content.items():
-            if key not in KNOWN[which] and value not in EMPTY:
-                raise _refused(name, f"{SETTINGS if which == SETTINGS else file} sets {key} to {str(value)[:60]!r}")
-    causal = any(str(kind).endswith("ForCausalLM") for kind in config.get("architectures") or ())
-    task = TASKS[causal]
-    if modules:
-        kinds = [str(module.get("type")).rpartition(".") for module in modules]
-        named = [last for _, _, last in kinds]
-        if named[1:] not in ([], [SCORE_OF_LOGITS]) or named[0] != TRANSFORMER:
-            raise _refused(name, f"{MODULES} has {', '.join(named)}, and not {TRANSFORMER}, {SCORE_OF_LOGITS}")
-        if not all(first.startswith("sentence_transformers.") for first, _, _ in kinds) or modules[0].get("path"):
-            raise _refused(name, f"{MODULES} has modules of another package or folder")
-        if contents[SETTINGS].get("model_type") != "CrossEncoder":
-            raise _refused(name, f"{SETTINGS} does not name the model_type CrossEncoder")
-        task = contents[TRANSFORMER_CONFIGS[0]].get("transformer_task", task)
-        if (task, len(named)) not in zip(TASKS, (1, 2), strict=True):
-            raise _refused(name, f"its {TRANSFORMER} has the task {task}, with {len(named)} modules")
-    older = config.get("sentence_transformers") or {}
+    files, config = PublishedFiles.of(name, folder), content(name, folder / "config.json")
+    check_keys(name, files.file, files.transformer, OF_TRANSFORMER)
+    check_keys(name, SETTINGS, files.settings, {*OF_MODEL, "activation_fn", "keep_in_fp32_modules"})
+    task = TASKS[any(str(kind).endswith("ForCausalLM") for kind in config.get("architectures") or ())]
+    if kinds := [kind for kind, _ in files.modules]:
+        if kinds[0] != TRANSFORMER or kinds[1:] not in ([], [SCORE_OF_LOGITS]):
+            raise refused(name, f"{MODULES} has {', '.join(kinds)}, and not {TRANSFORMER}, {SCORE_OF_LOGITS}")
+        if files.settings.get("model_type") != "CrossEncoder":
+            raise refused(name, f"{SETTINGS} does not name the model_type CrossEncoder")
+        task = str(files.transformer.get("transformer_task", task))
+        if (task, len(kinds)) not in zip(TASKS, (1, 2), strict=True):
+            raise refused(name, f"its {TRANSFORMER} has the task {task}, with {len(kinds)} modules")
     activations = (
-        contents[SETTINGS].get("activation_fn"),
-        older.get("activation_fn"),
+        files.settings.get("activation_fn"),
+        (config.get("sentence_transformers") or {}).get("activation_fn"),
         config.get("sbert_ce_default_activation_function"),
     )
-    activation = next(filter(None, activations), f"torch.{ACTIVATIONS[0]}")
+    activation = str(next(filter(None, activations), f"torch.{ACTIVATIONS[0]}"))
     if not activation.startswith("torch.") or activation.rpartition(".")[2] not in ACTIVATIONS:
-        raise _refused(name, f"its activation is {activation}, and not {' or '.join(ACTIVATIONS)}")
-    return str(task)
-
-
-def _check_weights(name: str, folder: Path, task: str) -> None:
-    """Raises UserError if a weight, such as the head's, would start at random, or if one would not be read."""
-    import transformers
-
-    causal, head = transformers.AutoModelForCausalLM, transformers.AutoModelForSequenceClassification
-    options = {"use_safetensors": True, "output_loading_info": True}
-    model, report = load_pretrained(head if task == TASKS[0] else causal, str(folder), **options)
-    unread = [weight for weight in report["unexpected_keys"] if not UNUSED.search(weight)]
-    for weights, what in (
-        (report["missing_keys"], "its files lack the weights"),
-        (unread, "no part reads its weights"),
-    ):
-        if weights:
-            first, *more = sorted(weights)
-            raise _refused(name, f"{what} {first}" + (f" and {len(more)} more" if more else ""))
-    if task == TASKS[0] and (labels := model.config.num_labels) != 1:
-        raise _refused(name, f"its head has {labels} labels, and a re-ranker has one")
-    if model.config.is_encoder_decoder:
-        raise _refused(name, f"{model.config.model_type} has an encoder and a decoder")
+        raise refused(name, f"its activation is {activation}, and not {' or '.join(ACTIVATIONS)}")
+    return task

@@ -210,6 +210,11 @@ class TrainReranker(Published, MeasuredTraining, Distillation, DocumentNetwork, 
             yield f"systems.{'.'.join(map(str, (name, *first['loc'])))}: {first['msg'].removeprefix('Value error, ')}"
 
     @property
+    def scorer(self) -> str:
+        """The kind of scorer that is written."""
+        return "published" if self.published and self.kind == "cross_encoder" else self.kind
+
+    @property
     def in_documents(self) -> bool:
         """Whether the re-ranker reads passages in their documents."""
         return self.kind in DOCUMENT_KINDS
@@ -217,12 +222,13 @@ class TrainReranker(Published, MeasuredTraining, Distillation, DocumentNetwork, 
     @property
     def _unused(self) -> set[str]:
         """Names of the settings that the training does not depend on."""
-        if not self.is_trained and self.kind == "cross_encoder" and not self.lite:
+        if not self.is_trained and self.kind in _OWN["published"] and not self.lite:
             return {*type(self).model_fields} - _OF_PUBLISHED
         unused = {name for name, kinds in _OWN.items() if self.kind not in kinds}
         unused |= {"learning_rate", "dropout", "processes", *Published.model_fields} if self.lite else {"cache"}
         if self.published and not self.lite:
             unused |= {"backbone", "pair_length", "head_learning_rate"}
+            unused |= {"token_width", "query_length", "passage_length", "expand_queries"}
         if self.resolved_loss != "pairwise_margin":
             unused.add("margin")
         distilled = self.resolved_loss == "listwise_distillation"
@@ -368,12 +374,12 @@ class CompareRerankers(Inference):
                 yield f"systems: unknown system {name!r}: {known_names(name, SYSTEMS)}"
 
 
-_OF_PUBLISHED = {"kind", "lite", "published", "train_published", "precision", "dev_queries", "seed"}
-"""Settings of a re-ranker that is not trained; the last two are for its figures on dev."""
+_OF_PUBLISHED = {"kind", "lite", "published", "train_published", "titles", "precision", "dev_queries", "seed"}
+"""Settings of a re-ranker that is not trained; the last three are for its figures on dev."""
 _OWN: dict[str, tuple[RerankerKind, ...]] = {
     **dict.fromkeys(("learning_rate", "dropout"), (*PAIR_KINDS, *LATE_KINDS)),
     "pair_length": (*PAIR_KINDS, *WORD_KINDS),
-    **dict.fromkeys(Published.model_fields, ("cross_encoder",)),
+    **dict.fromkeys(Published.model_fields, ("cross_encoder", "colbert")),
     **dict.fromkeys(("memory_width", "episodes", "memory_dropout", "shared_episodes"), ("bert_dmn", "dmn")),
     **dict.fromkeys(("bidirectional", "memory_includes_question", "split_sentences"), ("bert_dmn", "dmn")),
     **dict.fromkeys(("token_width", "query_length", "passage_length"), LATE_KINDS),

@@ -96,11 +96,12 @@ _VARIED: dict[str, tuple[str, Mapping[str, Any]]] = {
 STRUCTURE = {name: System(title, "lim", changes, variant_of="lim") for name, (title, changes) in _VARIED.items()}
 """Further systems of the study `structure`: what of LiM and its document graph matters. A variant that the settings
 make equal to LiM is left out."""
-FOLDERS: dict[str, tuple[str, Mapping[str, Any]]] = {
-    "published:": ("published", {}),
-    "trained:": ("trained further", {"train_published": True}),
+FOLDERS: dict[str, tuple[str, RerankerKind, Mapping[str, Any]]] = {
+    "published:": ("published", "cross_encoder", {}),
+    "trained:": ("trained further", "cross_encoder", {"train_published": True}),
+    "colbert:": ("published", "colbert", {}),
 }
-"""Prefix of a system that is a published re-ranker, such as `published:FOLDER` → what its title says, and changes."""
+"""Prefix of a system that is a published re-ranker, such as `published:FOLDER` → what its title says, kind, changes."""
 
 
 class _Systems(dict[str, System]):
@@ -108,9 +109,9 @@ class _Systems(dict[str, System]):
 
     def __missing__(self, name: str) -> System:
         prefix, colon, folder = name.partition(":")
-        title, changes = FOLDERS[prefix + colon]
+        title, kind, changes = FOLDERS[prefix + colon]
         last = re.split("[/#]", folder.rstrip("/"))[-1]
-        return System(f"{last}, {title}", "cross_encoder", {"published": folder, **changes})
+        return System(f"{last}, {title}", kind, {"published": folder, **changes})
 
     def __contains__(self, name: object) -> bool:
         return super().__contains__(name) or any(str(name).startswith(prefix) and name != prefix for prefix in FOLDERS)

@@ -153,8 +153,9 @@ class Published(StepSettings):
 
     published: str = ""
     """A re-ranker's folder, hub name or `s3://` address: a head of one label, or a causal model that answers yes or no,
-    in the layout of sentence-transformers' CrossEncoder. It reads as many tokens of a pair as it was published with.
-    Empty: `backbone`, with a new head."""
+    in the layout of sentence-transformers' CrossEncoder; for `colbert`, late interaction in the layout of its
+    MultiVectorEncoder, of PyLate or of Stanford's ColBERT. It reads as many tokens as it was published with. Empty:
+    `backbone`, with a new head."""
     train_published: bool = False
     """It is trained further, all weights at `learning_rate`. By default it is used as it is."""
 

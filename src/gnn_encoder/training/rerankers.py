@@ -24,6 +24,7 @@ from gnn_encoder.models.bert_dmn import BertDmn
 from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.models.dual_encoder import device
 from gnn_encoder.models.late_interaction import LateInteraction, LateInteractionLayout, max_similarity
+from gnn_encoder.models.published_late_interaction import published_late_interaction
 from gnn_encoder.models.published_reranker import PublishedReranker
 from gnn_encoder.models.word_models import Knrm, QaLstm, WordDmn, WordModel
 from gnn_encoder.settings.foundation import TrainCrossEncoder
@@ -186,7 +187,11 @@ def _colbert(settings: TrainReranker, data: Dataset, generated: Sequence[str]) -
         settings.expand_queries,
         titles=settings.titles,
     )
-    model = LateInteraction.from_backbone(settings.backbone, layout)
+    if settings.published:
+        model = published_late_interaction(settings.published)
+        model.layout = replace(model.layout, titles=settings.titles)
+    else:
+        model = LateInteraction.from_backbone(settings.backbone, layout)
     questions = query_tokens(model, [*data.queries.column("text").to_pylist(), *generated])
     passages = all_passage_tokens(model, data.passages)
 
