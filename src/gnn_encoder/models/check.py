@@ -154,6 +154,8 @@ def _check_generator(values: TrainQueryGenerator) -> None:
     if Path(resolve_backbone(name)).is_dir():
         from gnn_encoder.models.query_generator import QueryGenerator  # imports torch
 
-        QueryGenerator.from_pretrained(name, values.passage_length, values.query_length, values.separator)
+        QueryGenerator.from_pretrained(
+            name, values.passage_length, values.query_length, values.separator, values.instruction
+        )
     else:
         check_files(name)

@@ -202,6 +202,11 @@ class TrainQueryGenerator(Optimization, OnNodes):
     encoder (`minilm`), which becomes an encoder–decoder pair."""
     separator: str = "\nQuestion:"
     """Text between passage and query of a causal model."""
+    instruction: str = ""
+    """Text before the passage in the chat template of a causal model, such as "Write a search query that this text
+    answers." The query is the model's answer. Empty: passage, `separator` and query are one plain text."""
+    trained: bool = True
+    """Off: the model writes queries as it is, for one that follows an instruction."""
     passage_length: PositiveInt = 256
     query_length: PositiveInt = 32
     max_pairs: Count = 0
@@ -215,6 +220,12 @@ class TrainQueryGenerator(Optimization, OnNodes):
     tokens_per_pass: Count = 0
     """Tokens of a batch, padding included, whose activations are in memory at a time. 0: 1,024 on a CPU, 8,192 on a
     GPU. With bf16 on a CPU, `smollm2` needs about 4.4 GB with 1,024 and 3.8 GB with 512."""
+
+    def _problems(self) -> Iterator[str]:
+        if not self.trained and not self.instruction:
+            yield "train_query_generator.trained = false needs an instruction that says what to write"
+        if not self.trained and (self.nodes, self.processes) not in ((1, 1), (1, "auto")):
+            yield "train_query_generator.trained = false needs one process: set nodes and processes to 1"
 
 
 class Negatives(StepSettings):
