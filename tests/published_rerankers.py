@@ -9,7 +9,8 @@ import torch
 from conftest import WORDS, write_tokenizer
 from safetensors.torch import load_file, save_file
 
-KINDS = ("bert", "xlm-roberta", "modernbert", "yes-no")
+KINDS = ("bert", "xlm-roberta", "modernbert", "qwen3", "yes-no")
+CAUSAL = ("qwen3", "yes-no")
 TEMPLATE = """{%- set by = namespace(query="", document="", system="judge") -%}
 {%- for message in messages -%}
 {%- if message.role == "query" %}{% set by.query = message.content %}{% endif -%}
@@ -24,7 +25,8 @@ SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "i
 def write_reranker(folder: Path, kind: str = "bert", activation: str = "", **config: Any) -> Path:
     """A random re-ranker of two layers, with weights so large that its scores depend on the texts.
 
-    `yes-no` is a causal model in the layout of sentence-transformers; the others are folders of transformers.
+    `yes-no` is a causal model in the layout of sentence-transformers; the others are folders of transformers, with a
+    head of one label, `qwen3` on a causal model.
     `activation`: as older folders name it.
     """
     import transformers
@@ -35,11 +37,11 @@ def write_reranker(folder: Path, kind: str = "bert", activation: str = "", **con
         "bert": transformers.BertConfig,
         "xlm-roberta": transformers.XLMRobertaConfig,
         "modernbert": transformers.ModernBertConfig,
-        "yes-no": transformers.Qwen3Config,
+        **dict.fromkeys(CAUSAL, transformers.Qwen3Config),
     }
     own: dict[str, dict[str, Any]] = {
         "modernbert": {"bos_token_id": 2, "eos_token_id": 3, "cls_token_id": 2, "sep_token_id": 3},
-        "yes-no": {"bos_token_id": 2, "eos_token_id": 3, "head_dim": 8, "num_key_value_heads": 2},
+        **{key: {"bos_token_id": 2, "eos_token_id": 3, "head_dim": 8, "num_key_value_heads": 2} for key in CAUSAL},
     }
     sizes = {"vocab_size": words, "max_position_embeddings": 64, "pad_token_id": 0, "num_labels": 1}
     given = configs[kind](**{**SIZES, **sizes, **own.get(kind, {}), **config})

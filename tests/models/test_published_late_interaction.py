@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -125,12 +126,25 @@ REFUSED: dict[str, tuple[str, Callable[[Path], object], str]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def accepted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    made = tmp_path_factory.mktemp("accepted")
+    folders = {layout: write_late_interaction(made / layout, layout) for layout in ("pylate", "stanford")}
+    check_models(_node(folder) for folder in folders.values())
+    return folders
+
+
+def _node(folder: Path) -> Node:
+    return Node("train_reranker", TrainReranker(kind="colbert", published=str(folder)), {}, "x")
+
+
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_would_be_read_otherwise_is_refused_before_a_run(case: str, tmp_path: Path) -> None:
+def test_what_would_be_read_otherwise_is_refused_before_a_run(
+    case: str, accepted: dict[str, Path], tmp_path: Path
+) -> None:
     layout, spoil, words = REFUSED[case]
-    folder = write_late_interaction(tmp_path / "model", layout)
-    node = Node("train_reranker", TrainReranker(kind="colbert", published=str(folder)), {}, "x")
-    check_models([node])
+    folder = shutil.copytree(accepted[layout], tmp_path / "model")
+    node = _node(folder)
     spoil(folder)
     with pytest.raises(UserError, match=re.escape(words)) as caught:
         check_models([node])

@@ -2,13 +2,14 @@
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from published_rerankers import KINDS, change, write_reranker
+from published_rerankers import CAUSAL, KINDS, LATE_LAYOUTS, change, write_late_interaction, write_reranker
 from safetensors.torch import load_file, save_file
 
 from gnn_encoder.artifacts import Dataset
@@ -95,7 +96,7 @@ def test_vectors_are_those_that_the_head_reads(folder: Path, tiny_dataset: Datas
         for pair, vector in zip(pairs(tiny_dataset)[:6], vectors, strict=False):
             ids = torch.from_numpy(model.arrays([pair])[0])
             hidden = model.backbone.transformers_model.base_model(input_ids=ids, **_types(model, pair))[0][0]
-            torch.testing.assert_close(vector, hidden[-1 if folder.name == "yes-no" else 0], atol=1e-5, rtol=0)
+            torch.testing.assert_close(vector, hidden[-1 if folder.name in CAUSAL else 0], atol=1e-5, rtol=0)
     assert vectors.shape == (len(QUERY), model.width) and vectors.std(0).max() > 0.01
 
 
@@ -195,11 +196,20 @@ REFUSED: dict[str, tuple[str, Callable[[Path], object], str]] = {
 }  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def accepted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folders = {kind: write_reranker(tmp_path_factory.mktemp("accepted") / kind, kind) for kind in ("bert", "yes-no")}
+    for folder in folders.values():
+        PublishedReranker.published(str(folder))
+    return folders
+
+
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_would_be_read_otherwise_is_refused_before_a_run(case: str, tmp_path: Path) -> None:
+def test_what_would_be_read_otherwise_is_refused_before_a_run(
+    case: str, accepted: dict[str, Path], tmp_path: Path
+) -> None:
     kind, spoil, words = REFUSED[case]
-    folder = write_reranker(tmp_path / "model", kind)
-    PublishedReranker.published(str(folder))
+    folder = shutil.copytree(accepted[kind], tmp_path / "model")
     spoil(folder)
     with pytest.raises(UserError, match=re.escape(words)) as caught:
         check_models([Node("train_reranker", TrainReranker(published=str(folder)), {}, "x")])
@@ -215,3 +225,10 @@ def test_a_run_names_it_and_not_the_backbone(tmp_path: Path) -> None:
     assert check_models(nodes) == [folder]
     with pytest.raises(UserError, match="no such folder"):
         check_models([Node("train_reranker", TrainReranker(published=str(tmp_path / "none")), {}, "x")])
+
+
+@pytest.mark.parametrize("layout", LATE_LAYOUTS)
+def test_late_interaction_is_named_as_what_it_is(layout: str, tmp_path: Path) -> None:
+    folder = write_late_interaction(tmp_path / "late", layout)
+    with pytest.raises(UserError, match="it is late interaction, which the system colbert:FOLDER reads"):
+        PublishedReranker.published(str(folder))

@@ -34,6 +34,8 @@ from gnn_encoder.models.sentence_layout import MODULES, SETTINGS, TRANSFORMER
 
 SCORE_OF_LOGITS = "LogitScore"
 """The module of sentence-transformers that makes a score of a causal model's logits."""
+LATE = ("HF_ColBERT", "ColBERT", "MultiVectorEncoder")
+"""What Stanford's ColBERT names its class, and PyLate and sentence-transformers the type of their models."""
 TASKS = ("sequence-classification", "text-generation")
 ACTIVATIONS = ("Sigmoid", "Identity")
 """Both keep the order of the logits."""
@@ -149,7 +151,10 @@ def _outputs(part: nn.Module) -> Iterator[list[Tensor]]:
 
 def _checked_task(name: str, folder: Path) -> str:
     """The task of a folder's transformer; raises UserError for files that ask for what is not done."""
-    files, config = PublishedFiles.of(name, folder), content(name, folder / "config.json")
+    config = content(name, folder / "config.json")
+    if content(name, folder / SETTINGS).get("model_type") in LATE or LATE[0] in (config.get("architectures") or ()):
+        raise refused(name, "it is late interaction, which the system colbert:FOLDER reads")
+    files = PublishedFiles.of(name, folder)
     check_keys(name, files.file, files.transformer, OF_TRANSFORMER)
     check_keys(name, SETTINGS, files.settings, {*OF_MODEL, "activation_fn", "keep_in_fp32_modules"})
     task = TASKS[any(str(kind).endswith("ForCausalLM") for kind in config.get("architectures") or ())]
