@@ -6,6 +6,7 @@ from typing import NamedTuple
 from gnn_encoder.flow.graph import Graph, Output
 from gnn_encoder.settings.graph import BuildGraph
 from gnn_encoder.settings.pipeline import Settings
+from gnn_encoder.settings.shared import needs_dev
 
 
 @dataclass(frozen=True)
@@ -124,14 +125,10 @@ def with_early_refusals(graph: Graph, *variants: object) -> Graph:
     Data without such queries are refused then, and not after hours. A dual encoder with `patience` stays as it is
     without dev queries, so it needs none. `variants`: settings of trainings within a step.
     """
-    of = {"try_variant": "train_gnn"}  # the section with a variant's training
-    trainings = [(of.get(node.step, node.step), node.settings) for node in graph.nodes]
+    # `try_variant` has a variant's training, of the section `train_gnn`.
+    trainings = [(node.step.replace("try_variant", "train_gnn"), node.settings) for node in graph.nodes]
     trainings += [("train_gnn", variant) for variant in variants]  # type: ignore[misc]
-    names = [
-        f"{step}.keep"
-        for step, training in trainings
-        if getattr(training, "keep", "") == "best" and not getattr(training, "patience", 0)
-    ]
+    names = [f"{step}.keep" for step, training in trainings if needs_dev(training)]
     ingest = graph["ingest"]
     ingest.settings = ingest.settings.model_copy(update={"chosen_on_dev": tuple(dict.fromkeys(names))})
     return graph

@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from bundles import fill_bundle
 from http_server import ids, serving
+from published_rerankers import write_reranker
 from trained_root import Trained
 
 from gnn_encoder import Retriever
@@ -189,6 +191,39 @@ def test_a_bundles_hits_are_re_ranked_and_the_bundle_gets_the_best_re_ranker(
             app.main()
     shown = capsys.readouterr().out
     assert not caught.value.code and shown.count("content × ") == 3 and "structural" in shown
+
+
+@pytest.mark.slow
+def test_a_published_re_ranker_is_a_row_a_start_a_teacher_and_the_bundles_re_ranker(
+    trained: Trained, tiny_backbone: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from sentence_transformers import CrossEncoder
+
+    ingest(Ingest(dataset=trained.command[trained.command.index("--dataset") + 1]), dataset=tmp_path / "data")
+    data, encoder = Dataset(tmp_path / "data"), TextEncoder.from_backbone(str(tiny_backbone), max_length=24)
+    vectors = np.random.default_rng(0).normal(size=(100, encoder.width)).astype(np.float32)
+    with drafting(tmp_path / "latest" / "bundle", "bundle") as draft:
+        fill_bundle(draft, vectors, data, encoder.save)
+    folder = write_reranker(tmp_path / "models" / "judge", "yes-no")
+    first = ("--first-stage", str(tmp_path / "latest"))
+    taught = ("--set", f"train_reranker.systems.cross_encoder.published={folder}")
+    assert rerank(trained, "--systems", f"trained:{folder},colbert_distilled,published:{folder}", *first, *taught) == 0
+    shown = capsys.readouterr().out
+    report = Path(re.findall("report +(.*)", shown)[-1]).parent
+    metrics, history = Report.read(report).metrics, read_history(report)
+    titles = ["Bundle", "judge, trained further", "judge, published", "ColBERT, distilled"]
+    assert list(metrics["results"]["test"]) == titles and metrics["candidate"] == titles[2]
+    assert len({json.dumps(figures) for figures in metrics["results"]["test"].values()}) == 4
+    assert [bool(history[f"train_reranker: {title}"].curves) for title in titles[1:]] == [True, False, True]
+    assert "Cross-encoder" not in shown and "Teacher" not in shown, "the published row is the teacher"
+
+    assert rerank(trained, "--systems", f"published:{folder}", *first) == 0
+    assert reused(capsys.readouterr().out) == 5, "all but ingest, which no longer needs dev queries, and the comparison"
+    retriever = Retriever.load(trained.root / "latest" / "bundle")
+    hits = retriever.search("a question", 5, rerank=True, depth=5)
+    texts = [("a question", f"{hit.title} {hit.text}".strip()) for hit in hits]
+    logits = CrossEncoder(str(folder)).predict(texts, activation_fn=torch.nn.Identity(), show_progress_bar=False)
+    assert [hit.score for hit in hits] == pytest.approx(logits.tolist(), abs=0.02), "bf16 where the machine has it"
 
 
 def study(trained: Trained, capsys: pytest.CaptureFixture[str], *more: str) -> tuple[Report, str]:

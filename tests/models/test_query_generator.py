@@ -1,11 +1,13 @@
 """All kinds of generator: the loss by hand, save and load, greedy decoding by hand, one clear line on misuse."""
 
 import importlib.util
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from tokenizers.processors import TemplateProcessing
 
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.generation import generate, pair_batch, passage_ids, query_ids
@@ -160,3 +162,62 @@ def test_unknown_generator_is_one_line() -> None:
     with pytest.raises(UserError, match="no/such/generator") as caught:
         QueryGenerator.from_pretrained("no/such/generator", 20, 12)
     assert "\n" not in str(caught.value)
+
+
+TEMPLATE = """{%- for m in messages %}market {{ m.content }} cloud{% endfor -%}
+{%- if add_generation_prompt %} engine :{% endif -%}"""
+
+
+@pytest.mark.parametrize("start", [None, "river"])
+def test_a_chat_template_is_around_the_passage(start: str | None, tiny_causal: Path, tmp_path: Path) -> None:
+    """As transformers writes the request, one at a time; `start`: the tokenizer begins each text with this token."""
+    shutil.copytree(tiny_causal, tmp_path / "chat")
+    (tmp_path / "chat" / "chat_template.jinja").write_text(TEMPLATE)
+    torch.manual_seed(0)
+    generator = QueryGenerator.from_pretrained(str(tmp_path / "chat"), 20, 6, instruction="what is the").eval()
+    with torch.no_grad():
+        for parameter in generator.parameters():
+            parameter.normal_(0, 0.3)
+    model, tokenizer = generator.model, generator.tokenizer
+    requests = [[{"role": "user", "content": f"what is the\n\n{passage}"}] for passage in PASSAGES]
+    options = {"add_generation_prompt": True, "tokenize": False}
+    asked = [
+        tokenizer(tokenizer.apply_chat_template(request, **options), add_special_tokens=False)["input_ids"]
+        for request in requests
+    ]
+    answers = [tokenizer(query, add_special_tokens=False)["input_ids"][:6] for query in QUERIES]
+    if start:
+        tokenizer.bos_token = start
+        piece = (start, tokenizer.convert_tokens_to_ids(start))
+        tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single=f"{start} $0", special_tokens=[piece])
+        assert tokenizer("stone")["input_ids"][0] == piece[1]
+    generator.passage_length += 1
+    passages, queries = passage_ids(generator, PASSAGES), query_ids(generator, QUERIES)
+    losses = generator(*pair_batch(generator, passages, queries, np.arange(4))).detach().numpy()
+    for ids, answer, loss in zip(asked, answers, losses, strict=True):
+        wanted = [*answer, tokenizer.eos_token_id][:6]
+        logits = model(input_ids=torch.tensor([[*ids, *wanted]])).logits[0, len(ids) - 1 : -1]
+        assert loss == pytest.approx(
+            float(torch.nn.functional.cross_entropy(logits.detach(), torch.tensor(wanted), reduction="sum")), abs=1e-4
+        )
+    for ids, written in zip(asked, generate(generator, passages, precision="fp32"), strict=True):
+        alone = model.generate(torch.tensor([ids]), max_new_tokens=6, do_sample=False, pad_token_id=1, eos_token_id=1)
+        assert written == " ".join(tokenizer.decode(alone[0, len(ids) :], skip_special_tokens=True).split())
+    generator.save(tmp_path / "saved")
+    again = QueryGenerator.load(tmp_path / "saved")
+    assert (again.opening, again.prompt, again.instruction) == (generator.opening, generator.prompt, "what is the")
+    plain = QueryGenerator.from_pretrained(str(tmp_path / "chat"), 20, 6, "\nQuestion:")
+    assert not plain.opening and plain.prompt != generator.prompt, "control"
+
+
+def test_an_instruction_without_a_chat_template_is_one_line(
+    tiny_causal: Path, tiny_seq2seq: Path, tmp_path: Path
+) -> None:
+    for folder in (tiny_causal, tiny_seq2seq):
+        with pytest.raises(UserError, match="instruction needs a causal model with a chat template"):
+            QueryGenerator.from_pretrained(str(folder), 20, 6, instruction="write")
+    shutil.copytree(tiny_causal, tmp_path / "chat")
+    for template, words in (("nothing", "leaves out what a user writes"), ("{{ raise_exception('no') }}", "no")):
+        (tmp_path / "chat" / "chat_template.jinja").write_text(template)
+        with pytest.raises(UserError, match=words):
+            QueryGenerator.from_pretrained(str(tmp_path / "chat"), 20, 6, instruction="write")

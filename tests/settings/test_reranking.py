@@ -12,7 +12,7 @@ from gnn_encoder.pipelines.rerank import rerank
 from gnn_encoder.pipelines.train import train
 from gnn_encoder.settings.outcome import EncodeNodes, Evaluate, Rerank
 from gnn_encoder.settings.pipeline import Settings
-from gnn_encoder.settings.presets import load_settings
+from gnn_encoder.settings.presets import load_settings, parse_settings
 from gnn_encoder.settings.reranking import PropagateSections, TrainReranker
 from gnn_encoder.settings.reranking_systems import RERANKING_STUDIES, system_names
 
@@ -216,3 +216,68 @@ def test_tasks_share_the_generation_and_not_the_scores_of_a_teacher() -> None:
         ("1 of 3", 0), ("2 of 3", 1), ("3 of 3", 2)
     ]  # fmt: skip
     assert not rerank(settings, ["colbert"]).of("generate_queries"), "it reads no generated query"
+
+
+def test_a_published_reranker_is_a_system_that_no_setting_of_a_training_changes() -> None:
+    name, general = "published:org/Judge", {"epochs": 3, "triples": "augmented", "keep": "best", "learning_rate": 1e-4}
+    assert system_names([name, "colbert"]) == [name, "colbert"]
+    settings = TrainReranker.model_validate(general)
+    plain, further = settings.for_system(name), settings.for_system("trained:org/Judge")
+    assert plain == TrainReranker().for_system(name) == TrainReranker(published="org/Judge")
+    assert (further.published, further.train_published, further.epochs, further.is_trained) == (
+        "org/Judge",
+        True,
+        3,
+        True,
+    )
+    assert further == settings.model_copy(update={"backbone": "mine"}).for_system("trained:org/Judge")
+    assert not plain.is_trained and settings.for_system("cross_encoder").is_trained
+    graph = rerank(Settings(train_reranker=TrainReranker()), [name, "trained:org/Judge", "colbert:org/Late"])
+    titles = ["Judge, published", "Judge, trained further", "Late, published"]
+    assert [node.label for node in graph.of("train_reranker")] == titles
+    assert [node.settings.depth for node in graph.of("rerank")] == [100, 100, 1000]
+    for systems, needs in (([name], ()), ([name, "colbert"], ("train_reranker.keep",))):
+        assert rerank(Settings(), systems)["ingest"].settings.chosen_on_dev == needs
+
+
+def test_a_published_reranker_is_the_teacher_if_it_is_the_cross_encoder() -> None:
+    own = {"cross_encoder": {"published": "org/Judge"}, "cross_encoder_lite": {}}
+    settings = Settings(train_reranker=TrainReranker(systems=own))
+    graph = rerank(settings, ["colbert_distilled"])
+    teacher = graph["train_reranker: Cross-encoder"].settings
+    assert teacher == TrainReranker(published="org/Judge")
+    assert not settings.train_reranker.for_system("cross_encoder_lite").published
+    assert not TrainReranker(published="org/Judge").for_system("bert_dmn").published
+    with pytest.raises(ValidationError, match="cannot have published"):
+        TrainReranker(systems={"bert_dmn": {"published": "x"}})
+    with pytest.raises(ValidationError, match="cannot have token_width"):
+        TrainReranker(systems={"colbert": {"published": "x", "train_published": True, "token_width": 16}})
+
+
+def test_one_setting_of_one_system_is_set_beside_the_presets() -> None:
+    given = {"train_reranker": {"systems": {"k_nrm": {"batch_size": 8}, "colbert": {"epochs": 2}}}}
+    more = ("train_reranker.systems.colbert.margin=0.5", "train_reranker.systems.cross_encoder.published=org/Judge")
+    systems = parse_settings(
+        given, [*more, "train_reranker.systems.colbert.loss=pairwise_margin"]
+    ).train_reranker.systems
+    colbert = {"epochs": 2, "margin": 0.5, "loss": "pairwise_margin"}
+    assert systems == {"k_nrm": {"batch_size": 8}, "colbert": colbert, "cross_encoder": {"published": "org/Judge"}}
+    assert given["train_reranker"]["systems"]["colbert"] == {"epochs": 2}, "the preset stays as it is"
+    with pytest.raises(UserError, match=r"train_reranker\.epochs = "):
+        parse_settings({}, ["train_reranker.epochs.more=3"])
+
+
+def test_a_study_of_trained_encoders_has_no_published_one() -> None:
+    own = {"cross_encoder": {"published": "org/Judge"}}
+    with pytest.raises(UserError, match=r"study bert_dmn compares trained encoders: .* for cross_encoder"):
+        TrainReranker(systems=own).studied("bert_dmn")
+    assert TrainReranker(systems=own).studied("ss_bert")
+
+
+def test_published_rerankers_with_one_name_or_without_one_are_refused() -> None:
+    with pytest.raises(UserError, match="published:a/Judge and published:b/judge have one name in the table"):
+        system_names(["published:a/Judge", "published:b/judge"])
+    with pytest.raises(
+        UserError, match=r"no system 'published:': choose of .*published:FOLDER, trained:FOLDER, colbert:FOLDER"
+    ):
+        system_names(["published:"])

@@ -1,5 +1,6 @@
 """The step trains, measures on passages it did not train on, resumes to the same weights, and repeats itself."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -54,6 +55,23 @@ def test_learns_and_reports(tmp_path: Path, tiny_dataset: Dataset, kind: str, re
     model = QueryGenerator.load(tmp_path / "generator")
     assert (model.passage_length, model.query_length) == (24, 24)
     assert generate(model, passage_ids(model, ["the old river"]))[0].startswith("what is the")
+
+
+def test_a_model_that_follows_instructions_is_taken_as_it_is(
+    tmp_path: Path, tiny_dataset: Dataset, tiny_causal: Path
+) -> None:
+    folder = shutil.copytree(tiny_causal, tmp_path / "chat")
+    (folder / "chat_template.jinja").write_text("{% for m in messages %}market {{ m.content }} cloud{% endfor %}")
+    settings = settings_for(folder, instruction="what is the", trained=False)
+    train_query_generator(settings, dataset=tiny_dataset.path, query_generator=tmp_path / "generator")
+    metrics = read_manifest(tmp_path / "generator", "model").metrics
+    assert metrics["held_out/loss"] > 0 and "steps" not in metrics and "pairs/s" not in metrics["headline"]
+    published, saved = (load_file(path / "model.safetensors") for path in (folder, tmp_path / "generator"))
+    assert all(np.array_equal(published[name], saved[name]) for name in saved)
+    model = QueryGenerator.load(tmp_path / "generator")
+    assert generate(model, passage_ids(model, ["the old river"]))[0]
+    with pytest.raises(ValueError, match="needs an instruction"):
+        settings_for(folder, trained=False)
 
 
 def test_a_batch_in_parts_has_the_same_gradient(tmp_path: Path, tiny_dataset: Dataset, tiny_causal: Path) -> None:

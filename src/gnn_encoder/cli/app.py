@@ -244,14 +244,14 @@ def rerank(
     from gnn_encoder.cli.console import follow, show_table
     from gnn_encoder.engines import reranking
     from gnn_encoder.report.table import run_tables
-    from gnn_encoder.settings.reranking_systems import SYSTEMS
+    from gnn_encoder.settings.reranking_systems import ALL_SYSTEMS
 
     names = named_systems(systems, preset, overrides or [])
     if dry_run or mermaid:
         _, graph = reranking.reranking(preset, dataset, overrides or [], names, first_stage)
         show_graph(graph, root, mermaid)
         return
-    chosen = {name: SYSTEMS[name] for name in names}
+    chosen = {name: ALL_SYSTEMS[name] for name in names}
     titles = [f"{step}: {system.title}" for system in chosen.values() for step in system.steps]
     job = partial(reranking.rerank, preset, dataset, overrides or [], names, first_stage, root)
     steps = ("ingest", "index_bm25", "bm25_retrieve", "first_stage", *titles, "evaluate", "report", "choose_reranker")

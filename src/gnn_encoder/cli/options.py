@@ -54,8 +54,10 @@ Mermaid = Annotated[bool, typer.Option("--mermaid", help="Only print the graph o
 
 Systems = typer.Option(
     metavar="SYSTEM,…",
-    help="Re-rankers, by default the preset's compare_rerankers.systems; the last is the headline's. The table has "
-    "their order within each group: on labelled triples, qsf, on generated queries (ss_bert_t, ss_bert_h), ss_bert_d, "
+    help="Re-rankers, by default the preset's compare_rerankers.systems; the last is the headline's. published:FOLDER "
+    "is a published re-ranker as it is, trained:FOLDER the same, trained further, and colbert:FOLDER published late "
+    "interaction. The table has their order within each group: on labelled triples, qsf, on generated queries "
+    "(ss_bert_t, ss_bert_h), ss_bert_d, "
     "distilled ones, in documents (mim, lim, mix_im).",
 )
 FirstStage = Annotated[

@@ -27,9 +27,10 @@ def query_ids(generator: QueryGenerator, texts: Sequence[str]) -> Tokens:
     """
     if not texts:
         return Tokens.flatten([])
-    if generator.causal:  # most vocabularies have a word with the space before it
+    if generator.causal:  # most vocabularies have a word with the space before it; an answer in a chat has no space
         options = {"add_special_tokens": False, "truncation": True, "max_length": generator.query_length}
-        lines = generator.tokenizer([f" {text}" for text in texts], **options)["input_ids"]
+        space = "" if generator.instruction else " "
+        lines = generator.tokenizer([space + text for text in texts], **options)["input_ids"]
         return Tokens.flatten([[*line, generator.tokenizer.eos_token_id][: generator.query_length] for line in lines])
     ids = generator.tokenizer(text_target=list(texts), truncation=True, max_length=generator.query_length)["input_ids"]
     start = generator.model.config.decoder_start_token_id
@@ -39,11 +40,16 @@ def query_ids(generator: QueryGenerator, texts: Sequence[str]) -> Tokens:
 def prompts(generator: QueryGenerator, passages: Tokens, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Ids and mask int64 [b, l] of what precedes a query: the passage, and a causal model's separator.
 
-    A causal model's are padded on the left, so that the query continues each of them in the same column.
+    A causal model's are padded on the left, so that the query continues each of them in the same column. With a chat
+    template the padding is before the passage, and a start token before the passage is masked.
     """
     ids, mask = passages.padded(rows, generator.pad, left=generator.causal)
-    ends = np.tile(np.array(generator.prompt, dtype=np.int64), (len(rows), 1))
-    return np.hstack([ids, ends]), np.hstack([mask, np.ones_like(ends)])
+    if generator.opening and (start := generator.tokenizer.bos_token_id) is not None:
+        mask &= ~((ids == start) & (mask.cumsum(1) == 1))
+    begins, ends = (
+        np.tile(np.array(part, dtype=np.int64), (len(rows), 1)) for part in (generator.opening, generator.prompt)
+    )
+    return np.hstack([begins, ids, ends]), np.hstack([np.ones_like(begins), mask, np.ones_like(ends)])
 
 
 def pair_arrays(
@@ -82,7 +88,7 @@ def log_likelihoods(
     def store(rows: np.ndarray, loss: np.ndarray) -> None:
         out[rows] = -loss
 
-    lengths = passage_tokens.lengths[passage_at] + len(generator.prompt) + query_tokens.lengths[query_at]
+    lengths = passage_tokens.lengths[passage_at] + generator.added + query_tokens.lengths[query_at]
     read_rows(generator, lengths, padded, store, **options)
     return out
 
@@ -95,7 +101,7 @@ def generation_batches(
     The last bits of a passage's logits depend on the batch. In bf16 that changed 11 of 150 queries (MiniLM, batches of
     50 passages and of 64), so tasks that share the work divide these batches.
     """
-    return list(budget_batches(passages.lengths + len(generator.prompt), max(1, tokens_per_batch // beams)))
+    return list(budget_batches(passages.lengths + generator.added, max(1, tokens_per_batch // beams)))
 
 
 def generate(

@@ -61,34 +61,15 @@ def all_passage_tokens(model: LateInteraction, passages: PassageTable) -> Tokens
 
 
 def query_arrays(model: LateInteraction, tokens: Tokens, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Ids and mask int64 [b, l] for the model, and bool [b, l]: the tokens that are summed over.
-
-    The marker follows the first token. Queries are filled up with `[MASK]`, if the layout says so.
-    """
-    ids, mask = _marked(model, tokens, rows, 0)
-    if not model.layout.expand_queries:
-        return ids, mask, mask > 0
-    missing = ((0, 0), (0, model.layout.query_length - ids.shape[1]))
-    ids, mask = np.pad(ids, missing), np.pad(mask, missing)
-    ids[mask == 0] = model.tokenizer.mask_token_id
-    everything = np.ones_like(mask)
-    return ids, everything if model.layout.attend_to_masks else mask, everything > 0
+    """`LateInteraction.query_arrays` of the queries at `rows`."""
+    return model.query_arrays(*tokens.padded(rows, model.tokenizer.pad_token_id or 0))
 
 
 def passage_arrays(
     model: LateInteraction, tokens: Tokens, rows: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Ids and mask int64 [b, l] for the model, and bool [b, l]: the tokens that are compared, without punctuation.
-
-    `tokens` are cut to `passage_length` - 1 tokens, because the marker follows the first one.
-    """
-    ids, mask = _marked(model, tokens, rows, 1)
-    return ids, mask, (mask > 0) & ~np.isin(ids, list(model.punctuation))
-
-
-def _marked(model: LateInteraction, tokens: Tokens, rows: np.ndarray, side: int) -> tuple[np.ndarray, np.ndarray]:
-    ids, mask = tokens.padded(rows, model.tokenizer.pad_token_id or 0)
-    return np.insert(ids, 1, model.markers[side], axis=1), np.insert(mask, 1, 1, axis=1)
+    """`LateInteraction.passage_arrays` of the passages at `rows`."""
+    return model.passage_arrays(*tokens.padded(rows, model.tokenizer.pad_token_id or 0))
 
 
 def encode_queries(model: LateInteraction, texts: list[str], precision: str) -> np.ndarray:
@@ -159,7 +140,7 @@ def _encode(model: LateInteraction, tokens: Tokens, out: TokenVectors, options: 
         else:
             out.values[at], out.scales[at] = eight_bits(vectors)
 
-    read_rows(model, lengths, lambda batch: _marked(model, tokens, batch, 1), store, **options)
+    read_rows(model, lengths, lambda batch: passage_arrays(model, tokens, batch)[:2], store, **options)
 
 
 def max_similarities(

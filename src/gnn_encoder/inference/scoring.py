@@ -5,15 +5,17 @@ read, so n·k pairs never exist as text.
 """
 
 from collections.abc import Sequence
+from threading import Lock
 from typing import Any, Protocol, Unpack
 
 import numpy as np
 from torch import nn
 
-from gnn_encoder.artifacts import Dataset
+from gnn_encoder.artifacts import Dataset, PassageTable
 from gnn_encoder.inference.encoding import ReadOptions, read_rows
-from gnn_encoder.inference.tokens import Tokens, passage_tokens
+from gnn_encoder.inference.tokens import Tokens, passage_tokens, tokens_at
 from gnn_encoder.models.cross_encoder import CrossEncoder
+from gnn_encoder.models.published_reranker import PublishedReranker
 
 
 class Pairs(Protocol):
@@ -61,6 +63,32 @@ class PairTokens:
         ids[rows, head - 1] = self.first.ids[self.first.offsets[first + 1] - 1]
         ids[rows, lengths - 1] = self.second.ids[self.second.offsets[second + 1] - 1]
         return ids, mask.astype(np.int64), in_tail.astype(np.int64)
+
+
+class PublishedPairs:
+    """Pairs as a published re-ranker writes them, from texts, when a batch is read. `second` counts `rows`."""
+
+    def __init__(
+        self, model: PublishedReranker, queries: Sequence[str], passages: PassageTable, rows: np.ndarray
+    ) -> None:
+        self._model, self._queries, self._passages, self._rows = model, queries, passages, rows
+        self._first = Tokens.of(model.tokenizer, queries, model.max_length).lengths
+        tokens, places = tokens_at(model.tokenizer, passages, rows, model.max_length)
+        self._second = tokens.lengths[places]
+        self._writing = Lock()  # a tokenizer serves one thread
+
+    def lengths(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        """Tokens of each pair, int64 [r]; those of a template are about right."""
+        whole = self._first[first] + self._second[second] + self._model.added_tokens
+        lengths: np.ndarray = np.minimum(whole, self._model.max_length)
+        return lengths
+
+    def padded(self, first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, ...]:
+        """The arguments of `PublishedReranker.forward` for the pairs (first[i], second[i])."""
+        different, place = np.unique(self._rows[second], return_inverse=True)
+        texts = self._passages.take(different).full_texts()
+        with self._writing:
+            return self._model.arrays([(self._queries[i], texts[j]) for i, j in zip(first, place, strict=True)])
 
 
 def _separator(tokenizer: Any) -> list[int]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.compute as pc
 
-from gnn_encoder.artifacts import Bundle, read_manifest, read_vectors
+from gnn_encoder.artifacts import Asked, Bundle, read_manifest, read_vectors
 from gnn_encoder.artifacts.added_labels import AddedLabel, AddedNodes
 from gnn_encoder.artifacts.arrays import Rows, eight_bits
 from gnn_encoder.artifacts.finished_run import place_of, run_folder
@@ -16,12 +16,12 @@ from gnn_encoder.errors import UserError
 from gnn_encoder.explanation.passages import Sources
 from gnn_encoder.explanation.search import sources_of
 from gnn_encoder.inference.encoding import encode_texts
-from gnn_encoder.inference.scoring import PairTokens, score_pairs
-from gnn_encoder.inference.tokens import Tokens, tokens_at
+from gnn_encoder.inference.scoring import Pairs, PairTokens, score_pairs
+from gnn_encoder.inference.tokens import Tokens
 from gnn_encoder.labels.requests import Known
-from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.models.dual_encoder import DualEncoder, TextEncoder
 from gnn_encoder.retrieval import exact
+from gnn_encoder.retrieval.scorers import CrossEncoderScorer, load_cross_encoder
 from gnn_encoder.settings.graph import BuildGraph
 from gnn_encoder.settings.shared import Inference
 from gnn_encoder.settings.systems import GNN_ENCODER
@@ -263,23 +263,22 @@ class _PairVectors:
         self._run = run
 
     @cached_property
-    def _model(self) -> CrossEncoder:
-        return CrossEncoder.load(self._run.model("cross_encoder"))
+    def _scorer(self) -> CrossEncoderScorer:
+        return load_cross_encoder(self._run.model("cross_encoder"))
 
     def edges(self, texts: Sequence[str], passages: np.ndarray) -> np.ndarray:
         """Vectors fp16 [e, d_e] of queries and passage rows [e]."""
-        tokenizer, length = self._model.tokenizer, self._model.max_length
-        second, places = tokens_at(tokenizer, self._run.bundle.passages, passages.astype(np.int64), length)
-        return self._vectors(Tokens.of(tokenizer, texts, length), second, places)
+        asked = Asked(list(texts), self._run.bundle.passages)
+        return self._vectors(*self._scorer.pairs(asked, np.arange(len(texts)), passages.astype(np.int64)))
 
     def loops(self, texts: Sequence[str]) -> np.ndarray:
         """Vectors fp16 [e, d_e] of the pairs of each query with itself."""
-        tokens = Tokens.of(self._model.tokenizer, texts, self._model.max_length)
-        return self._vectors(tokens, tokens, np.arange(len(texts)))
+        model, rows = self._scorer.model, np.arange(len(texts))
+        tokens = Tokens.of(model.tokenizer, texts, model.max_length)
+        return self._vectors(PairTokens(model.tokenizer, tokens, tokens, model.max_length), rows, rows)
 
-    def _vectors(self, first: Tokens, second: Tokens, places: np.ndarray) -> np.ndarray:
-        model = self._model
-        vectors = np.empty((len(places), model.width), np.float16)
-        pairs = PairTokens(model.tokenizer, first, second, model.max_length)
-        score_pairs(model, pairs, np.arange(len(places)), places, None, vectors, **self._run.graph_settings.speed)
+    def _vectors(self, pairs: Pairs, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        model = self._scorer.model
+        vectors = np.empty((len(first), model.width), np.float16)
+        score_pairs(model, pairs, first, second, None, vectors, **self._run.graph_settings.speed)
         return vectors

@@ -110,6 +110,10 @@ def _check(models: _Models, step: str, values: StepSettings) -> None:
         _check_text(models, values.backbone, "auto")
     elif isinstance(values, GenerateQueries):
         _check_text(models, values.sentence_encoder, "auto")
+    elif isinstance(values, TrainCrossEncoder | TrainReranker) and values.published:
+        late = isinstance(values, TrainReranker) and values.kind in LATE_KINDS
+        if models.is_new("late interaction" if late else "re-ranker", values.published):
+            _check_published(values.published, late)
     elif isinstance(values, TrainCrossEncoder) or (isinstance(values, TrainReranker) and values.kind in PAIR_KINDS):
         name = values.backbone
         if models.is_new("pairs", name) and (loaded := models.loaded(name)):
@@ -126,6 +130,16 @@ def _check(models: _Models, step: str, values: StepSettings) -> None:
         _check_generator(values)
 
 
+def _check_published(name: str, late: bool) -> None:
+    if Path(resolve_backbone(name)).is_dir():
+        from gnn_encoder.models.published_late_interaction import published_late_interaction  # imports torch
+        from gnn_encoder.models.published_reranker import PublishedReranker
+
+        (published_late_interaction if late else PublishedReranker.published)(name)
+    else:
+        check_files(name)
+
+
 def _check_text(models: _Models, name: str, pooling: str) -> None:
     if models.is_new("text", name, pooling):
         known, _ = sentence_transformers_layout(name, pooling)
@@ -140,6 +154,8 @@ def _check_generator(values: TrainQueryGenerator) -> None:
     if Path(resolve_backbone(name)).is_dir():
         from gnn_encoder.models.query_generator import QueryGenerator  # imports torch
 
-        QueryGenerator.from_pretrained(name, values.passage_length, values.query_length, values.separator)
+        QueryGenerator.from_pretrained(
+            name, values.passage_length, values.query_length, values.separator, values.instruction
+        )
     else:
         check_files(name)

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -45,6 +46,10 @@ class LateInteractionLayout:
     """The other query tokens read the added masks. ColBERT: no."""
     titles: bool = True
     """A passage's title is read before its text. Without, the title is read where a passage has no text."""
+    markers: tuple[int, int] | None = None
+    """Tokens of a published model that mark queries and passages; None: see `UNUSED`."""
+    skipped: tuple[int, ...] | None = None
+    """Tokens of a passage that a published model leaves out of the score; None: punctuation."""
 
 
 class LateInteraction(nn.Module):
@@ -61,8 +66,8 @@ class LateInteraction(nn.Module):
         nn.init.normal_(self.projection.weight, std=0.02)
         if layout.expand_queries and tokenizer.mask_token_id is None:
             raise UserError("late interaction fills queries up with [MASK], which this backbone's tokenizer lacks")
-        self.markers = _markers(backbone, tokenizer)
-        self.punctuation = _punctuation(tokenizer)
+        self.markers = layout.markers or _markers(backbone, tokenizer)
+        self.punctuation = _punctuation(tokenizer) if layout.skipped is None else frozenset(layout.skipped)
         """Tokens of a passage that are left out of the score."""
 
     @classmethod
@@ -102,6 +107,28 @@ class LateInteraction(nn.Module):
     def _projected(self, hidden: Tensor) -> Tensor:
         return nn.functional.normalize(self.projection(hidden).float(), dim=-1)
 
+    def query_arrays(self, ids: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Ids and mask int64 [b, l] to read, and bool [b, l]: the tokens that are summed over.
+
+        The marker follows the first token. Queries are filled up with `[MASK]`, if the layout says so.
+
+        Args:
+            ids, mask: queries of at most `query_length` - 1 tokens, padded on the right.
+        """
+        ids, mask = np.insert(ids, 1, self.markers[0], axis=1), np.insert(mask, 1, 1, axis=1)
+        if not self.layout.expand_queries:
+            return ids, mask, mask > 0
+        missing = ((0, 0), (0, self.layout.query_length - ids.shape[1]))
+        ids, mask = np.pad(ids, missing), np.pad(mask, missing)
+        ids[mask == 0] = self.tokenizer.mask_token_id
+        everything = np.ones_like(mask)
+        return ids, everything if self.layout.attend_to_masks else mask, everything > 0
+
+    def passage_arrays(self, ids: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The same of passages of at most `passage_length` - 1 tokens; the last array has no punctuation."""
+        ids, mask = np.insert(ids, 1, self.markers[1], axis=1), np.insert(mask, 1, 1, axis=1)
+        return ids, mask, (mask > 0) & ~np.isin(ids, list(self.punctuation))
+
     def save(self, folder: Path) -> None:
         """Write the backbone, tokenizer, linear map and layout."""
         from safetensors.torch import save_file
@@ -114,7 +141,9 @@ class LateInteraction(nn.Module):
     @classmethod
     def load(cls, folder: str | Path) -> "LateInteraction":
         """Read what `save` wrote."""
-        layout = LateInteractionLayout(**json.loads((Path(folder) / LAYOUT).read_text("utf-8")))
+        written = json.loads((Path(folder) / LAYOUT).read_text("utf-8"))
+        tokens = {name: tuple(written[name]) for name in ("markers", "skipped") if written.get(name) is not None}
+        layout = LateInteractionLayout(**written | tokens)
         return cls.from_backbone(str(folder), layout)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gnn_encoder.errors import UserError
+from gnn_encoder.errors import UserError, one_line
 from gnn_encoder.models.backbone import load_pretrained, load_smollm2, load_tokenizer, load_weights, unused_positions
 from gnn_encoder.settings.shared import SMOLLM2
 
@@ -25,35 +25,65 @@ class QueryGenerator(nn.Module):
     """A seq2seq or causal (`causal`) model with its tokenizer and training lengths.
 
     `passage_length` and `query_length` include special tokens and are cut to the model's number of positions.
-    `separator` is the text between the passage and the query of a causal model; `prompt` are its token ids.
+    `separator` is the text between the passage and the query of a causal model; `prompt` are its token ids. With an
+    `instruction`, a causal model's chat template is around the passage: `opening` are the token ids before the passage,
+    and `prompt` those between it and the query.
+
+    Raises:
+        UserError: an instruction for a model without a chat template, or with fewer positions than it takes.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, passage_length: int, query_length: int, separator: str = "") -> None:
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        passage_length: int,
+        query_length: int,
+        separator: str = "",
+        instruction: str = "",
+    ) -> None:
         super().__init__()
-        self.model, self.tokenizer, self.separator = model, tokenizer, separator
+        self.model, self.tokenizer, self.separator, self.instruction = model, tokenizer, separator, instruction
         self.causal = not model.config.is_encoder_decoder
+        self.opening: list[int] = []
         self.prompt: list[int] = []
+        if instruction and (not self.causal or not tokenizer.chat_template):
+            raise UserError(
+                "train_query_generator.instruction needs a causal model with a chat template: leave it empty"
+            )
         if self.causal:  # all parts share the positions
-            self.prompt = tokenizer(separator, add_special_tokens=False)["input_ids"]
-            positions = _positions(model, "", passage_length + query_length + len(self.prompt))
-            self.query_length = min(query_length, positions // 2)
-            self.passage_length = min(passage_length, positions - self.query_length - len(self.prompt))
+            before, after = _around_passage(tokenizer, instruction) if instruction else ("", separator)
+            self.opening, self.prompt = (
+                tokenizer(text, add_special_tokens=False)["input_ids"] if text else [] for text in (before, after)
+            )
+            positions = _positions(model, "", passage_length + query_length + self.added) - self.added
+            if positions < 2:
+                raise UserError(
+                    f"train_query_generator.instruction takes {self.added} tokens, and leaves none to a text"
+                )
+            self.query_length = min(query_length, max(1, (positions + self.added) // 2), positions - 1)
+            self.passage_length = min(passage_length, positions - self.query_length)
         else:
             self.passage_length = min(passage_length, _positions(model, "encoder", passage_length))
             self.query_length = min(query_length, _positions(model, "decoder", query_length))
         pads = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
         self.pad: int = next(token for token in pads if token is not None)
 
+    @property
+    def added(self) -> int:
+        """Tokens before the query that are no passage."""
+        return len(self.opening) + len(self.prompt)
+
     @classmethod
     def from_pretrained(
-        cls, name: str, passage_length: int, query_length: int, separator: str = ""
+        cls, name: str, passage_length: int, query_length: int, separator: str = "", instruction: str = ""
     ) -> "QueryGenerator":
         """Loads a seq2seq model, a causal model or an encoder; raises `UserError` if that fails."""
         from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
         from transformers.models.auto import modeling_auto as known
 
         if name == SMOLLM2:
-            return cls(*load_smollm2(), passage_length, query_length, separator)
+            return cls(*load_smollm2(), passage_length, query_length, separator, instruction)
         tokenizer, config = load_tokenizer(name), load_pretrained(AutoConfig, name)
         if config.is_encoder_decoder:
             model = load_weights(AutoModelForSeq2SeqLM, name)
@@ -66,7 +96,7 @@ class QueryGenerator(nn.Module):
             model = load_weights(AutoModelForCausalLM, name)
         else:
             model = _pair(name, tokenizer)
-        return cls(model.float(), tokenizer, passage_length, query_length, separator)
+        return cls(model.float(), tokenizer, passage_length, query_length, separator, instruction)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor) -> Tensor:
         """−log P(query | passage) of each pair in nats, fp32 [b]: cross-entropy summed over the pair's label tokens.
@@ -93,7 +123,7 @@ class QueryGenerator(nn.Module):
         """Write config, tokenizer, safetensors, the lengths and the separator."""
         self.model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
-        layout = {name: getattr(self, name) for name in ("passage_length", "query_length", "separator")}
+        layout = {name: getattr(self, name) for name in ("passage_length", "query_length", "separator", "instruction")}
         (folder / LAYOUT).write_text(json.dumps(layout), encoding="utf-8")
 
     @classmethod
@@ -101,6 +131,21 @@ class QueryGenerator(nn.Module):
         """Read what `save` wrote."""
         layout = json.loads((Path(folder) / LAYOUT).read_text("utf-8"))
         return cls.from_pretrained(str(folder), **layout)
+
+
+def _around_passage(tokenizer: Any, instruction: str) -> tuple[str, str]:
+    """What a chat template writes before and after the passage of a request."""
+    mark = "\N{WHITE SQUARE}" * 3
+    asked = [{"role": "user", "content": f"{instruction}\n\n{mark}"}]
+    try:
+        before, found, after = tokenizer.apply_chat_template(
+            asked, tokenize=False, add_generation_prompt=True
+        ).partition(mark)
+    except Exception as error:  # as many errors as a template can raise
+        raise UserError(f"the generator's chat template: {one_line(error)[:160]}") from None
+    if not found:
+        raise UserError("the generator's chat template leaves out what a user writes: leave instruction empty")
+    return before, after
 
 
 def _pair(name: str, tokenizer: Any) -> Any:

@@ -114,7 +114,7 @@ class _Forecast:
         self.trained_labels = self.size.labels * self.trained / max(self.n, 1)
         backbone = settings.train_dual_encoder.backbone
         self.width, self.encoder = width_of(backbone), weights_of(backbone)
-        scorer = settings.train_cross_encoder.backbone
+        scorer = settings.train_cross_encoder.published or settings.train_cross_encoder.backbone
         self.scorer_width, self.scorer = width_of(scorer), weights_of(scorer)
         self.wide = self.m * self.width * FP32
         self.number = STORED[self.graph.vector_type].itemsize

@@ -23,7 +23,7 @@ from gnn_encoder.inference.late_interaction import (
     query_arrays,
     query_tokens,
 )
-from gnn_encoder.inference.scoring import Pairs, PairTokens, logits_of
+from gnn_encoder.inference.scoring import Pairs, PairTokens, PublishedPairs, logits_of
 from gnn_encoder.inference.sentences import SentencePairs, Sentences
 from gnn_encoder.inference.tokens import Tokens, tokens_at
 from gnn_encoder.inference.words import WordPairs
@@ -32,6 +32,7 @@ from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.models.document_reranker import DOCUMENT_KINDS, DocumentReranker
 from gnn_encoder.models.dual_encoder import device
 from gnn_encoder.models.late_interaction import LateInteraction
+from gnn_encoder.models.published_reranker import PublishedReranker
 from gnn_encoder.models.word_models import Knrm, QaLstm, WordDmn
 
 LAYOUT = "scorer.json"
@@ -95,6 +96,17 @@ class CrossEncoderScorer:
     def explain(self, data: Texts, query: str, passage: int) -> list[Contribution]:
         """Empty: the score has no parts."""
         return []
+
+
+class PublishedScorer(CrossEncoderScorer):
+    """A published re-ranker; the scores are its logits, also where it publishes their logistic function."""
+
+    def pairs(self, data: Texts, query: np.ndarray, passage: np.ndarray) -> tuple[Pairs, np.ndarray, np.ndarray]:
+        """See `CrossEncoderScorer`."""
+        query_rows, first = np.unique(query, return_inverse=True)
+        passage_rows, second = np.unique(passage, return_inverse=True)
+        questions = data.query_texts(query_rows)
+        return PublishedPairs(self.model, questions, data.passages, passage_rows), first, second
 
 
 class BertDmnScorer(CrossEncoderScorer):
@@ -233,6 +245,7 @@ def _names(data: Texts, context: DocumentContext, nodes: list[int]) -> list[str]
 
 KINDS: dict[str, Callable[[Path], Scorer]] = {
     "cross_encoder": lambda folder: CrossEncoderScorer(CrossEncoder.load(folder)),
+    "published": lambda folder: PublishedScorer(PublishedReranker.load(folder)),
     "bert_dmn": lambda folder: BertDmnScorer(BertDmn.load(folder)),
     "qa_lstm": lambda folder: BoundedScorer(QaLstm.load(folder)),
     "k_nrm": lambda folder: BoundedScorer(Knrm.load(folder)),
@@ -249,6 +262,13 @@ def save_scorer(kind: str, model: Any, folder: Path) -> None:
     """Writes a model with the kind by which `load_scorer` loads it."""
     model.save(folder)
     (folder / LAYOUT).write_text(json.dumps({"kind": kind}), encoding="utf-8")
+
+
+def load_cross_encoder(folder: Path) -> CrossEncoderScorer:
+    """Loads what a training or a publication of a cross-encoder made."""
+    scorer = load_scorer(folder)
+    assert isinstance(scorer, CrossEncoderScorer)
+    return scorer
 
 
 def load_scorer(folder: Path) -> Scorer:

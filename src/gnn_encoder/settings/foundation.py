@@ -13,6 +13,7 @@ from gnn_encoder.settings.shared import (
     MeasuredTraining,
     OnNodes,
     Optimization,
+    Published,
     Sharded,
     VectorType,
     is_address,
@@ -159,7 +160,7 @@ class DenseRetrieve(Inference, Sharded):
     """As in `bm25_retrieve`."""
 
 
-class TrainCrossEncoder(MeasuredTraining, OnNodes):
+class TrainCrossEncoder(Published, MeasuredTraining, OnNodes):
     """M_ce: a linear head on [CLS], trained on positives and retrieved negatives."""
 
     backbone: str = "bert-base-uncased"
@@ -180,6 +181,11 @@ class TrainCrossEncoder(MeasuredTraining, OnNodes):
     margin: PositiveFloat = 0.2
     """Of `pairwise_margin`, in units of the score (here a logit). 0.2 is BERT-DMN's, whose scores lie in [0, 1]."""
 
+    def _problems(self) -> Iterator[str]:
+        yield from super()._problems()
+        if not self.is_trained and (self.nodes, self.processes) not in ((1, 1), (1, "auto")):
+            yield "a published re-ranker as it is needs one process: set nodes and processes to 1"
+
 
 class ScoreCandidates(Inference, Sharded):
     """Scores and [CLS] vectors of the candidates, once per distinct pair."""
@@ -196,6 +202,11 @@ class TrainQueryGenerator(Optimization, OnNodes):
     encoder (`minilm`), which becomes an encoder–decoder pair."""
     separator: str = "\nQuestion:"
     """Text between passage and query of a causal model."""
+    instruction: str = ""
+    """Text before the passage in the chat template of a causal model, such as "Write a search query that this text
+    answers." The query is the model's answer. Empty: passage, `separator` and query are one plain text."""
+    trained: bool = True
+    """Off: the model writes queries as it is, for one that follows an instruction."""
     passage_length: PositiveInt = 256
     query_length: PositiveInt = 32
     max_pairs: Count = 0
@@ -209,6 +220,12 @@ class TrainQueryGenerator(Optimization, OnNodes):
     tokens_per_pass: Count = 0
     """Tokens of a batch, padding included, whose activations are in memory at a time. 0: 1,024 on a CPU, 8,192 on a
     GPU. With bf16 on a CPU, `smollm2` needs about 4.4 GB with 1,024 and 3.8 GB with 512."""
+
+    def _problems(self) -> Iterator[str]:
+        if not self.trained and not self.instruction:
+            yield "train_query_generator.trained = false needs an instruction that says what to write"
+        if not self.trained and (self.nodes, self.processes) not in ((1, 1), (1, "auto")):
+            yield "train_query_generator.trained = false needs one process: set nodes and processes to 1"
 
 
 class Negatives(StepSettings):

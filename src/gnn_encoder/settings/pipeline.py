@@ -77,6 +77,11 @@ class Settings(StepSettings):
                 f"bm25_retrieve.eval_depth must be at least train_reranker.depth ({self.train_reranker.depth}): "
                 "there are no more hits to re-rank"
             )
+        if self.train_cross_encoder.published and self.build_graph.self_loop_features == "cross_encoder":
+            yield (
+                "build_graph.self_loop_features = cross_encoder: a published re-ranker reads no text with itself: "
+                "set it to learned"
+            )
         if self.promote.measure not in self.evaluate.measures:
             yield (
                 f"promote.measure ({self.promote.measure}) must be one of evaluate.measures "

@@ -77,6 +77,8 @@ def preset_names() -> list[str]:
 def load_settings(preset: str, overrides: Iterable[str] = ()) -> Settings:
     """Returns the settings of a preset (a name, or your own YAML file), with `step.key=value` overrides.
 
+    A key of a mapping is set alone, as `train_reranker.systems.colbert.epochs=3`.
+
     Raises UserError for an unknown preset, section or key, and for a value that is impossible or of a wrong type.
     """
     is_path = preset.endswith((".yaml", ".yml"))
@@ -96,8 +98,12 @@ def parse_settings(tree: Any, overrides: Iterable[str] = (), source: str = "sett
         step, dot, field = key.partition(".")
         if not (equals and dot and field):
             raise UserError(f"--set {override}: write it as step.setting=value, as in train_gnn.epochs=3")
+        section, (*outer, last) = sections.setdefault(step, {}), field.split(".")
+        for name in outer:  # a section's mapping, such as `train_reranker.systems`
+            section[name] = dict(inner) if isinstance(inner := section.get(name), Mapping) else {}
+            section = section[name]
         try:
-            sections.setdefault(step, {})[field] = read_yaml(value)
+            section[last] = read_yaml(value)
         except yaml.YAMLError:
             raise UserError(f"--set {key}: {_shown(value)} is not a YAML value") from None
     shared = sections.pop("shared", {})

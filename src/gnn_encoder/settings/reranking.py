@@ -19,7 +19,7 @@ from gnn_encoder.settings.reranking_systems import (
     WORD_KINDS,
     RerankerKind,
 )
-from gnn_encoder.settings.shared import Distillation, Inference, MeasuredTraining, OnNodes, TokenVectorType
+from gnn_encoder.settings.shared import Distillation, Inference, MeasuredTraining, OnNodes, Published, TokenVectorType
 from gnn_encoder.settings.values import Count, Fraction, PositiveFloat, PositiveInt, StepSettings, known_names
 
 Weight = Annotated[float, Field(ge=0.0, strict=True)]
@@ -40,7 +40,7 @@ class BundleReranker(StepSettings):
     """Adds the chosen re-ranker to the bundle of the first stage."""
 
 
-class TrainReranker(MeasuredTraining, Distillation, DocumentNetwork, OnNodes):
+class TrainReranker(Published, MeasuredTraining, Distillation, DocumentNetwork, OnNodes):
     """A re-ranker, trained on positives and negatives. All kinds have the same training pairs.
 
     The papers differ: BERT-DMN warms up over 1,000 steps, here `warmup` is a share of all steps; SS-BERT trains ColBERT
@@ -171,9 +171,10 @@ class TrainReranker(MeasuredTraining, Distillation, DocumentNetwork, OnNodes):
     with another rate than a whole network."""
 
     def _problems(self) -> Iterator[str]:
+        yield from super()._problems()
         for name, changes in self.systems.items():
             yield from self._problems_of(name, changes)
-        if self.keep == "best" and not self.dev_queries:
+        if self.keep == "best" and not self.dev_queries and self.is_trained:
             yield "keep = best needs dev_queries: set keep to last, or dev_queries above 0"
         if self.in_batch_negatives and self.loss not in ("auto", "pairwise_softmax"):
             yield f"in_batch_negatives is a softmax over the batch: set loss to pairwise_softmax, not {self.loss}"
@@ -195,9 +196,9 @@ class TrainReranker(MeasuredTraining, Distillation, DocumentNetwork, OnNodes):
             yield f"nodes = {self.nodes} needs a full re-ranker: set nodes to 1 for a lite one, in its entry of systems"
 
     def _problems_of(self, name: str, settings: Mapping[str, Any]) -> Iterator[str]:
-        if name not in SYSTEMS:
+        if name not in ALL_SYSTEMS:
             yield f"systems: unknown system {name!r}: {known_names(name, SYSTEMS)}"
-        _, kind, changes, evaluates, *_ = SYSTEMS[name]
+        _, kind, changes, evaluates, *_ = ALL_SYSTEMS[name]
         if evaluates:
             yield f"systems.{name} trains nothing: set systems.{evaluates}"
         chosen = self.model_copy(update={**settings, "kind": kind, "lite": False, **changes})
@@ -210,6 +211,11 @@ class TrainReranker(MeasuredTraining, Distillation, DocumentNetwork, OnNodes):
             yield f"systems.{'.'.join(map(str, (name, *first['loc'])))}: {first['msg'].removeprefix('Value error, ')}"
 
     @property
+    def scorer(self) -> str:
+        """The kind of scorer that is written."""
+        return "published" if self.published and self.kind == "cross_encoder" else self.kind
+
+    @property
     def in_documents(self) -> bool:
         """Whether the re-ranker reads passages in their documents."""
         return self.kind in DOCUMENT_KINDS
@@ -217,8 +223,13 @@ class TrainReranker(MeasuredTraining, Distillation, DocumentNetwork, OnNodes):
     @property
     def _unused(self) -> set[str]:
         """Names of the settings that the training does not depend on."""
+        if not self.is_trained and self.kind in _OWN["published"] and not self.lite:
+            return {*type(self).model_fields} - _OF_PUBLISHED
         unused = {name for name, kinds in _OWN.items() if self.kind not in kinds}
-        unused |= {"learning_rate", "dropout", "processes"} if self.lite else {"cache"}
+        unused |= {"learning_rate", "dropout", "processes", *Published.model_fields} if self.lite else {"cache"}
+        if self.published and not self.lite:
+            unused |= {"backbone", "pair_length", "head_learning_rate"}
+            unused |= {"token_width", "query_length", "passage_length", "expand_queries"}
         if self.resolved_loss != "pairwise_margin":
             unused.add("margin")
         distilled = self.resolved_loss == "listwise_distillation"
@@ -252,6 +263,10 @@ class TrainReranker(MeasuredTraining, Distillation, DocumentNetwork, OnNodes):
     def studied(self, study: str) -> list[str]:
         """The systems of one of `RERANKING_STUDIES`, without variants with the same settings as their system."""
         systems = RERANKING_STUDIES[study].systems
+        if taken := [name for name in RERANKING_STUDIES[study].encoders.values() if self.for_system(name).published]:
+            raise UserError(
+                f"the study {study} compares trained encoders: set no train_reranker.published for {taken[0]}"
+            )
         same = {name: ALL_SYSTEMS[name].variant_of for name in systems if not ALL_SYSTEMS[name].selection}
         return [name for name in systems if not same.get(name) or self.for_system(name) != self.for_system(same[name])]
 
@@ -360,9 +375,12 @@ class CompareRerankers(Inference):
                 yield f"systems: unknown system {name!r}: {known_names(name, SYSTEMS)}"
 
 
+_OF_PUBLISHED = {"kind", "lite", "published", "train_published", "titles", "precision", "dev_queries", "seed"}
+"""Settings of a re-ranker that is not trained; the last three are for its figures on dev."""
 _OWN: dict[str, tuple[RerankerKind, ...]] = {
     **dict.fromkeys(("learning_rate", "dropout"), (*PAIR_KINDS, *LATE_KINDS)),
     "pair_length": (*PAIR_KINDS, *WORD_KINDS),
+    **dict.fromkeys(Published.model_fields, ("cross_encoder", "colbert")),
     **dict.fromkeys(("memory_width", "episodes", "memory_dropout", "shared_episodes"), ("bert_dmn", "dmn")),
     **dict.fromkeys(("bidirectional", "memory_includes_question", "split_sentences"), ("bert_dmn", "dmn")),
     **dict.fromkeys(("token_width", "query_length", "passage_length"), LATE_KINDS),

@@ -1,5 +1,6 @@
 """The re-rankers that `gnn-encoder rerank` knows, and the studies of them."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -95,7 +96,28 @@ _VARIED: dict[str, tuple[str, Mapping[str, Any]]] = {
 STRUCTURE = {name: System(title, "lim", changes, variant_of="lim") for name, (title, changes) in _VARIED.items()}
 """Further systems of the study `structure`: what of LiM and its document graph matters. A variant that the settings
 make equal to LiM is left out."""
-ALL_SYSTEMS = SYSTEMS | THRESHOLDS | STRUCTURE
+FOLDERS: dict[str, tuple[str, RerankerKind, Mapping[str, Any]]] = {
+    "published:": ("published", "cross_encoder", {}),
+    "trained:": ("trained further", "cross_encoder", {"train_published": True}),
+    "colbert:": ("published", "colbert", {}),
+}
+"""Prefix of a system that is a published re-ranker, such as `published:FOLDER` → what its title says, kind, changes."""
+
+
+class _Systems(dict[str, System]):
+    """Systems by name; also has a system for each published re-ranker."""
+
+    def __missing__(self, name: str) -> System:
+        prefix, colon, folder = name.partition(":")
+        title, kind, changes = FOLDERS[prefix + colon]
+        last = re.split("[/#]", folder.rstrip("/"))[-1]
+        return System(f"{last}, {title}", kind, {"published": folder, **changes})
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(name) or any(str(name).startswith(prefix) and name != prefix for prefix in FOLDERS)
+
+
+ALL_SYSTEMS = _Systems(SYSTEMS | THRESHOLDS | STRUCTURE)
 
 
 class Study(NamedTuple):
@@ -137,12 +159,18 @@ def system_names(names: Sequence[str]) -> list[str]:
 
     A system that nobody names is before the one that evaluates it.
     """
-    unknown = [name for name in names if name not in SYSTEMS]
+    unknown = [name for name in names if name not in ALL_SYSTEMS or name in THRESHOLDS or name in STRUCTURE]
     if unknown or not names:
-        raise UserError(f"no system {', '.join(map(repr, unknown)) or 'is named'}: choose of {', '.join(SYSTEMS)}")
-    added = {SYSTEMS[name].evaluates for name in names} - {"", *names}
-    complete = [system for name in names for system in (*({SYSTEMS[name].evaluates} & added), name)]
-    return list(dict.fromkeys(reversed(complete)))[::-1]
+        known = f"{', '.join(SYSTEMS)}, {', '.join(f'{prefix}FOLDER' for prefix in FOLDERS)}"
+        raise UserError(f"no system {', '.join(map(repr, unknown)) or 'is named'}: choose of {known}")
+    added = {ALL_SYSTEMS[name].evaluates for name in names} - {"", *names}
+    complete = [system for name in names for system in (*({ALL_SYSTEMS[name].evaluates} & added), name)]
+    complete = list(dict.fromkeys(reversed(complete)))[::-1]
+    # Names of calls, links and files keep nothing else.
+    titles = [re.sub(r"[^a-z0-9]+", "", ALL_SYSTEMS[name].title.lower()) for name in complete]
+    if twice := [name for name, title in zip(complete, titles, strict=True) if titles.count(title) > 1]:
+        raise UserError(f"{' and '.join(twice)} have one name in the table: rename a folder")
+    return complete
 
 
 def changed_by(step: str, systems: Sequence[str]) -> list[str]:

@@ -1,5 +1,6 @@
 """Settings that several steps share: inference, backbones and training."""
 
+from collections.abc import Iterator
 from typing import Annotated, Literal, TypedDict
 
 from pydantic import Field
@@ -145,6 +146,36 @@ class Distillation(StepSettings):
     """T of both distributions, softmax(scores / T)."""
     distillation_candidates: Annotated[int, Field(ge=2, strict=True)] = 8
     """Scored candidates of a query in a list."""
+
+
+class Published(StepSettings):
+    """A published re-ranker in the place of an encoder with a new head (`models.published_reranker`)."""
+
+    published: str = ""
+    """A re-ranker's folder, hub name or `s3://` address: a head of one label, or a causal model that answers yes or no,
+    in the layout of sentence-transformers' CrossEncoder; for `colbert`, late interaction in the layout of its
+    MultiVectorEncoder, of PyLate or of Stanford's ColBERT. It reads as many tokens as it was published with. Empty:
+    `backbone`, with a new head."""
+    train_published: bool = False
+    """It is trained further, all weights at `learning_rate`. By default it is used as it is."""
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether anything is trained."""
+        return not self.published or self.train_published
+
+    def _problems(self) -> Iterator[str]:
+        yield from super()._problems()
+        if self.train_published and not self.published:
+            yield "train_published = true needs a re-ranker: set published"
+
+
+def needs_dev(training: object) -> bool:
+    """Whether a training cannot do without dev queries, because they choose the epoch."""
+    keep, patience, is_trained = (
+        getattr(training, name, other) for name, other in (("keep", ""), ("patience", 0), ("is_trained", True))
+    )
+    return keep == "best" and not patience and bool(is_trained)
 
 
 class OnNodes(StepSettings):

@@ -21,13 +21,12 @@ from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.evaluation.collected import evaluated_queries
 from gnn_encoder.inference.encoding import encode_passages, encode_texts, inference_dtype
 from gnn_encoder.inference.scoring import PairTokens, pair_tokens, score_pairs
-from gnn_encoder.inference.tokens import Tokens, tokens_at
 from gnn_encoder.machine.scratch import scratch
-from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.query_graph.edge_features import EdgeFeatureWriter
 from gnn_encoder.retrieval import exact
 from gnn_encoder.retrieval.identical import search_without
+from gnn_encoder.retrieval.scorers import CrossEncoderScorer, load_cross_encoder
 from gnn_encoder.settings.graph import BuildGraph
 from gnn_encoder.update.changes import carry_over, passage_digests
 from gnn_encoder.update.former import FormerGraph
@@ -103,9 +102,10 @@ def build_graph(
     Contents.write(graph, scorer, queries=query_digests[nodes])
     reused = 0.0
     if settings.edge_features == "cross_encoder":
-        model = CrossEncoder.load(cross_encoder)
+        scoring = load_cross_encoder(cross_encoder)
+        model = scoring.model
         scores = PairScores.read(pair_scores) if pair_scores else None
-        reused = write_features(context, settings, graph, model, data, scores, former, queries, edges)
+        reused = write_features(context, settings, graph, scoring, data, scores, former, queries, edges)
         if settings.self_loop_features == "cross_encoder":
             tokens = pair_tokens(model, data)
             sides = (("query_loops", tokens.first, queries), ("passage_loops", tokens.second, np.arange(m)))
@@ -154,7 +154,7 @@ def write_features(
     context: Context,
     settings: BuildGraph,
     draft: Draft,
-    model: CrossEncoder,
+    scorer: CrossEncoderScorer,
     data: Dataset,
     scores: PairScores | None,
     former: FormerGraph | None,
@@ -162,7 +162,7 @@ def write_features(
     edges: np.ndarray,
 ) -> float:
     """Writes the edges' features [n, k, d_e]; returns the share reused from `scores` and `former`."""
-    features = EdgeFeatureWriter(draft, (*edges.shape, model.width), settings.edge_feature_type)
+    features = EdgeFeatureWriter(draft, (*edges.shape, scorer.model.width), settings.edge_feature_type)
     exists = np.flatnonzero(edges.ravel() >= 0)
     left = []
     for part in np.array_split(exists, len(exists) // COPIED + 1):
@@ -177,15 +177,10 @@ def write_features(
             part = part[rows < 0]
         left.append(part)
     todo = np.concatenate(left)
-    nodes, node = np.unique(todo // edges.shape[1], return_inverse=True)
-    passages, passage = np.unique(edges.ravel()[todo], return_inverse=True)
-    first = Tokens.of(model.tokenizer, data.query_texts(queries[nodes]), model.max_length)
-    second, places = tokens_at(model.tokenizer, data.passages, passages, model.max_length)
-    fresh = scratch(len(todo), model.width, dtype=np.float16, folder=draft.path)
-    score_pairs(
-        model, PairTokens(model.tokenizer, first, second, model.max_length), node, places[passage], None, fresh,
-        progress=context.progress("edge features", len(todo), "pairs"), **settings.speed,
-    )  # fmt: skip
+    pairs = scorer.pairs(data, queries[todo // edges.shape[1]], edges.ravel()[todo])
+    fresh = scratch(len(todo), scorer.model.width, dtype=np.float16, folder=draft.path)
+    progress = context.progress("edge features", len(todo), "pairs")
+    score_pairs(scorer.model, *pairs, None, fresh, progress=progress, **settings.speed)
     for rows in np.array_split(np.arange(len(todo)), len(todo) // COPIED + 1):
         features.put(todo[rows], fresh[rows])
     features.flush()

@@ -12,9 +12,8 @@ from gnn_encoder.artifacts import Dataset, Draft, KnownPositives, PairScores, Ru
 from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.evaluation.task_figures import pair_figures
 from gnn_encoder.inference.scoring import score_pairs
-from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.retrieval.first_stage import chance_negatives, merge_candidates
-from gnn_encoder.retrieval.scorers import CrossEncoderScorer
+from gnn_encoder.retrieval.scorers import load_cross_encoder
 from gnn_encoder.settings.foundation import ScoreCandidates
 
 
@@ -29,17 +28,16 @@ def score_candidates(
     dpr_run: Path | None = None,
 ) -> Metrics:
     """Scores every candidate pair; the [CLS] vectors become edge features of the graph."""
-    data, model = Dataset(dataset), CrossEncoder.load(cross_encoder)
+    data, scorer = Dataset(dataset), load_cross_encoder(cross_encoder)
     runs = [Run.read(path) for path in (dpr_run, bm25_run) if path]
     every_query, every_passage = candidate_pairs(data, runs, settings.candidates)
     share = settings.share(len(every_query))
     query, passage = every_query[share], every_passage[share]
-    cls = PairScores.create_cls(pair_scores, len(query), model.width)
+    cls = PairScores.create_cls(pair_scores, len(query), scorer.model.width)
     scores = np.empty(len(query), dtype=np.float32)
     progress = context.progress("scoring", len(query), "pairs")
     began = time.monotonic()
-    scorer = CrossEncoderScorer(model)
-    score_pairs(model, *scorer.pairs(data, query, passage), scores, cls, progress=progress, **settings.speed)
+    score_pairs(scorer.model, *scorer.pairs(data, query, passage), scores, cls, progress=progress, **settings.speed)
     cls.flush()
     rate = len(query) / max(time.monotonic() - began, 1e-9)
     pairs = PairScores(query, passage, scores, scorer.probability(scores).astype(np.float32), cls)

@@ -7,6 +7,7 @@ F-measure in percent of stemmed words, as in the Hugging Face scripts that SS-BE
 """
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,11 +37,11 @@ def train_query_generator(
         data.trained_labels, settings.held_out, settings.max_pairs, settings.rouge_pairs,
         settings.seed, data.groups, data.passage_groups,
     )  # fmt: skip
-    if len(train.query) == 0:
+    if len(train.query) == 0 and settings.trained:
         raise UserError("no labelled training pairs, so the query generator cannot be trained")
     torch.manual_seed(settings.seed)  # before the model, because its new weights are random
     model = QueryGenerator.from_pretrained(
-        settings.generator, settings.passage_length, settings.query_length, settings.separator
+        settings.generator, settings.passage_length, settings.query_length, settings.separator, settings.instruction
     )
     questions = data.query_texts(held_out.query)
     passages = passage_ids(model, data.passages.take(train.passage).full_texts())
@@ -60,23 +61,25 @@ def train_query_generator(
             total = sum(token_loss(model, seen, wanted, *part).item() for part in every)
         return {"held_out/loss": total} if every else {}
 
-    plan = ShuffledBatches(len(queries), settings.batch_size, settings.seed)
-    result = fit(Objective(model, plan, loss, parts=parts, measure=measure), settings, context)
+    result: dict[str, Any] = {}
+    if settings.trained:
+        plan = ShuffledBatches(len(queries), settings.batch_size, settings.seed)
+        result = fit(Objective(model, plan, loss, parts=parts, measure=measure), settings, context)
     model.save(query_generator.path)
     writing = context.progress("writing held-out queries", len(seen), "queries")
     with alone():
         figures = measure()
         written = generate(model, seen, precision=settings.precision, progress=writing)
     figures |= rouge(questions, written)
-    quality = f"loss {result['final_loss']:.3f}, ROUGE not measured: no pair is held out"
-    if questions:
-        quality = f"ROUGE-L {figures['rougeL']:.1f}"
+    quality = f"loss {result['final_loss']:.3f}" if result else "as published"
+    speed = f", {result['examples_per_second']:.1f} pairs/s" if result else ""
+    quality = f"ROUGE-L {figures['rougeL']:.1f}" if questions else f"{quality}, ROUGE not measured: no pair is held out"
     return {
         "pairs": len(train.query),
         "held_out_pairs": len(held_out.query),
         **result,
         **figures,
-        "headline": f"{quality}, {result['examples_per_second']:.1f} pairs/s",
+        "headline": f"{quality}{speed}",
     }
 
 
@@ -96,7 +99,7 @@ def token_parts(
     tokens = float(queries.lengths[rows].sum())
     if shared:
         rows, tokens = own_share(rows), tokens / world_size()
-    lengths = passages.lengths[rows] + len(model.prompt) + queries.lengths[rows]
+    lengths = passages.lengths[rows] + model.added + queries.lengths[rows]
     return [(rows[part], tokens) for part in passes(lengths, tokens_per_pass)]
 
 

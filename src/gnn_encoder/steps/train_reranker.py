@@ -40,9 +40,14 @@ def train_reranker(
     """
     data, first = Dataset(dataset), Run.read(first_run)
     labels = data.trained_labels
-    if len(labels.query) == 0:
+    if len(labels.query) == 0 and settings.is_trained:
         raise UserError("no labelled training pairs, so no re-ranker can be trained")
     dev = DevCandidates(data, [first], settings)
+    if not settings.is_trained:
+        taken = new_reranker(settings, data, np.unique(dev.pairs[1]))
+        save_scorer(settings.scorer, taken.model, reranker.path)
+        measured = dev.measure(taken.rank) if len(dev) else {}
+        return {**measured, "headline": f"as published, re-ranked dev MAP {measured.get('dev/reranked_AP', 0.0):.3f}"}
     if settings.keep == "best" and not len(dev):
         raise UserError("the data have no labelled dev query to choose the best epoch by: set train_reranker.keep=last")
     pool, queries = _negatives(data, first, settings), len(data.queries)
@@ -97,7 +102,7 @@ def train_reranker(
     learner = nn.ModuleList(trained.heads) if settings.lite else trained.model
     objective = Objective(learner, plan, loss, trained.groups(settings), figures if len(dev) else None, settings.keep)
     result = fit(objective, settings, context)
-    save_scorer(settings.kind, trained.model, reranker.path)
+    save_scorer(settings.scorer, trained.model, reranker.path)
     with alone():
         last = figures() if len(dev) else {}
     return {

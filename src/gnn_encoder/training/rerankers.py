@@ -16,7 +16,7 @@ from gnn_encoder.inference.late_interaction import (
     query_arrays,
     query_tokens,
 )
-from gnn_encoder.inference.scoring import Pairs, logits_of, pair_tokens
+from gnn_encoder.inference.scoring import Pairs, PublishedPairs, logits_of, pair_tokens
 from gnn_encoder.inference.sentences import SentencePairs, Sentences
 from gnn_encoder.inference.tokens import Tokens, passage_tokens
 from gnn_encoder.inference.words import WordPairs
@@ -24,6 +24,8 @@ from gnn_encoder.models.bert_dmn import BertDmn
 from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.models.dual_encoder import device
 from gnn_encoder.models.late_interaction import LateInteraction, LateInteractionLayout, max_similarity
+from gnn_encoder.models.published_late_interaction import published_late_interaction
+from gnn_encoder.models.published_reranker import PublishedReranker
 from gnn_encoder.models.word_models import Knrm, QaLstm, WordDmn, WordModel
 from gnn_encoder.retrieval.terms import ENGLISH, language_of
 from gnn_encoder.settings.foundation import TrainCrossEncoder
@@ -107,10 +109,16 @@ def new_reranker(
 def cross_encoder(
     settings: TrainCrossEncoder | TrainReranker, data: Dataset, generated: Sequence[str] = ()
 ) -> Reranker:
-    """A cross-encoder with a new head."""
+    """A cross-encoder with a new head, or a published one."""
+    rows = np.arange(len(data.passages))
+    if settings.published:
+        published = PublishedReranker.published(settings.published)
+        texts = [*data.queries.column("text").to_pylist(), *generated]
+        return _reading_pairs(
+            published, PublishedPairs(published, texts, data.passages, rows), rows, settings.precision
+        )
     model = CrossEncoder.from_backbone(settings.backbone, settings.pair_length)
-    pairs = pair_tokens(model, data, generated)
-    return _reading_pairs(model, pairs, np.arange(len(data.passages)), settings.precision)
+    return _reading_pairs(model, pair_tokens(model, data, generated), rows, settings.precision)
 
 
 def _memory(settings: TrainReranker, passages: PassageTable) -> dict[str, Any]:
@@ -184,7 +192,11 @@ def _colbert(settings: TrainReranker, data: Dataset, generated: Sequence[str]) -
         settings.expand_queries,
         titles=settings.titles,
     )
-    model = LateInteraction.from_backbone(settings.backbone, layout)
+    if settings.published:
+        model = published_late_interaction(settings.published)
+        model.layout = replace(model.layout, titles=settings.titles)
+    else:
+        model = LateInteraction.from_backbone(settings.backbone, layout)
     questions = query_tokens(model, [*data.queries.column("text").to_pylist(), *generated])
     passages = all_passage_tokens(model, data.passages)
 
