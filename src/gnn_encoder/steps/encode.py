@@ -17,7 +17,7 @@ from gnn_encoder.inference.encoding import encode_passages, encode_texts, infere
 from gnn_encoder.models.address import AddressEncoder
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.settings.foundation import Encode
-from gnn_encoder.settings.shared import is_address
+from gnn_encoder.settings.shared import VectorsOfTexts, is_address
 from gnn_encoder.update.changes import carry_over, passage_digests
 from gnn_encoder.update.paid import Paid
 
@@ -89,10 +89,8 @@ def _encoders(context: Context, settings: Encode) -> DualEncoder:
         return DualEncoder(service, service)
     if not settings.encoder:
         raise UserError("encode.encoder is empty: name an encoder, or give encode.vectors")
-    return DualEncoder.from_backbone(
-        settings.encoder, pooling=settings.pooling, normalize=settings.normalize, share_encoders=True,
-        query_length=settings.query_length, passage_length=settings.passage_length,
-    )  # fmt: skip
+    read = settings.model_dump(include={*VectorsOfTexts.model_fields, "query_length", "passage_length"})
+    return DualEncoder.from_backbone(settings.encoder, share_encoders=True, **read)
 
 
 def _given(context: Context, settings: Encode, data: Dataset, dual_encoder: Draft, passage_vectors: Draft) -> Metrics:

@@ -47,10 +47,14 @@ def train_contrastive(
     if len(examples.query) == 0:
         raise UserError("no training examples: the dataset has no labelled train queries")
     query_encoder, passage_encoder = model.query_encoder, model.passage_encoder
-    queries = Tokens.of(query_encoder.tokenizer, examples.query_text, query_encoder.max_length)
+    queries = Tokens.of(query_encoder.tokenizer, examples.query_text, query_encoder.max_length, query_encoder.prompt)
     progress = context.progress if is_leader() else None
     passages = passage_tokens(
-        passage_encoder.tokenizer, dataset.passages, passage_encoder.max_length, progress=progress
+        passage_encoder.tokenizer,
+        dataset.passages,
+        passage_encoder.max_length,
+        progress=progress,
+        prompt=passage_encoder.prompt,
     )
     known = KnownPositives.of(dataset, "train", examples.query, examples.positive)
     plan = ExampleBatches(examples, settings.batch_size, settings.negatives, known, settings.seed)
