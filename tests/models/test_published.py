@@ -188,6 +188,7 @@ REFUSED: dict[str, tuple[Change, str]] = {
         "sentence_roberta_config.json sets query_expansion",
     ),
     "own code": (edit("config.json", auto_map={"AutoModel": "modeling.Own"}), r"names code of its own \(auto_map\)"),
+    "foreign code": (edit("config.json", auto_map={"AutoModel": "a/b--c.Own"}), "code of another repository"),
     "own tokenizer": (
         edit("tokenizer_config.json", auto_map={"AutoTokenizer": ["tokenization.Own", None]}),
         r"tokenizer_config.json names code of its own \(auto_map\)",

@@ -249,3 +249,35 @@ def test_vectors_are_compared_before_a_training(
     for _ in range(2):
         encoders_of(folder)
     assert calls == [str(folder)] and os.environ["GNN_ENCODER_COMPARED"]
+
+
+def test_code_of_a_model_runs_only_if_its_digest_is_named(
+    raw: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GNN_ENCODER_TRUSTED_CODE", "")
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.syspath_prepend(str(tmp_path / "modules"))
+    folder = publish(raw["bert"], tmp_path / "st", "mean")
+    plain = vectors_of(folder)
+    (folder / "own.py").write_text(
+        "from transformers import BertModel\n"
+        "class Own(BertModel):\n"
+        "    def forward(self, *args, **kwargs):\n"
+        "        out = super().forward(*args, **kwargs)\n"
+        "        out.last_hidden_state = 2 * out.last_hidden_state + 1\n"
+        "        return out\n"
+    )
+    edit("config.json", auto_map={"AutoModel": "own.Own"}, architectures=["Own"])(folder)
+    message = refusal(lambda: encoders_of(folder))
+    assert "own.py" in message
+    encoders = encoders_of(folder, trusted_code=message.split("to ")[-1].split(";")[0])
+    read = vectors_of_both(encoders)[0]
+    assert worst_cosine(read, plain) < 0.99
+    encoders.save(tmp_path / "saved")
+    np.testing.assert_allclose(vectors_of_both(DualEncoder.load(tmp_path / "saved"))[0], read, atol=1e-6)
+    # Changed code, and a process in which nobody trusts it.
+    with (folder / "own.py").open("a") as file:
+        file.write("# changed\n")
+    assert "own.py" in refusal(lambda: encoders_of(folder))
+    monkeypatch.setenv("GNN_ENCODER_TRUSTED_CODE", "")
+    assert "own.py" in refusal(lambda: DualEncoder.load(tmp_path / "saved"))

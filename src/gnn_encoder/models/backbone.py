@@ -13,6 +13,7 @@ from gnn_encoder.artifacts.folder import sha256
 from gnn_encoder.errors import UserError
 from gnn_encoder.models import sentence_layout
 from gnn_encoder.models.sentence_layout import NotUnderstood, TextLayout
+from gnn_encoder.models.trusted_code import reason_against
 from gnn_encoder.settings.shared import MINILM, SMOLLM2
 from gnn_encoder.storage import is_remote, local_folder
 
@@ -116,12 +117,12 @@ def load_pretrained(loader: Any, name: str, **options: Any) -> Any:
     """
     from transformers.utils import logging
 
-    check_files(name)
+    trusted = check_files(name)
     os.environ.setdefault("DISABLE_SAFETENSORS_CONVERSION", "1")  # else a hub is asked to convert pickled weights
     logging.set_verbosity_error()  # no report of unread pooler weights, and no bar per load
     logging.disable_progress_bar()
     try:
-        return loader.from_pretrained(resolve_backbone(name), trust_remote_code=False, **options)
+        return loader.from_pretrained(resolve_backbone(name), trust_remote_code=trusted, **options)
     except Exception as error:  # a damaged or edited folder has as many errors as transformers has readers
         raise _cannot_load(name, error) from None
 
@@ -155,21 +156,26 @@ def _some(names: Iterable[str]) -> str:
     return f"{first} and {len(more)} more" if more else first
 
 
-def check_files(name: str) -> None:
+def check_files(name: str) -> bool:
     """Refuses a backbone that transformers cannot read by itself, from its JSON files alone.
 
+    Returns whether the backbone comes with code, which was named as trusted.
+
     Raises:
-        UserError: code or an adapter of the backbone's own, quantized weights, or as `read_config`.
+        UserError: code that was not, an adapter, quantized weights, or as `read_config`.
     """
-    config = read_config(name)
+    config, has_code = read_config(name), False
     for file, content in (("config.json", config), ("tokenizer_config.json", _own_file(name, "tokenizer_config.json"))):
-        if isinstance(content, dict) and content.get("auto_map"):
-            raise refused(name, f"its {file} names code of its own (auto_map), and no code of a backbone is run")
+        if isinstance(content, dict) and isinstance(content.get("auto_map"), dict):
+            has_code = True
+            if reason := reason_against(Path(resolve_backbone(name)), content["auto_map"]):
+                raise refused(name, f"its {file} {reason}")
     for key in ("quantization_config", "compression_config"):
         if config.get(key):
             raise refused(name, f"its config.json has a {key}: quantized weights are not read")
     if _own_file(name, "adapter_config.json") is not None:
         raise refused(name, "its adapter_config.json says that it is an adapter: merge it into its model first")
+    return has_code
 
 
 def backbone_width(name: str) -> int | None:
@@ -254,7 +260,7 @@ def load_encoder(name: str, of_pair: bool = False) -> Any:
     """
     config = _encoder_config(name, of_pair)
     options: dict[str, Any] = {}
-    if config.model_type in ("bert", "roberta", "xlm-roberta", "ernie"):
+    if config.model_type in ("bert", "roberta", "xlm-roberta", "ernie") and not check_files(name):
         options["add_pooling_layer"] = False
     if config.is_encoder_decoder:
         options["unused"] = re.compile(rf"{HEADS.pattern}|^decoder\.")
@@ -287,7 +293,7 @@ def _encoder_config(name: str, of_pair: bool = False) -> Any:
         raise refused(name, f"{kind} has an encoder and a decoder")
     if not isinstance(getattr(config, "hidden_size", None), int):
         raise refused(name, f"its config.json names no hidden_size of one model ({kind})")
-    for architecture in config.architectures or ():
+    for architecture in () if check_files(name) else config.architectures or ():
         if not hasattr(transformers, architecture.removeprefix("TF").removeprefix("Flax")):
             raise refused(name, f"its config.json names the class {architecture}, which transformers does not have")
     config.is_encoder_decoder = kind in ENCODERS_OF_PAIRS
@@ -369,7 +375,7 @@ def outline(name: str, of_pair: bool = False) -> Any:
 
     config = _encoder_config(name, of_pair)
     with torch.device("meta"):
-        return _loader(config).from_config(config)
+        return _loader(config).from_config(config, trust_remote_code=check_files(name))
 
 
 def freeze_layers(backbone: Any, count: int) -> None:

@@ -25,6 +25,7 @@ from gnn_encoder.models.backbone import (
     transformer_of,
 )
 from gnn_encoder.models.sentence_layout import QUERY
+from gnn_encoder.models.trusted_code import trust
 from gnn_encoder.settings.foundation import Encode, GenerateQueries, TrainCrossEncoder, TrainQueryGenerator
 from gnn_encoder.settings.outcome import Rank
 from gnn_encoder.settings.reranking import TrainReranker
@@ -115,6 +116,7 @@ class _Models:
         read = values.model_dump(include={*VectorsOfTexts.model_fields, *LENGTHS})
         if not self.is_new("text", name, str(read)):
             return
+        trust(read.get("trusted_code", ""))
         layout = sentence_transformers_layout(name, read.get("pooling", "auto"))
         for prompt in layout.unused_prompts:
             warn(f"{name}: its prompt {prompt!r} is not used, as by encode_document; set passage_prompt to use it")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +28,7 @@ from gnn_encoder.models.backbone import (
 from gnn_encoder.models.packed import Row
 from gnn_encoder.models.published import Head, check_vectors, write_layout
 from gnn_encoder.models.sentence_layout import DOCUMENT, QUERY, TextLayout, known_prompts
+from gnn_encoder.models.trusted_code import code_files, trust
 
 LAYOUT, QUERY_ENCODER, PASSAGE_ENCODER = "text_encoder.json", "query_encoder", "passage_encoder"
 COMPARED = "GNN_ENCODER_COMPARED"
@@ -110,6 +112,7 @@ class TextEncoder(nn.Module):
         if not layout.pooling:
             layout = TextLayout(("cls",) if reads_ahead(backbone) else ("lasttoken",))
         check_text_tokens(name, backbone, tokenizer, layout.pooling)
+        tokenizer.padding_side = "right"  # on the left, padding moves the positions of GPT-2's kind
         unit_length = saved["normalize"] if saved else layout.normalize
         published = saved.get("prompts", {}) if saved else layout.prompts or known_prompts(name)
         longest = None if saved else layout.max_tokens
@@ -169,10 +172,17 @@ class TextEncoder(nn.Module):
             vectors = vectors[:, : self.dimension]
         return nn.functional.normalize(vectors, dim=-1) if self.normalize else vectors
 
-    def save(self, folder: Path) -> None:
-        """Write config, tokenizer, safetensors, the layout, and the files that sentence-transformers reads."""
+    def save_weights(self, folder: Path) -> None:
+        """Write config, tokenizer and safetensors, and the backbone's code if it has some."""
         self.backbone.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
+        if getattr(self.backbone.config, "auto_map", None):
+            for file in code_files(Path(self.backbone.config._name_or_path)):
+                shutil.copyfile(file, folder / file.name)
+
+    def save(self, folder: Path) -> None:
+        """Write config, tokenizer, safetensors, the layout, and the files that sentence-transformers reads."""
+        self.save_weights(folder)
         write_layout(folder, self)
         layout = {"pooling": self.pooling, "normalize": self.normalize, "max_length": self.max_length}
         more = {"prompts": self.prompts, "side": self.prompts and self.side, "dimension": self.dimension}
@@ -221,6 +231,7 @@ class DualEncoder(nn.Module):
         query_prompt: str = "auto",
         passage_prompt: str = "auto",
         truncate_dimension: int | None = None,
+        trusted_code: str = "",
     ) -> "DualEncoder":
         """Loads both encoders from one backbone, with separate weights unless `share_encoders`.
 
@@ -230,6 +241,7 @@ class DualEncoder(nn.Module):
         Raises:
             UserError: as `TextEncoder.from_backbone`, or the vectors differ.
         """
+        trust(trusted_code)
         given = {side: text for side, text in ((QUERY, query_prompt), (DOCUMENT, passage_prompt)) if text != "auto"}
         reading: dict[str, Any] = {"prompts": given, "dimension": truncate_dimension}
         longest = max(query_length, passage_length)

@@ -13,7 +13,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gnn_encoder.models.backbone import reads_lower_case, refused, resolve_backbone, sentence_transformers_layout
+from gnn_encoder.models.backbone import (
+    check_files,
+    reads_lower_case,
+    refused,
+    resolve_backbone,
+    sentence_transformers_layout,
+    transformer_of,
+)
 from gnn_encoder.models.packed import Row, first_position, pack, packed_attention, reads_packed
 from gnn_encoder.models.sentence_layout import (
     LEGACY_POOLINGS,
@@ -161,14 +168,17 @@ def check_vectors(name: str, encoders: Mapping[str, "TextEncoder"]) -> None:
     """
     from sentence_transformers import SentenceTransformer
 
-    published = sentence_transformers_layout(name).prompts
+    layout = sentence_transformers_layout(name)
     options = {"dtype": torch.float32, "attn_implementation": "eager"}
     try:
-        model = SentenceTransformer(resolve_backbone(name), device="cpu", local_files_only=True, model_kwargs=options)
+        model = SentenceTransformer(
+            resolve_backbone(name), device="cpu", local_files_only=True, model_kwargs=options,
+            trust_remote_code=check_files(transformer_of(name, layout)),
+        )  # fmt: skip
         for side, encoder in encoders.items():
             model.max_seq_length = encoder.max_length
             encode = model.encode_query if side == QUERY else model.encode_document
-            prompt = None if encoder.prompt == published.get(side, "") else encoder.prompt
+            prompt = None if encoder.prompt == layout.prompts.get(side, "") else encoder.prompt
             expected = np.stack([
                 encode(text, prompt=prompt, truncate_dim=encoder.dimension, show_progress_bar=False) for text in TEXTS
             ])  # fmt: skip

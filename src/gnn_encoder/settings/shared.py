@@ -87,6 +87,9 @@ class VectorsOfTexts(Prompts):
     truncate_dimension: PositiveInt | None = None
     """Components of a vector that are kept, the first ones, for encoders trained with the Matryoshka loss (Kusupati et
     al., 2022). Vectors of unit length get it again. None: as the files say, else all."""
+    trusted_code: str = ""
+    """SHA-256 of the code that comes with the encoder (`auto_map`), which runs only if it is named here. The error that
+    refuses the encoder says it; read the code before."""
 
 
 class Backbone(VectorsOfTexts):

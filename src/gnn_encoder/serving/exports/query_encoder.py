@@ -14,6 +14,7 @@ from torch import nn
 
 from gnn_encoder.errors import UserError
 from gnn_encoder.models.address import AddressEncoder
+from gnn_encoder.models.backbone import check_files
 from gnn_encoder.models.published import write_layout
 from gnn_encoder.serving.exports.job import Job, export_to_folder
 from gnn_encoder.serving.exports.replay import CLOSE
@@ -28,8 +29,7 @@ def _write(job: Job, folder: Path) -> None:
     encoder = job.encoder
     if isinstance(encoder, AddressEncoder):
         raise UserError(f"the encoder is at {encoder.address or 'no address'} and has no weights to export")
-    encoder.backbone.save_pretrained(folder)
-    encoder.tokenizer.save_pretrained(folder)
+    encoder.save_weights(folder)
     write_layout(folder, encoder, cut=True)
     if (adapter := job.adapter) is not None:
         _add_adapter(folder, adapter, encoder.prompts)
@@ -54,7 +54,7 @@ def _opened(folder: Path) -> Any:
     """Returns the SentenceTransformer in a folder."""
     from sentence_transformers import SentenceTransformer
 
-    return SentenceTransformer(str(folder), device="cpu")
+    return SentenceTransformer(str(folder), device="cpu", trust_remote_code=check_files(str(folder)))
 
 
 def _replay(job: Job, folder: Path) -> str:
