@@ -317,6 +317,9 @@ def test_a_tokenizer_that_does_not_write_pairs_is_refused(tiny_causal: Path, raw
 def test_late_interaction_refuses_another_package_s_map(copied: Path) -> None:
     layout = LateInteractionLayout(8, 16, 24)
     LateInteraction.from_backbone(str(copied), layout)
+    linear = Path(shutil.copytree(copied, copied.parent / "linear"))
+    add_module("sentence_transformers.models.Dense", 1)(linear)
+    assert "modules.json has Dense" in refusal(lambda: LateInteraction.from_backbone(str(linear), layout))
     add_module("pylate.models.Dense.Dense", 1)(copied)
     assert "modules.json has pylate.models.Dense" in refusal(lambda: LateInteraction.from_backbone(str(copied), layout))
     settings = TrainReranker(kind="colbert", backbone=str(copied), query_length=16, passage_length=24)

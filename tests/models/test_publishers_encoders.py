@@ -138,6 +138,8 @@ def test_the_first_components_alone(
         expected = first / np.linalg.norm(first, axis=1, keepdims=True) if normalize == "yes" else first
         np.testing.assert_allclose(read, expected, atol=2e-6)
     assert vector_width(str(folder), 8) == encoders.query_encoder.width == 8
+    longer = TrainDpr(backbone=str(folder), truncate_dimension=8, matryoshka=(8, 9))
+    assert "the vectors have 8 components" in refusal(lambda: check_models([Node("train_dpr", longer, {})]))
     edit("config_sentence_transformers.json", truncate_dim=8)(folder)
     assert encoders_of(folder).passage_encoder.width == vector_width(str(folder)) == 8
     # A search in NumPy, and the export.

@@ -23,6 +23,7 @@ from gnn_encoder.models.backbone import (
     resolve_backbone,
     sentence_transformers_layout,
     transformer_of,
+    vector_width,
 )
 from gnn_encoder.models.sentence_layout import QUERY
 from gnn_encoder.models.trusted_code import trust
@@ -30,7 +31,7 @@ from gnn_encoder.settings.foundation import Encode, GenerateQueries, TrainCrossE
 from gnn_encoder.settings.outcome import Rank
 from gnn_encoder.settings.reranking import TrainReranker
 from gnn_encoder.settings.reranking_systems import LATE_KINDS, NUMBERS, PAIR_KINDS, WORD_KINDS
-from gnn_encoder.settings.shared import MINILM, SMOLLM2, Backbone, VectorsOfTexts, is_address
+from gnn_encoder.settings.shared import MINILM, SMOLLM2, Backbone, ContrastiveTraining, VectorsOfTexts, is_address
 from gnn_encoder.settings.values import StepSettings
 
 LENGTHS = ("query_length", "passage_length")
@@ -144,6 +145,9 @@ def _check(models: _Models, step: str, values: StepSettings) -> None:
     if isinstance(values, Backbone):
         models.check_texts(values.backbone, values)
         models.check_lengths(values.backbone, step, values, LENGTHS, of_texts=True)
+        width = vector_width(values.backbone, values.truncate_dimension)
+        if width and isinstance(values, ContrastiveTraining) and max(values.matryoshka, default=0) > width:
+            raise UserError(f"{step}.matryoshka = {list(values.matryoshka)}: the vectors have {width} components")
     elif isinstance(values, Encode) and (not values.encoder or is_address(values.encoder)):
         return  # nothing is loaded here
     elif isinstance(values, Encode):

@@ -168,7 +168,7 @@ def known_prompts(name: str) -> dict[str, str]:
 
 def other_modules(read: Read) -> list[str]:
     """Returns the modules that compute something else than token vectors, one vector of them, and its unit length."""
-    return _others(_modules(read) or [])
+    return [module.kind for module in _modules(read) or () if module.kind not in (TRANSFORMER, POOLING, NORMALIZE)]
 
 
 def lower_cases(read: Read) -> bool:
@@ -190,13 +190,9 @@ def _modules(read: Read) -> list[Module] | None:
     return modules
 
 
-def _others(modules: list[Module]) -> list[str]:
-    return [module.kind for module in modules if module.kind not in KEYS]
-
-
 def _wrong_modules(modules: list[Module]) -> Iterator[str]:
     kinds = [module.kind for module in modules]
-    if unknown := _others(modules):
+    if unknown := [kind for kind in kinds if kind not in KEYS]:
         yield f"{MODULES} has {', '.join(unknown)}"
     elif kinds[:1] != [TRANSFORMER] or TRANSFORMER in kinds[1:] or kinds.count(POOLING) != 1:
         yield f"{MODULES} has {', '.join(kinds) or 'no module'}, and not one {TRANSFORMER} and then one {POOLING}"

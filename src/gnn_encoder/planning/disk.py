@@ -72,7 +72,7 @@ def width_of(backbone: str, dimension: int | None = None) -> int:
 def weights_of(backbone: str) -> int:
     """Returns the bytes of a backbone in fp32; if it is not on this machine, the bytes of a BERT with twelve layers."""
     folder = Path(resolve_backbone(backbone))
-    if files := list(folder.glob("*.safetensors")) or list(folder.glob("pytorch_model*.bin")):
+    if files := list(folder.rglob("*.safetensors")) or list(folder.rglob("pytorch_model*.bin")):
         tokenizer = folder / "tokenizer.json"
         files += [tokenizer] * tokenizer.is_file()
         return sum(file.stat().st_size for file in files)

@@ -183,6 +183,10 @@ class ContrastiveTraining(WatchedTraining):
 
     negatives: Count = 1
     """Hard negatives per query, besides the other passages of the batch."""
+    matryoshka: tuple[PositiveInt, ...] = ()
+    """Numbers of first components of the vectors, such as [384, 128, 32]: the loss is the sum of eq. 2 over each, with
+    unit length again where vectors have it (Kusupati et al., 2022, eq. 1, all weights 1). Empty: of whole vectors.
+    `truncate_dimension` then keeps as many components as a system has room for."""
     share_encoders: bool = False
     """One encoder for queries and passages. The paper has two."""
     score_scale: PositiveFloat | Literal["auto"] = "auto"
