@@ -213,6 +213,8 @@ def runs_of_systems(
             backbone=evaluate.untrained_backbone,
             query_length=training.query_length,
             passage_length=training.passage_length,
+            query_prompt=training.query_prompt,
+            passage_prompt=training.passage_prompt,
             **speed,
         )
         runs[UNTRAINED] = flow.add("rank", untrained, UNTRAINED, dataset=base.dataset).output

@@ -9,6 +9,7 @@ import pytest
 
 from gnn_encoder.errors import UserError
 from gnn_encoder.models.backbone import backbone_width, load_encoder, load_tokenizer, sentence_transformers_layout
+from gnn_encoder.models.sentence_layout import TextLayout
 
 MODULES = [
     {"path": "", "type": "sentence_transformers.models.Transformer"},
@@ -27,7 +28,8 @@ def write_layout(folder: Path, cls: bool) -> None:
 @pytest.mark.parametrize("cls", [True, False])
 def test_layout_of_a_folder(tmp_path: Path, cls: bool) -> None:
     write_layout(tmp_path, cls)
-    assert sentence_transformers_layout(str(tmp_path)) == ("cls" if cls else "mean", True)
+    layout = sentence_transformers_layout(str(tmp_path))
+    assert layout.pooling == ("cls" if cls else "mean",) and layout.normalize and layout.plain
     assert backbone_width(str(tmp_path)) == 48
 
 
@@ -39,10 +41,10 @@ def test_layout_of_a_hub_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     write_layout(repository / "snapshots" / ("0" * 40), cls=False)
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text("0" * 40)
-    assert sentence_transformers_layout("some/encoder") == ("mean", True)
+    assert sentence_transformers_layout("some/encoder").pooling == ("mean",)
     assert backbone_width("some/encoder") == 48
     # Control: a name that is not in the cache says nothing.
-    assert sentence_transformers_layout("some/other") == (None, False)
+    assert sentence_transformers_layout("some/other") == TextLayout()
 
 
 def test_a_corrupt_folder_is_one_line(tiny_backbone: Path, tmp_path: Path) -> None:

@@ -14,10 +14,17 @@ from transformers import (
     DistilBertConfig,
     ElectraConfig,
     EuroBertConfig,
+    Gemma2Config,
+    Gemma3TextConfig,
     GPT2Config,
+    Lfm2Config,
+    MistralConfig,
     ModernBertConfig,
     MPNetConfig,
+    Qwen3Config,
     RobertaConfig,
+    T5Config,
+    T5EncoderModel,
 )
 
 from gnn_encoder.models.packed import (
@@ -52,12 +59,24 @@ BACKBONES = {
     "gpt2": GPT2Config(
         vocab_size=90, n_embd=32, n_layer=2, n_head=4, n_positions=64, pad_token_id=0, bos_token_id=1, eos_token_id=2
     ),
+    "qwen3": Qwen3Config(**SHAPE, num_key_value_heads=2, head_dim=8, bos_token_id=1, eos_token_id=2),
+    "mistral": MistralConfig(**SHAPE, num_key_value_heads=2, sliding_window=8, bos_token_id=1, eos_token_id=2),
+    "gemma": Gemma3TextConfig(
+        **SHAPE, num_key_value_heads=2, head_dim=8, sliding_window=8, bos_token_id=1, eos_token_id=2,
+        layer_types=["sliding_attention", "full_attention"], use_bidirectional_attention=True,
+    ),
+    "gemma2": Gemma2Config(**SHAPE, num_key_value_heads=2, head_dim=8, bos_token_id=1, eos_token_id=2),
+    "lfm2": Lfm2Config(
+        **SHAPE, num_key_value_heads=2, layer_types=["conv", "full_attention"], bos_token_id=1, eos_token_id=2
+    ),
+    "t5": T5Config(vocab_size=90, d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4, pad_token_id=0),
 }  # fmt: skip
 
 
 def backbone(name: str) -> Any:
     torch.manual_seed(3)
-    return AutoModel.from_config(BACKBONES[name]).eval()
+    made = T5EncoderModel(BACKBONES[name]) if name == "t5" else AutoModel.from_config(BACKBONES[name])
+    return made.eval()
 
 
 def texts(padding: int) -> tuple[np.ndarray, np.ndarray]:
@@ -74,7 +93,19 @@ def in_a_row(model: Any, packed: tuple[Any, ...], attention: Any) -> torch.Tenso
 
 @pytest.mark.parametrize(
     ("name", "start"),
-    [("bert", 0), ("electra", 0), ("albert", 0), ("distilbert", 0), ("roberta", 2), ("modernbert", 0), ("eurobert", 0)],
+    [
+        ("bert", 0),
+        ("electra", 0),
+        ("albert", 0),
+        ("distilbert", 0),
+        ("roberta", 2),
+        ("modernbert", 0),
+        ("eurobert", 0),
+        ("gpt2", 0),
+        ("qwen3", 0),
+        ("mistral", 0),
+        ("gemma", 0),
+    ],
 )
 @torch.inference_mode()
 def test_a_row_gives_what_padded_texts_give(name: str, start: int) -> None:
@@ -93,16 +124,16 @@ def test_a_row_gives_what_padded_texts_give(name: str, start: int) -> None:
     # Controls: one text of all, and positions that do not restart.
     whole = (*packed[:2], np.array([0, 88], np.int32), 88)
     assert (in_a_row(model, whole, attention) - expected).abs().max() > 1e-2
-    if name not in ("modernbert", "eurobert"):  # where only distances count
+    if name in ("bert", "electra", "albert", "distilbert", "roberta", "gpt2"):  # elsewhere only distances count
         running = (packed[0], start + np.arange(88)[None] % 60, *packed[2:])
         assert (in_a_row(model, running, attention) - expected).abs().max() > 1e-2
     assert model.config._attn_implementation == before
 
 
-@pytest.mark.parametrize("name", ["mpnet", "deberta", "gpt2"])
+@pytest.mark.parametrize("name", ["mpnet", "deberta", "t5", "lfm2", "gemma2"])
 @torch.inference_mode()
 def test_others_are_left_padded(name: str) -> None:
-    """Relative positions added to the attention, attention of its own, attention to what came before."""
+    """Relative positions added to the attention, attention of its own, convolutions, weights that are capped."""
     assert first_position(backbone(name), ReferenceAttention()) is None
 
 
@@ -141,7 +172,7 @@ def test_an_empty_text_is_not_given_its_neighbours_vector() -> None:
     assert bounds.tolist() == [0, 2, 3] and longest == 2
 
 
-@pytest.mark.parametrize("window", [(-1, -1), (3, 3), (0, 5), (-1, 2), (40, 40)])
+@pytest.mark.parametrize("window", [(-1, -1), (3, 3), (0, 5), (-1, 2), (40, 40), (-1, 0), (5, 0), (40, 0)])
 @pytest.mark.parametrize("groups", [4, 2])
 def test_attention_on_a_cpu(window: tuple[int, int], groups: int) -> None:
     torch.manual_seed(2)

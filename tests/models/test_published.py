@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,21 @@ import numpy as np
 import pytest
 import torch
 from conftest import write_tiny_backbone, write_tokenizer
+from published_folders import (
+    LENGTH,
+    SIZE,
+    Change,
+    edit,
+    publish,
+    published_vectors,
+    refusal,
+    vectors_of,
+    worst_cosine,
+    write,
+    write_transformer,
+)
 from safetensors.torch import load_file, save_file
 
-from gnn_encoder.errors import UserError
 from gnn_encoder.flow.graph import Node
 from gnn_encoder.inference.encoding import encode_texts
 from gnn_encoder.models.backbone import load_encoder, sentence_transformers_layout
@@ -27,110 +38,9 @@ from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.models.late_interaction import LateInteraction, LateInteractionLayout
 from gnn_encoder.models.query_generator import QueryGenerator
-from gnn_encoder.settings.foundation import GenerateQueries, TrainCrossEncoder, TrainDpr, TrainQueryGenerator
+from gnn_encoder.settings.foundation import TrainCrossEncoder, TrainDpr, TrainQueryGenerator
 from gnn_encoder.settings.outcome import Rank
 from gnn_encoder.settings.reranking import TrainReranker
-
-LENGTH = 24
-TEXTS = ["the old river", "A Violin of copper", "what is heavy about the garden in winter", "z", "letter " * 40]
-SIZE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
-BOOLEANS = {
-    "cls": "pooling_mode_cls_token",
-    "mean": "pooling_mode_mean_tokens",
-    "max": "pooling_mode_max_tokens",
-    "weightedmean": "pooling_mode_weightedmean_tokens",
-    "lasttoken": "pooling_mode_lasttoken",
-}
-Change = Callable[[Path], None]
-
-
-def write_transformer(folder: Path, kind: str = "bert", **config: Any) -> Path:
-    """A random model of some kind with the tests' tokenizer; its weights are so large that vectors depend on texts."""
-    import transformers
-
-    write_tokenizer(folder)
-    words = len((folder / "vocab.txt").read_text().splitlines())
-    sizes = {**SIZE, "vocab_size": words, "max_position_embeddings": 64, "pad_token_id": 0, **config}
-    configs = {
-        "bert": transformers.BertConfig,
-        "roberta": transformers.RobertaConfig,
-        "mpnet": transformers.MPNetConfig,
-        "modernbert": transformers.ModernBertConfig,
-        "qwen2": transformers.Qwen2Config,
-        "llama": transformers.LlamaConfig,
-        "gemma": transformers.Gemma3TextConfig,
-    }
-    if kind in ("qwen2", "llama", "gemma", "modernbert"):
-        sizes |= {"bos_token_id": 2, "eos_token_id": 3, "num_key_value_heads": 2}
-    if kind == "modernbert":
-        sizes |= {"cls_token_id": 2, "sep_token_id": 3}
-    if kind == "gemma":
-        sizes |= {"head_dim": 8}
-    torch.manual_seed(0)
-    model = transformers.AutoModel.from_config(configs[kind](**sizes))
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() > 1:
-                parameter.normal_(0, 0.2)
-    model.save_pretrained(folder)
-    return folder
-
-
-def publish(raw: Path, folder: Path, pooling: Any, *, legacy: bool = False, more: Any = (), **settings: Any) -> Path:
-    """A folder that sentence-transformers writes of a plain one; `legacy`: with the keys of versions before 5.4."""
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.base.modules import Transformer
-    from sentence_transformers.sentence_transformer.modules import Pooling
-
-    transformer = Transformer(str(raw), max_seq_length=LENGTH)
-    modules = [transformer, Pooling(transformer.get_embedding_dimension(), pooling_mode=pooling), *more]
-    model = SentenceTransformer(modules=modules, device="cpu", **settings)
-    model.save_pretrained(str(folder), create_model_card=False)
-    if legacy:
-        booleans = {key: mode == pooling for mode, key in BOOLEANS.items()}
-        write(folder / "1_Pooling/config.json", {"word_embedding_dimension": 32, **booleans, "include_prompt": True})
-        entries = json.loads((folder / "modules.json").read_text())
-        for entry in entries:
-            entry["type"] = "sentence_transformers.models." + entry["type"].rsplit(".", 1)[-1]
-        write(folder / "modules.json", entries)
-    return folder
-
-
-def write(file: Path, content: Any) -> None:
-    file.write_text(json.dumps(content))
-
-
-def edit(file: str, **changes: Any) -> Change:
-    """Returns a function that changes keys of a JSON file in a folder."""
-
-    def change(folder: Path) -> None:
-        path = folder / file
-        write(path, (json.loads(path.read_text()) if path.exists() else {}) | changes)
-
-    return change
-
-
-def vectors_of(folder: Path, **options: Any) -> np.ndarray:
-    encoder = TextEncoder.from_backbone(str(folder), max_length=LENGTH, **options)
-    return encode_texts(encoder, TEXTS, precision="fp32")
-
-
-def published_vectors(folder: Path, of: str = "encode_document") -> np.ndarray:
-    from sentence_transformers import SentenceTransformer
-
-    model = SentenceTransformer(str(folder), device="cpu")
-    return np.asarray(getattr(model, of)(TEXTS, show_progress_bar=False), np.float32)
-
-
-def worst_cosine(a: np.ndarray, b: np.ndarray) -> float:
-    return float(((a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)).min())
-
-
-def refusal(read: Callable[[], Any]) -> str:
-    with pytest.raises(UserError) as caught:
-        read()
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 @pytest.fixture(scope="module")
@@ -229,52 +139,46 @@ def several(*changes: Change) -> Change:
 
 
 REFUSED: dict[str, tuple[Change, str]] = {
-    **{
-        f"pooling {mode}": (edit("1_Pooling/config.json", pooling_mode=mode), named)
-        for mode, named in {
-            "lasttoken": "pools by lasttoken", "max": "pools by max", "weightedmean": "pools by weightedmean",
-            "mean_sqrt_len_tokens": "pools by mean_sqrt_len_tokens",
-        }.items()
-    },
-    "two poolings": (edit("1_Pooling/config.json", pooling_mode=["cls", "mean"]), "pools by cls and mean"),
-    "two booleans": (
-        lambda folder: write(
-            folder / "1_Pooling/config.json", {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}
-        ),
-        "pools by cls and mean",
-    ),
+    "foreign pooling": (edit("1_Pooling/config.json", pooling_mode="attention"), "pools by attention"),
+    "two poolings": (add_module("sentence_transformers.models.Pooling"), "and then one Pooling"),
     "no pooling file": (lambda folder: (folder / "1_Pooling/config.json").unlink(), "1_Pooling/config.json is missing"),
     "unknown pooling": (edit("1_Pooling/config.json", pooling_mode_attention=True), "sets pooling_mode_attention"),
     **{
         kind: (add_module(f"sentence_transformers.models.{kind}"), f"modules.json has {kind}")
-        for kind in ("Dense", "LayerNorm", "CNN", "WordWeights")
+        for kind in ("LSTM", "CNN", "WordWeights")
     },
     **{
         f"first {kind}": (add_module(f"sentence_transformers.models.{kind}", 0), f"modules.json has {kind}")
         for kind in ("Router", "WordEmbeddings", "BoW", "CLIPModel", "Asym")
     },
     "own module": (add_module("custom_st.Transformer", 0), "modules.json has custom_st.Transformer"),
-    "unit length first": (add_module("sentence_transformers.models.Normalize", 1), "Transformer, Normalize, Pool"),
+    "no weights of a map": (add_module("sentence_transformers.models.Dense"), "is refused: its 9_More"),
+    "foreign function": (
+        several(
+            add_module("sentence_transformers.models.Dense"),
+            lambda folder: (folder / "9_More").mkdir(),
+            edit("9_More/config.json", activation_function="custom.Activation"),
+        ),
+        "names the function custom.Activation",
+    ),
     "inputs": (add_module("sentence_transformers.models.Normalize", kwargs=["task"]), "Normalize the inputs task"),
     "other folder": (
         lambda folder: (folder / "modules.json").write_text(
             (folder / "modules.json").read_text().replace('"path": ""', '"path": "0_Transformer"')
         ),
-        "has its Transformer in the folder '0_Transformer'",
+        "its transformer is in '0_Transformer'",
     ),
-    "prompts": (
-        edit("config_sentence_transformers.json", prompts={"query": "query: ", "passage": "passage: "}),
-        r"has prompts \(query, passage\)",
-    ),
+    "prompts": (edit("config_sentence_transformers.json", prompts={"query": 3}), "has prompts that are no texts"),
     "euclidean": (edit("config_sentence_transformers.json", similarity_fn_name="euclidean"), "compares by euclidean"),
     "manhattan": (edit("config_sentence_transformers.json", similarity_fn_name="manhattan"), "compares by manhattan"),
-    "shorter": (edit("config_sentence_transformers.json", truncate_dim=8), "sets truncate_dim to '8'"),
+    "shorter": (edit("config_sentence_transformers.json", truncate_dim=-1), "sets truncate_dim to -1"),
+    "longer": (edit("config_sentence_transformers.json", truncate_dim=33), "dimension = 33, and its vectors have 32"),
     "sparse": (edit("config_sentence_transformers.json", model_type="SparseEncoder"), "sets model_type to 'SparseEnc"),
     "chat": (
         edit("sentence_bert_config.json", modality_config={"text": {}, "message": {}}),
         "sentence_bert_config.json sets modality_config",
     ),
-    "arguments": (edit("sentence_bert_config.json", model_args={"dtype": "float16"}), "sets model_args"),
+    "arguments": (edit("sentence_bert_config.json", model_args={"num_hidden_layers": 1}), "sets model_args"),
     "length of queries": (edit("sentence_bert_config.json", query_length=8), "sets query_length to '8'"),
     "older name of a file": (
         several(
@@ -283,14 +187,8 @@ REFUSED: dict[str, tuple[Change, str]] = {
         ),
         "sentence_roberta_config.json sets query_expansion",
     ),
-    "lower case": (
-        several(
-            edit("sentence_bert_config.json", do_lower_case=True),
-            lambda folder: set_normalizer(folder / "tokenizer.json", None),
-        ),
-        "sets do_lower_case",
-    ),
     "own code": (edit("config.json", auto_map={"AutoModel": "modeling.Own"}), r"names code of its own \(auto_map\)"),
+    "foreign code": (edit("config.json", auto_map={"AutoModel": "a/b--c.Own"}), "code of another repository"),
     "own tokenizer": (
         edit("tokenizer_config.json", auto_map={"AutoTokenizer": ["tokenization.Own", None]}),
         r"tokenizer_config.json names code of its own \(auto_map\)",
@@ -299,9 +197,12 @@ REFUSED: dict[str, tuple[Change, str]] = {
     "unknown type": (edit("config.json", model_type="new", architectures=["NewModel"]), "cannot load backbone.*new"),
     "quantized": (edit("config.json", quantization_config={"quant_method": "gptq", "bits": 4}), "quantization_config"),
     "adapter": (edit("adapter_config.json", peft_type="LORA"), "adapter_config.json says that it is an adapter"),
-    "pickled weights": (
-        lambda folder: (folder / "model.safetensors").rename(folder / "pytorch_model.bin"),
-        "cannot load backbone.*model.safetensors",
+    "pickled code": (
+        several(
+            lambda folder: (folder / "model.safetensors").unlink(),
+            lambda folder: torch.save({"weight": pytest.approx}, folder / "pytorch_model.bin"),
+        ),
+        "cannot load backbone",
     ),
     "lost weights": (change_weights(lost="layer.1.attention"), r"lack the weights encoder.layer.1.*and \d+ more"),
     "foreign weights": (change_weights(added="lora.query"), "does not read its weights lora.query"),
@@ -311,15 +212,6 @@ REFUSED: dict[str, tuple[Change, str]] = {
     ),
     "another linear map": (change_weights(added="linear.weight"), "does not read its weights linear.weight"),
 }  # fmt: skip
-
-
-def set_normalizer(file: Path, normalizer: Any) -> None:
-    write(file, json.loads(file.read_text()) | {"normalizer": normalizer})
-    config = file.parent / "tokenizer_config.json"
-    # A class that builds its own normalizer would not read the file's.
-    write(
-        config, json.loads(config.read_text()) | {"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": False}
-    )
 
 
 def test_settings_that_change_no_vector_are_no_reason(copied: Path) -> None:
@@ -342,17 +234,17 @@ def test_what_is_not_understood_is_refused_by_its_name(copied: Path, case: str) 
 
 
 def test_all_reasons_are_in_the_line(copied: Path) -> None:
-    for case in ("pooling lasttoken", "prompts", "Dense"):
+    for case in ("foreign pooling", "prompts", "CNN"):
         REFUSED[case][0](copied)
     message = refusal(lambda: sentence_transformers_layout(str(copied)))
-    assert "lasttoken" in message and "prompts" in message and "Dense" in message
+    assert "attention" in message and "prompts" in message and "CNN" in message
 
 
 def test_a_pooling_in_the_settings_goes_before_the_files(copied: Path) -> None:
+    expected = vectors_of(copied)
     edit("1_Pooling/config.json", pooling_mode="lasttoken")(copied)
-    assert TextEncoder.from_backbone(str(copied), pooling="mean").pooling == "mean"
-    edit("config_sentence_transformers.json", prompts={"query": "q: "})(copied)
-    assert "prompts" in refusal(lambda: TextEncoder.from_backbone(str(copied), pooling="mean"))
+    assert worst_cosine(vectors_of(copied), expected) < 0.99
+    assert worst_cosine(vectors_of(copied, pooling="mean"), expected) > 0.99999
 
 
 def test_a_head_that_nothing_here_uses_is_left_out(tmp_path: Path) -> None:
@@ -377,14 +269,12 @@ def test_a_causal_model_reads_no_pair_and_no_first_token(tmp_path: Path, raw: Pa
     causal = str(write_transformer(tmp_path / "qwen2", "qwen2"))
     same = "qwen2 is causal, so its first token has the same vector in all texts"
     for read in (
-        lambda name: TextEncoder.from_backbone(name),
         lambda name: TextEncoder.from_backbone(name, pooling="cls"),
         lambda name: CrossEncoder.from_backbone(name, 32),
         lambda name: BertDmn.from_backbone(name, 32, width=4),
         lambda name: check_models([Node("train_cross_encoder", TrainCrossEncoder(backbone=name, pair_length=32), {})]),
         lambda name: check_models([Node("train_reranker", TrainReranker(backbone=name, pair_length=32), {})]),
-        lambda name: check_models([Node("generate_queries", GenerateQueries(sentence_encoder=name), {})]),
-        lambda name: check_models([Node("rank", Rank(system="untrained", backbone=name), {})]),
+        lambda name: check_models([Node("train_dpr", TrainDpr(backbone=name, pooling="cls"), {})]),
     ):
         assert same in refusal(lambda read=read: read(causal))
         read(str(raw))  # control: an encoder is read
@@ -394,18 +284,17 @@ def test_a_causal_model_reads_no_pair_and_no_first_token(tmp_path: Path, raw: Pa
 def test_attention_that_the_config_names_and_transformers_lacks_is_refused(tmp_path: Path) -> None:
     causal = write_transformer(tmp_path / "gpt", "llama")
     edit("config.json", use_bidirectional_attention=True)(causal)
-    message = refusal(lambda: TextEncoder.from_backbone(str(causal), pooling="mean"))
+    message = refusal(lambda: TextEncoder.from_backbone(str(causal)))
     assert "asks for bidirectional attention, which llama has not" in message
 
 
 def test_an_encoder_with_a_decoder_is_refused(tiny_seq2seq: Path, tmp_path: Path) -> None:
-    import transformers
-
-    assert "bart has an encoder and a decoder" in refusal(lambda: load_encoder(str(tiny_seq2seq)))
-    sizes = {"d_model": 16, "d_kv": 4, "d_ff": 16, "num_layers": 1, "num_heads": 2, "vocab_size": 60}
-    write_tokenizer(tmp_path)
-    transformers.T5EncoderModel(transformers.T5Config(**sizes)).save_pretrained(tmp_path)
-    assert "t5 has an encoder and a decoder" in refusal(lambda: load_encoder(str(tmp_path)))
+    for read in (load_encoder, TextEncoder.from_backbone):
+        assert "bart has an encoder and a decoder" in refusal(lambda read=read: read(str(tiny_seq2seq)))
+    t5 = str(write_transformer(tmp_path, "t5"))
+    TextEncoder.from_backbone(t5, "mean")  # control
+    for read in (load_encoder, partial(CrossEncoder.from_backbone, max_length=32)):
+        assert "t5 has an encoder and a decoder" in refusal(lambda read=read: read(t5))
 
 
 def test_a_model_of_images_is_refused_in_one_line(tmp_path: Path) -> None:
@@ -428,6 +317,9 @@ def test_a_tokenizer_that_does_not_write_pairs_is_refused(tiny_causal: Path, raw
 def test_late_interaction_refuses_another_package_s_map(copied: Path) -> None:
     layout = LateInteractionLayout(8, 16, 24)
     LateInteraction.from_backbone(str(copied), layout)
+    linear = Path(shutil.copytree(copied, copied.parent / "linear"))
+    add_module("sentence_transformers.models.Dense", 1)(linear)
+    assert "modules.json has Dense" in refusal(lambda: LateInteraction.from_backbone(str(linear), layout))
     add_module("pylate.models.Dense.Dense", 1)(copied)
     assert "modules.json has pylate.models.Dense" in refusal(lambda: LateInteraction.from_backbone(str(copied), layout))
     settings = TrainReranker(kind="colbert", backbone=str(copied), query_length=16, passage_length=24)
@@ -498,14 +390,14 @@ def test_what_this_project_writes_is_read_again(raw: Path, tmp_path: Path) -> No
     encoder = TextEncoder.from_backbone(str(raw), pooling="mean", normalize="yes", max_length=LENGTH)
     encoder.save(tmp_path / "own")
     assert TextEncoder.load(tmp_path / "own").pooling == "mean"
-    TextEncoder.from_backbone(str(tmp_path / "own"))
+    assert TextEncoder.from_backbone(str(tmp_path / "own")).normalize
 
 
 def test_minilm_needs_no_load() -> None:
     rank = Node("rank", Rank(system="untrained", backbone="minilm"), {})
     assert check_models([Node("train_dpr", TrainDpr(backbone="minilm"), {}), rank]) == ["minilm"]
-    longer = Node("train_dpr", TrainDpr(backbone="minilm", passage_length=513), {})
-    assert "reads at most 512 tokens" in refusal(lambda: check_models([longer]))
+    longer = Node("train_dpr", TrainDpr(backbone="minilm", passage_length=257), {})
+    assert "reads at most 256 tokens" in refusal(lambda: check_models([longer]))
     code = (
         "import sys; from gnn_encoder.models.check import check_models; "
         "from gnn_encoder.flow.graph import Node; from gnn_encoder.settings.foundation import TrainDpr; "
@@ -519,7 +411,7 @@ def test_a_run_with_a_refused_model_starts_no_step(
 ) -> None:
     from command_line import call
 
-    edit("config_sentence_transformers.json", prompts={"query": "query: "})(copied)
+    edit("config_sentence_transformers.json", model_type="SparseEncoder")(copied)
     data = tmp_path / "data"
     data.mkdir()
     for name, rows in {"corpus": [{"_id": "p", "text": "a stone"}], "queries": [{"_id": "q", "text": "stone"}]}.items():
@@ -530,5 +422,5 @@ def test_a_run_with_a_refused_model_starts_no_step(
     for preset in ("quickstart", "auto"):
         more = ["--set", "ingest.format=auto"] if preset == "quickstart" else []
         assert call(monkeypatch, *command, "--preset", preset, *more) == 2
-        assert "has prompts (query)" in capsys.readouterr().err
+        assert "sets model_type to 'SparseEncoder'" in capsys.readouterr().err
     assert not list((tmp_path / "root").rglob("dataset*"))

@@ -55,7 +55,8 @@ def test_sentence_transformers_has_the_same_vectors_without_this_project(
     cosine = (found * expected).sum(axis=1) / np.linalg.norm(found, axis=1) / np.linalg.norm(expected, axis=1)
     assert (cosine >= 0.99999).all() and np.allclose(found, expected, atol=1e-4)
     assert "texts have the bundle's vectors" in said
-    assert sentence_transformers_layout(str(tmp_path / "out")) == (pooling, normalize == "yes")
+    layout = sentence_transformers_layout(str(tmp_path / "out"))
+    assert layout.pooling == (pooling,) and layout.normalize == (normalize == "yes")
     facts = json.loads((tmp_path / "out" / FACTS).read_text())
     assert facts["system"] == "GNN-encoder" and facts["width"] == encoder.width and facts["replay"] == said
 

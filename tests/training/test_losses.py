@@ -12,7 +12,7 @@ from gnn_encoder.settings.foundation import TrainCrossEncoder
 from gnn_encoder.settings.graph import TrainGnn
 from gnn_encoder.training import embed
 from gnn_encoder.training.batches import ExampleBatches, draw_negatives
-from gnn_encoder.training.losses import contrastive_loss, loss_scale, pairwise_margin, pairwise_softmax
+from gnn_encoder.training.losses import contrastive_loss, loss_scale, matryoshka_loss, pairwise_margin, pairwise_softmax
 from gnn_encoder.training.masked_graph import MaskedBatches
 from gnn_encoder.training.pairs import PairBatch, PairBatches, in_batch_loss, pair_loss
 from gnn_encoder.training.prefetch import batches_of
@@ -43,6 +43,28 @@ def test_equals_equation_2_with_false_negatives_masked():
     # Control: with the false negative left in, the loss is another.
     kept = contrastive_loss(queries, passages, positive, NOTHING, 0.7)
     assert abs(kept.item() - loss.item()) > 1e-3
+
+
+@pytest.mark.parametrize("unit_length", [True, False])
+def test_the_matryoshka_loss_is_a_sum_over_first_components(unit_length):
+    torch.manual_seed(2)
+    queries, passages, positive = torch.randn(4, 8), torch.randn(7, 8), torch.tensor([2, 0, 6, 2])
+    if unit_length:
+        queries, passages = (side / side.norm(dim=1, keepdim=True) for side in (queries, passages))
+
+    def loss(asked, read):
+        return contrastive_loss(asked, read, positive, NOTHING, 0.7)
+
+    expected = 0.0
+    for dimension in (8, 5, 2):
+        sides = [[row[:dimension] for row in side.double()] for side in (queries, passages)]
+        if unit_length:
+            sides = [[row / math.sqrt(float((row**2).sum())) for row in side] for side in sides]
+        expected += by_hand(*map(torch.stack, sides), positive, [], 0.7)
+    assert abs(matryoshka_loss(loss, queries, passages, (8, 5, 2), unit_length).item() - expected) < 1e-5
+    assert matryoshka_loss(loss, queries, passages, (8,), unit_length) == loss(queries, passages)
+    # Control: whether the first components have unit length is seen.
+    assert abs(matryoshka_loss(loss, queries, passages, (8, 5, 2), not unit_length).item() - expected) > 1e-3
 
 
 @pytest.mark.parametrize("labels", [0, 1, 400])

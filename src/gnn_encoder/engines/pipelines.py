@@ -23,7 +23,7 @@ from gnn_encoder.engines.supervision import Show
 from gnn_encoder.errors import UserError, expanded
 from gnn_encoder.flow.arguments import StepArguments
 from gnn_encoder.flow.graph import Given, Graph
-from gnn_encoder.models.backbone import backbone_width
+from gnn_encoder.models.backbone import vector_width
 from gnn_encoder.models.check import check_models
 from gnn_encoder.pipelines.ablation import ablation
 from gnn_encoder.pipelines.train import train
@@ -245,10 +245,10 @@ def check_nodes(graph: Graph) -> None:
 
 def check_heads(settings: Settings) -> None:
     """Checks the number of heads before the first step; otherwise `train_gnn` would fail hours later."""
-    heads, encode = settings.train_gnn.heads, settings.encode
-    for name in (settings.train_dual_encoder.backbone, *(() if encode.elsewhere else encode.others)):
-        if (width := backbone_width(name)) and width % heads:
-            raise UserError(f"train_gnn.heads = {heads}: must divide the backbone's width {width}")
+    heads, encode, training = settings.train_gnn.heads, settings.encode, settings.train_dual_encoder
+    for name in (training.backbone, *(() if encode.elsewhere else encode.others)):
+        if (width := vector_width(name, training.truncate_dimension)) and width % heads:
+            raise UserError(f"train_gnn.heads = {heads}: must divide the width {width} of the backbone's vectors")
 
 
 def dataset_override(dataset: str | None) -> list[str]:

@@ -12,7 +12,7 @@ from gnn_encoder.forecast.frozen_sum import WEIGHTS, labels_of, reciprocal_ranks
 from gnn_encoder.forecast.sample import draw
 from gnn_encoder.inference.encoding import encode_texts, encode_tokens
 from gnn_encoder.inference.tokens import tokens_at
-from gnn_encoder.models.dual_encoder import TextEncoder
+from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.tracking.progress import NewProgress
 
 LENGTH = 128
@@ -27,13 +27,18 @@ def forecast(dataset: Dataset, backbone: str, most: int, seed: int, progress: Ne
         most: most passages that are encoded (`sample.draw`). 0: all.
     """
     sample = draw(dataset, most, seed, progress)
-    encoder = TextEncoder.from_backbone(backbone, normalize="yes", max_length=LENGTH)
+    encoders = DualEncoder.from_backbone(
+        backbone, normalize="yes", share_encoders=True, query_length=LENGTH, passage_length=LENGTH
+    )
+    encoder = encoders.passage_encoder
     asking = np.unique(training_pairs(dataset, sample)[0])
     rows = np.union1d(asking, sample.queries)
     texts, counted = dataset.query_texts(rows), progress("encoding", len(rows), "queries")
-    queries = encode_texts(encoder, texts, progress=counted)
+    queries = encode_texts(encoders.query_encoder, texts, progress=counted)
     passages = np.empty((len(sample.passages), encoder.width), np.float32)
-    tokens, places = tokens_at(encoder.tokenizer, dataset.passages, sample.passages, encoder.max_length)
+    tokens, places = tokens_at(
+        encoder.tokenizer, dataset.passages, sample.passages, encoder.max_length, prompt=encoder.prompt
+    )
     counted = progress("encoding", len(passages), "passages")
     encode_tokens(encoder, tokens.take(places), passages, progress=counted)
     labels = labels_of(dataset, sample, asking, queries[np.searchsorted(rows, asking)])

@@ -167,7 +167,7 @@ def encode_question(encoder: TextEncoder, text: str) -> np.ndarray:
     """The fp32 vector [1, d] of one query, encoded alone, in fp32 and without padding."""
     if isinstance(encoder, AddressEncoder):
         return encoder.encode([text])
-    tokens = Tokens.of(encoder.tokenizer, [text], encoder.max_length)
+    tokens = Tokens.of(encoder.tokenizer, [text], encoder.max_length, encoder.prompt)
     with inference_copy(encoder, "fp32") as model:
         ids, mask = (torch.from_numpy(array).to(device()) for array in tokens.padded(np.zeros(1, np.int64), 0))
         vectors: np.ndarray = model(ids, mask).cpu().numpy()
@@ -182,7 +182,8 @@ def encode_texts(encoder: TextEncoder, texts: Sequence[str], **options: Unpack[R
         if isinstance(encoder, AddressEncoder):
             out[part] = encoder.encode(texts[part])
             continue
-        encode_tokens(encoder, Tokens.of(encoder.tokenizer, texts[part], encoder.max_length), out[part], **options)
+        tokens = Tokens.of(encoder.tokenizer, texts[part], encoder.max_length, encoder.prompt)
+        encode_tokens(encoder, tokens, out[part], **options)
     return out
 
 
@@ -209,7 +210,9 @@ def encode_passages(
                 encoding.advance(len(some))
         return
     tokenizing = partial(Progress, encoding.step) if encoding else None
-    tokens, places = tokens_at(encoder.tokenizer, passages, rows, encoder.max_length, progress=tokenizing)
+    tokens, places = tokens_at(
+        encoder.tokenizer, passages, rows, encoder.max_length, progress=tokenizing, prompt=encoder.prompt
+    )
     for start in range(0, len(rows), SHARD):
         part = slice(start, start + SHARD)
         vectors = np.empty((len(rows[part]), encoder.width), np.float32)

@@ -44,9 +44,10 @@ class Bert:
         return bert if bert and bert._layout["pooling"] in POOLED else None
 
     def __init__(self, folder: Path, config: dict[str, Any]) -> None:
-        self.width: int = config["hidden_size"]
         self._folder, self._config, self._weights = folder, config, load_file(folder / WEIGHTS)
         self._layout = json.loads((folder / "text_encoder.json").read_text("utf-8"))
+        self.width: int = self._layout.get("dimension") or config["hidden_size"]
+        self._prompt = self._layout.get("prompts", {}).get(self._layout.get("side"), "")
         self._tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
         cut = (self._tokenizer.truncation or {}).get("direction", "right").lower()
         longest = min(self._layout["max_length"], config["max_position_embeddings"])
@@ -56,10 +57,10 @@ class Bert:
     def __call__(self, question: str) -> np.ndarray:
         """The vector fp32 [1, d] of a query; raises `UserError` if the weights do not fit the config."""
         try:
-            hidden = self._hidden(np.array(self._tokenizer.encode(question).ids))
+            hidden = self._hidden(np.array(self._tokenizer.encode(self._prompt + question).ids))
         except (KeyError, IndexError, ValueError) as error:
             raise UserError(f"{self._folder}: its weights do not fit its config.json ({error})") from None
-        vector = POOLED[self._layout["pooling"]](hidden)
+        vector = POOLED[self._layout["pooling"]](hidden)[: self.width]
         if self._layout["normalize"]:
             vector = vector / max(np.linalg.norm(vector), 1e-12)
         return np.asarray(vector[None], np.float32)

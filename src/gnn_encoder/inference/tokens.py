@@ -39,9 +39,9 @@ class Tokens:
         self.ids, self.offsets = ids, offsets
 
     @classmethod
-    def of(cls, tokenizer: Any, texts: Sequence[str], max_length: int) -> "Tokens":
-        """Tokenize with special tokens, cut to `max_length`; a shard at a time."""
-        shards = (list(texts[start : start + SHARD]) for start in range(0, len(texts), SHARD))
+    def of(cls, tokenizer: Any, texts: Sequence[str], max_length: int, prompt: str = "") -> "Tokens":
+        """Tokenize with special tokens, the prompt before each text, cut to `max_length`; a shard at a time."""
+        shards = ([prompt + text for text in texts[start : start + SHARD]] for start in range(0, len(texts), SHARD))
         return cls.join(
             [cls.flatten(tokenizer(s, truncation=True, max_length=max_length)["input_ids"]) for s in shards]
         )
@@ -109,15 +109,16 @@ def passage_tokens(
     max_length: int,
     titles: bool = True,
     progress: NewProgress | None = None,
+    prompt: str = "",
 ) -> Tokens:
     """All passages with special tokens, cut to `max_length`; ids int32 are memory-mapped.
 
-    A passage is its title and text; without `titles`, its text alone, or its title if it has no text. The file is
-    cached in the folder `GNN_ENCODER_TOKENS`; without that variable it is unlinked.
+    A passage is the prompt, its title and text; without `titles`, its text alone, or its title if it has no text. The
+    file is cached in the folder `GNN_ENCODER_TOKENS`; without that variable it is unlinked.
     """
 
     def write(folder: Path) -> None:
-        _write(folder, tokenizer, passages, max_length, titles, progress)
+        _write(folder, tokenizer, passages, max_length, titles, progress, prompt)
 
     root = os.environ.get(TOKENS)
     if not root:
@@ -125,6 +126,7 @@ def passage_tokens(
             write(Path(name))
             return _read(Path(name))
     key = {"passages": passages.digest, "tokenizer": _digest(tokenizer), "max_length": max_length, "titles": titles}
+    key |= {"prompt": prompt} if prompt else {}
     folder = Path(root) / digest_of(key)[:20]
     try:
         read_manifest(folder, "tokens")
@@ -149,15 +151,16 @@ def tokens_at(
     max_length: int,
     titles: bool = True,
     progress: NewProgress | None = None,
+    prompt: str = "",
 ) -> tuple[Tokens, np.ndarray]:
     """Tokens of all passages, or only of `rows` [r] if these are few, and the index [r] in the tokens of each row.
 
-    `titles` as in `passage_tokens`; `progress` as well, where all are read.
+    `titles` and `prompt` as in `passage_tokens`; `progress` as well, where all are read.
     """
     if len(rows) > len(passages) // FEW:
-        return passage_tokens(tokenizer, passages, max_length, titles, progress), rows
+        return passage_tokens(tokenizer, passages, max_length, titles, progress, prompt), rows
     shards = (rows[start : start + SHARD] for start in range(0, len(rows), SHARD))
-    parts = [Tokens.of(tokenizer, _texts(passages.take(shard), titles), max_length) for shard in shards]
+    parts = [Tokens.of(tokenizer, _texts(passages.take(shard), titles), max_length, prompt) for shard in shards]
     return Tokens.join(parts), np.arange(len(rows))
 
 
@@ -166,13 +169,19 @@ def _texts(passages: Passages, titles: bool) -> list[str]:
 
 
 def _write(
-    folder: Path, tokenizer: Any, passages: PassageTable, max_length: int, titles: bool, progress: NewProgress | None
+    folder: Path,
+    tokenizer: Any,
+    passages: PassageTable,
+    max_length: int,
+    titles: bool,
+    progress: NewProgress | None,
+    prompt: str,
 ) -> None:
     lengths = [np.zeros(0, np.int64)]
     counted = progress("tokenizing", len(passages), "passages") if progress else None
     with (folder / IDS).open("wb") as file:
         for batch in passages.stream():
-            part = Tokens.of(tokenizer, _texts(batch, titles), max_length)
+            part = Tokens.of(tokenizer, _texts(batch, titles), max_length, prompt)
             part.ids.tofile(file)
             lengths.append(part.lengths)
             if counted:

@@ -56,7 +56,7 @@ class AddressEncoder(TextEncoder):
     def __init__(self, address: str, model: str, width: int, normalize: bool) -> None:
         nn.Module.__init__(self)
         self.address, self.model, self.width, self.normalize = address, model, width, normalize
-        self.backbone = self.tokenizer = None
+        self.backbone = self.tokenizer = self.head = None
         self.store(np.empty((0, 2), WORDS), np.empty((0, width), np.float32))
         self.paid: Any = None
         self._named, self._waits = False, QUESTION_WAITS

@@ -3,6 +3,7 @@
 import functools
 import importlib.util
 import json
+import os
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -11,7 +12,8 @@ from typing import Any, NamedTuple, TypeVar
 from gnn_encoder.artifacts.folder import sha256
 from gnn_encoder.errors import UserError
 from gnn_encoder.models import sentence_layout
-from gnn_encoder.models.sentence_layout import NotUnderstood
+from gnn_encoder.models.sentence_layout import NotUnderstood, TextLayout
+from gnn_encoder.models.trusted_code import reason_against
 from gnn_encoder.settings.shared import MINILM, SMOLLM2
 from gnn_encoder.storage import is_remote, local_folder
 
@@ -48,6 +50,8 @@ PACKAGED = {
 """Name → model."""
 MOST_LAYERS = 1000
 """Most layers in a config; building ten million layers would never end."""
+ENCODERS_OF_PAIRS = ("mt5", "t5", "umt5")
+"""Models of an encoder and a decoder of which the encoder alone reads texts, as sentence-t5 does."""
 ATTENTION = (None, "eager", "sdpa")
 """Attentions that a config may name. Any other name is code that transformers would fetch from a hub and run."""
 SAME = 1e-5
@@ -106,18 +110,19 @@ def load_smollm2() -> tuple[Any, Any]:
 
 
 def load_pretrained(loader: Any, name: str, **options: Any) -> Any:
-    """`loader.from_pretrained(name)` for a transformers auto class, from safetensors only.
+    """`loader.from_pretrained(name)` for a transformers auto class. Pickled weights are read as tensors alone.
 
     Raises:
         UserError: an unknown name, neither network nor a cached copy, a damaged folder, or as `check_files`.
     """
     from transformers.utils import logging
 
-    check_files(name)
+    trusted = check_files(name)
+    os.environ.setdefault("DISABLE_SAFETENSORS_CONVERSION", "1")  # else a hub is asked to convert pickled weights
     logging.set_verbosity_error()  # no report of unread pooler weights, and no bar per load
     logging.disable_progress_bar()
     try:
-        return loader.from_pretrained(resolve_backbone(name), trust_remote_code=False, **options)
+        return loader.from_pretrained(resolve_backbone(name), trust_remote_code=trusted, **options)
     except Exception as error:  # a damaged or edited folder has as many errors as transformers has readers
         raise _cannot_load(name, error) from None
 
@@ -127,23 +132,22 @@ def _cannot_load(name: str, error: Exception | str) -> UserError:
     return UserError(f"cannot load backbone {name!r}: {reason}; give a folder, a hub name, or {MINILM!r}")
 
 
-def _refused(name: str, reason: str) -> UserError:
-    return UserError(f"backbone {name!r} is refused: {reason}; choose another backbone")
-
-
-def load_weights(loader: Any, name: str, **options: Any) -> Any:
+def load_weights(loader: Any, name: str, unused: re.Pattern[str] = HEADS, **options: Any) -> Any:
     """As `load_pretrained`, for a model in which no weight starts at random.
 
-    Raises UserError with the names of the weights that the model lacks, or of its weights that nothing reads.
+    Pickled weights are unpickled by torch's `weights_only`, which makes tensors and runs no code of the file.
+
+    Raises UserError with the names of the weights that the model lacks, or of its weights that nothing reads, but for
+    those in `unused`.
     """
-    options |= {"use_safetensors": True, "output_loading_info": True}
+    options |= {"weights_only": True, "output_loading_info": True}
     model, report = load_pretrained(loader, name, **options)
     lacking = [weight for weight in report["missing_keys"] if not POOLER.search(weight)]
-    unread = [weight for weight in report["unexpected_keys"] if not HEADS.search(weight)]
+    unread = [weight for weight in report["unexpected_keys"] if not unused.search(weight)]
     if lacking:
-        raise _refused(name, f"its files lack the weights {_some(lacking)}")
+        raise refused(name, f"its files lack the weights {_some(lacking)}")
     if unread:
-        raise _refused(name, f"{type(model).__name__} does not read its weights {_some(unread)}")
+        raise refused(name, f"{type(model).__name__} does not read its weights {_some(unread)}")
     return model
 
 
@@ -152,27 +156,41 @@ def _some(names: Iterable[str]) -> str:
     return f"{first} and {len(more)} more" if more else first
 
 
-def check_files(name: str) -> None:
+def check_files(name: str) -> bool:
     """Refuses a backbone that transformers cannot read by itself, from its JSON files alone.
 
+    Returns whether the backbone comes with code, which was named as trusted.
+
     Raises:
-        UserError: code or an adapter of the backbone's own, quantized weights, or as `read_config`.
+        UserError: code that was not, an adapter, quantized weights, or as `read_config`.
     """
-    config = read_config(name)
+    config, has_code = read_config(name), False
     for file, content in (("config.json", config), ("tokenizer_config.json", _own_file(name, "tokenizer_config.json"))):
-        if isinstance(content, dict) and content.get("auto_map"):
-            raise _refused(name, f"its {file} names code of its own (auto_map), and no code of a backbone is run")
+        if isinstance(content, dict) and isinstance(content.get("auto_map"), dict):
+            has_code = True
+            if reason := reason_against(Path(resolve_backbone(name)), content["auto_map"]):
+                raise refused(name, f"its {file} {reason}")
     for key in ("quantization_config", "compression_config"):
         if config.get(key):
-            raise _refused(name, f"its config.json has a {key}: quantized weights are not read")
+            raise refused(name, f"its config.json has a {key}: quantized weights are not read")
     if _own_file(name, "adapter_config.json") is not None:
-        raise _refused(name, "its adapter_config.json says that it is an adapter: merge it into its model first")
+        raise refused(name, "its adapter_config.json says that it is an adapter: merge it into its model first")
+    return has_code
 
 
 def backbone_width(name: str) -> int | None:
-    """Length of a backbone's vectors according to config.json; None if config.json is missing or has no length."""
-    width = read_config(name).get("hidden_size")
-    return width if isinstance(width, int) else None
+    """Length of a backbone's token vectors according to config.json; None if it is missing or names no length."""
+    config = read_config(name)
+    widths = (config.get(key) for key in ("hidden_size", "d_model", "dim", "n_embd"))
+    return next((width for width in widths if isinstance(width, int)), None)
+
+
+def vector_width(name: str, dimension: int | None = None) -> int | None:
+    """Length of a text's vector according to a backbone's files, cut to `dimension`; None if they do not say."""
+    layout = sentence_transformers_layout(name)
+    hidden = backbone_width(transformer_of(name, layout))
+    width = hidden and layout.width(hidden)
+    return min(width, dimension or width) if width else None
 
 
 ADDRESS = "address.json"
@@ -201,52 +219,84 @@ def read_config(name: str) -> dict[str, Any]:
     return config or {}
 
 
+def transformer_of(name: str, layout: TextLayout) -> str:
+    """The name or folder with the transformer of a backbone, which may be a folder inside the backbone's."""
+    if not layout.transformer:
+        return name
+    folder = Path(resolve_backbone(name)) / layout.transformer
+    if not folder.is_dir():
+        raise refused(name, f"its transformer is in {layout.transformer!r}, which is read in a local folder alone")
+    return str(folder)
+
+
 def load_tokenizer(name: str) -> Any:
-    """The fast tokenizer of a backbone."""
+    """The fast tokenizer of a backbone, which puts texts in lower case if the backbone's files say so."""
     from transformers import AutoTokenizer
 
     tokenizer = load_pretrained(AutoTokenizer, name, use_fast=True)
-    if _understood(name, sentence_layout.lower_cases):
-        upper, lower = tokenizer(["É ΑΒΓ Ж WORDS", "é αβγ ж words"])["input_ids"]
-        if upper != lower:
-            raise _refused(name, "it sets do_lower_case, and its tokenizer does not do it")
+    if _understood(name, sentence_layout.lower_cases) and not reads_lower_case(tokenizer):
+        from tokenizers.normalizers import Lowercase, Sequence
+
+        former = tokenizer.backend_tokenizer.normalizer
+        tokenizer.backend_tokenizer.normalizer = Sequence([Lowercase(), *([former] if former else [])])
     return tokenizer
 
 
-def load_encoder(name: str) -> Any:
+def reads_lower_case(tokenizer: Any) -> bool:
+    """Whether a tokenizer puts texts in lower case."""
+    upper, lower = tokenizer(["É ΑΒΓ Ж WORDS", "é αβγ ж words"])["input_ids"]
+    return bool(upper == lower)
+
+
+def load_encoder(name: str, of_pair: bool = False) -> Any:
     """The backbone as an `AutoModel` in fp32, without a pooler head, which nothing here uses.
+
+    Args:
+        name: the backbone.
+        of_pair: of an encoder with a decoder, as T5, take the encoder.
 
     Raises:
         UserError: a model of another kind than an encoder or a decoder of texts; or as `load_weights`.
     """
-    from transformers import AutoModel
-
-    config = _encoder_config(name)
-    options = {"add_pooling_layer": False} if config.model_type in ("bert", "roberta", "xlm-roberta", "ernie") else {}
-    backbone = load_weights(AutoModel, name, **options).float()
+    config = _encoder_config(name, of_pair)
+    options: dict[str, Any] = {}
+    if config.model_type in ("bert", "roberta", "xlm-roberta", "ernie") and not check_files(name):
+        options["add_pooling_layer"] = False
+    if config.is_encoder_decoder:
+        options["unused"] = re.compile(rf"{HEADS.pattern}|^decoder\.")
+    backbone = load_weights(_loader(config), name, **options).float()
+    if hasattr(backbone.config, "use_cache"):
+        backbone.config.use_cache = False  # nothing is generated
     try:
         ahead = reads_ahead(backbone)
     except Exception as error:  # as many errors as transformers has models that read no plain texts
         reason = " ".join(str(error).split())[:160]
-        raise _refused(name, f"{type(backbone).__name__} does not read plain texts ({reason})") from None
+        raise refused(name, f"{type(backbone).__name__} does not read plain texts ({reason})") from None
     if _says_it_reads_ahead(config) and not ahead:
-        raise _refused(name, f"its config.json asks for bidirectional attention, which {config.model_type} has not")
+        raise refused(name, f"its config.json asks for bidirectional attention, which {config.model_type} has not")
     return backbone
 
 
-def _encoder_config(name: str) -> Any:
+def _loader(config: Any) -> Any:
+    import transformers
+
+    return transformers.AutoModelForTextEncoding if config.is_encoder_decoder else transformers.AutoModel
+
+
+def _encoder_config(name: str, of_pair: bool = False) -> Any:
     import transformers
     from transformers.models.auto.modeling_auto import MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES as TWO_PARTS
 
     config = load_pretrained(transformers.AutoConfig, name)
     kind = config.model_type
-    if config.is_encoder_decoder or kind in TWO_PARTS:
-        raise _refused(name, f"{kind} has an encoder and a decoder")
+    if (config.is_encoder_decoder or kind in TWO_PARTS) and not (of_pair and kind in ENCODERS_OF_PAIRS):
+        raise refused(name, f"{kind} has an encoder and a decoder")
     if not isinstance(getattr(config, "hidden_size", None), int):
-        raise _refused(name, f"its config.json names no hidden_size of one model ({kind})")
-    for architecture in config.architectures or ():
+        raise refused(name, f"its config.json names no hidden_size of one model ({kind})")
+    for architecture in () if check_files(name) else config.architectures or ():
         if not hasattr(transformers, architecture.removeprefix("TF").removeprefix("Flax")):
-            raise _refused(name, f"its config.json names the class {architecture}, which transformers does not have")
+            raise refused(name, f"its config.json names the class {architecture}, which transformers does not have")
+    config.is_encoder_decoder = kind in ENCODERS_OF_PAIRS
     return config
 
 
@@ -271,18 +321,18 @@ def reads_ahead(backbone: Any) -> bool:
     return begin > SAME * end
 
 
-def check_text_tokens(name: str, backbone: Any, tokenizer: Any, pooling: str) -> None:
-    """Raises UserError if a text encoder with this pooling cannot read a backbone's texts."""
-    if pooling == "cls":
-        _check_first_token(name, backbone, ", unless pooling is mean")
+def check_text_tokens(name: str, backbone: Any, tokenizer: Any, pooling: Iterable[str]) -> None:
+    """Raises UserError if a text encoder with these poolings cannot read a backbone's texts."""
+    if "cls" in pooling:
+        _check_first_token(name, backbone, ", unless pooling is lasttoken or mean")
     if any(tokenizer("a").get("token_type_ids", ())):
-        raise _refused(name, "its tokenizer marks the tokens of a single text by types, which are not read")
+        raise refused(name, "its tokenizer marks the tokens of a single text by types, which are not read")
 
 
 def _check_first_token(name: str, backbone: Any, otherwise: str = "") -> None:
     if not reads_ahead(backbone):
         kind = backbone.config.model_type
-        raise _refused(name, f"{kind} is causal, so its first token has the same vector in all texts{otherwise}")
+        raise refused(name, f"{kind} is causal, so its first token has the same vector in all texts{otherwise}")
 
 
 def check_pairs(name: str, backbone: Any, tokenizer: Any) -> None:
@@ -292,13 +342,24 @@ def check_pairs(name: str, backbone: Any, tokenizer: Any) -> None:
     pair = tokenizer("1 2", "3")["input_ids"]
     between = pair[len(first) : 1 - len(second)]
     if first[0] != second[0] or first[0] not in tokenizer.all_special_ids or pair != [*first, *between, *second[1:]]:
-        raise _refused(name, "its tokenizer does not write two texts as [CLS] query [SEP] passage [SEP]")
+        raise refused(name, "its tokenizer does not write two texts as [CLS] query [SEP] passage [SEP]")
 
 
 def readable_tokens(backbone: Any, wanted: int) -> int:
     """`wanted`, or the most tokens of a text that a model has positions for, if they are fewer."""
     most = getattr(backbone.config, "max_position_embeddings", None)
     return wanted if not most or most < 0 else min(wanted, most - unused_positions(backbone))
+
+
+def published_tokens(name: str, wanted: int) -> int:
+    """`wanted`, or the most tokens that an encoder of texts reads by its positions and by its published length."""
+    layout = sentence_transformers_layout(name)
+    if name == MINILM:  # needs no import of transformers
+        most = min(wanted, int(read_config(name)["max_position_embeddings"]))
+    else:
+        part = transformer_of(name, layout)
+        most = readable_tokens(outline(part, of_pair=True), wanted) if read_config(part) else wanted
+    return min(most, layout.max_tokens or most)
 
 
 def unused_positions(model: Any) -> int:
@@ -308,13 +369,13 @@ def unused_positions(model: Any) -> int:
     return max((padding + 1 for padding in paddings if isinstance(padding, int)), default=0)
 
 
-def outline(name: str) -> Any:
-    """An encoder without weights, from its config alone."""
+def outline(name: str, of_pair: bool = False) -> Any:
+    """An encoder without weights, from its config alone; `of_pair` as in `load_encoder`."""
     import torch
-    from transformers import AutoModel
 
+    config = _encoder_config(name, of_pair)
     with torch.device("meta"):
-        return AutoModel.from_config(_encoder_config(name))
+        return _loader(config).from_config(config, trust_remote_code=check_files(name))
 
 
 def freeze_layers(backbone: Any, count: int) -> None:
@@ -343,25 +404,35 @@ def eval_frozen(model: Any) -> None:
             part.eval()
 
 
-def sentence_transformers_layout(name: str, pooling: str = "auto") -> tuple[str | None, bool]:
-    """Pooling (`cls`, `mean` or None: unknown) and normalisation, from a backbone's sentence-transformers files.
+def sentence_transformers_layout(name: str, pooling: str = "auto") -> TextLayout:
+    """How a backbone's sentence-transformers files compute a text's vector.
 
     `pooling`: as `sentence_layout.text_layout`. Raises UserError for files that ask for what is not supported.
     """
     return _understood(name, lambda read: sentence_layout.text_layout(read, pooling))
 
 
+def is_published(name: str) -> bool:
+    """Whether a backbone comes with the files of sentence-transformers."""
+    return _own_file(name, sentence_layout.MODULES) is not None
+
+
 def check_token_vectors(name: str) -> None:
     """Raises UserError if a backbone's files have a map of its tokens' vectors, which would not be read."""
     if modules := _understood(name, sentence_layout.other_modules):
-        raise _refused(name, f"modules.json has {', '.join(modules)}, which would start at random")
+        raise refused(name, f"modules.json has {', '.join(modules)}, which would start at random")
+
+
+def refused(name: str, reason: str) -> UserError:
+    """The error of a model that would be read otherwise than its publisher meant."""
+    return UserError(f"backbone {name!r} is refused: {reason}; choose another backbone")
 
 
 def _understood(name: str, read_layout: Callable[[sentence_layout.Read], Layout]) -> Layout:
     try:
         return read_layout(lambda file: _own_file(name, file))
     except NotUnderstood as reason:
-        raise _refused(name, str(reason)) from None
+        raise refused(name, str(reason)) from None
 
 
 def _own_file(name: str, file: str) -> Any:

@@ -3,6 +3,7 @@
 A step checks its models, too, when it loads them, but some steps load them after hours of training.
 """
 
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,24 +13,30 @@ from gnn_encoder.flow.graph import Node
 from gnn_encoder.models.backbone import (
     check_files,
     check_pairs,
-    check_text_tokens,
     check_token_vectors,
     load_encoder,
     load_tokenizer,
     outline,
+    published_tokens,
     read_config,
     readable_tokens,
     resolve_backbone,
     sentence_transformers_layout,
+    transformer_of,
+    vector_width,
 )
+from gnn_encoder.models.sentence_layout import QUERY
+from gnn_encoder.models.trusted_code import trust
 from gnn_encoder.settings.foundation import Encode, GenerateQueries, TrainCrossEncoder, TrainQueryGenerator
 from gnn_encoder.settings.outcome import Rank
 from gnn_encoder.settings.reranking import TrainReranker
 from gnn_encoder.settings.reranking_systems import LATE_KINDS, NUMBERS, PAIR_KINDS, WORD_KINDS
-from gnn_encoder.settings.shared import MINILM, SMOLLM2, Backbone, is_address
+from gnn_encoder.settings.shared import MINILM, SMOLLM2, Backbone, ContrastiveTraining, VectorsOfTexts, is_address
 from gnn_encoder.settings.values import StepSettings
 
 LENGTHS = ("query_length", "passage_length")
+DEFAULT_LENGTH = 128
+"""Tokens of a text where a step has no setting for them."""
 
 
 def check_models(calls: Iterable[Node]) -> list[str]:
@@ -71,9 +78,15 @@ class _Models:
         return self._loaded[name]
 
     def check_lengths(
-        self, name: str, step: str, values: StepSettings, settings: Iterable[str], paper: Mapping[str, Any] = {}
+        self,
+        name: str,
+        step: str,
+        values: StepSettings,
+        settings: Iterable[str],
+        paper: Mapping[str, Any] = {},
+        of_texts: bool = False,
     ) -> None:
-        """Refuses more tokens of a text than an encoder has positions.
+        """Refuses more tokens of a text than an encoder has positions, or `of_texts` also than its files name.
 
         A default length, and the length of a re-ranker's `paper`, is cut to the positions instead.
         """
@@ -81,8 +94,11 @@ class _Models:
             wanted = getattr(values, setting)
             if setting not in values.model_fields_set or wanted == paper.get(setting):
                 continue
-            loaded = self.loaded(name)
-            most = self._positions(name, wanted) if loaded is None else readable_tokens(loaded[0], wanted)
+            if of_texts:
+                most = published_tokens(name, wanted)
+            else:
+                loaded = self.loaded(name)
+                most = self._positions(name, wanted) if loaded is None else readable_tokens(loaded[0], wanted)
             if most < wanted:
                 raise UserError(
                     f"{step}.{setting} = {wanted}: backbone {name!r} reads at most {most} tokens; "
@@ -96,20 +112,51 @@ class _Models:
             return min(wanted, int(config["max_position_embeddings"]))
         return readable_tokens(outline(name), wanted) if config else wanted
 
+    def check_texts(self, name: str, values: StepSettings) -> None:
+        """Loads an encoder of texts that is on this machine, and warns if a prompt leaves little of a query."""
+        read = values.model_dump(include={*VectorsOfTexts.model_fields, *LENGTHS})
+        if not self.is_new("text", name, str(read)):
+            return
+        trust(read.get("trusted_code", ""))
+        layout = sentence_transformers_layout(name, read.get("pooling", "auto"))
+        for prompt in layout.unused_prompts:
+            warn(f"{name}: its prompt {prompt!r} is not used, as by encode_document; set passage_prompt to use it")
+        if name == MINILM or not Path(resolve_backbone(name)).is_dir():
+            check_files(name if name == MINILM else transformer_of(name, layout))
+            return
+        from gnn_encoder.models.dual_encoder import DualEncoder  # imports torch
+
+        lengths = {length: read.pop(length, DEFAULT_LENGTH) for length in LENGTHS}
+        encoders = DualEncoder.from_backbone(name, share_encoders=True, **lengths, **read)
+        for encoder in (encoders.query_encoder, encoders.passage_encoder):
+            if encoder.prompt and 2 * encoder.prompt_tokens > encoder.max_length:
+                warn(
+                    f"{name}: the prompt {encoder.prompt!r} takes {encoder.prompt_tokens} of the {encoder.max_length} "
+                    f"tokens of a {encoder.side}: raise {LENGTHS[encoder.side != QUERY]}"
+                )
+
+
+def warn(message: str) -> None:
+    """Prints a warning."""
+    print(f"warning: {message}", file=sys.stderr)
+
 
 def _check(models: _Models, step: str, values: StepSettings) -> None:
     if isinstance(values, Backbone):
-        _check_text(models, values.backbone, values.pooling)
-        models.check_lengths(values.backbone, step, values, LENGTHS)
+        models.check_texts(values.backbone, values)
+        models.check_lengths(values.backbone, step, values, LENGTHS, of_texts=True)
+        width = vector_width(values.backbone, values.truncate_dimension)
+        if width and isinstance(values, ContrastiveTraining) and max(values.matryoshka, default=0) > width:
+            raise UserError(f"{step}.matryoshka = {list(values.matryoshka)}: the vectors have {width} components")
     elif isinstance(values, Encode) and (not values.encoder or is_address(values.encoder)):
         return  # nothing is loaded here
     elif isinstance(values, Encode):
-        _check_text(models, values.encoder, values.pooling)
-        models.check_lengths(values.encoder, step, values, LENGTHS)
+        models.check_texts(values.encoder, values)
+        models.check_lengths(values.encoder, step, values, LENGTHS, of_texts=True)
     elif isinstance(values, Rank) and values.backbone:
-        _check_text(models, values.backbone, "auto")
+        models.check_texts(values.backbone, values)
     elif isinstance(values, GenerateQueries):
-        _check_text(models, values.sentence_encoder, "auto")
+        models.check_texts(values.sentence_encoder, values)
     elif isinstance(values, TrainCrossEncoder | TrainReranker) and values.published:
         late = isinstance(values, TrainReranker) and values.kind in LATE_KINDS
         if models.is_new("late interaction" if late else "re-ranker", values.published):
@@ -138,13 +185,6 @@ def _check_published(name: str, late: bool) -> None:
         (published_late_interaction if late else PublishedReranker.published)(name)
     else:
         check_files(name)
-
-
-def _check_text(models: _Models, name: str, pooling: str) -> None:
-    if models.is_new("text", name, pooling):
-        known, _ = sentence_transformers_layout(name, pooling)
-        if loaded := models.loaded(name):
-            check_text_tokens(name, *loaded, (known or "cls") if pooling == "auto" else pooling)
 
 
 def _check_generator(values: TrainQueryGenerator) -> None:

@@ -20,7 +20,7 @@ from gnn_encoder.artifacts.folder import digest_of
 from gnn_encoder.data import source_digest, temporary_dataset
 from gnn_encoder.errors import UserError
 from gnn_encoder.models.address import LONGEST, AddressEncoder
-from gnn_encoder.models.backbone import outline, readable_tokens
+from gnn_encoder.models.backbone import outline, published_tokens, readable_tokens
 from gnn_encoder.models.check import check_models
 from gnn_encoder.pipelines.ladder import ladder
 from gnn_encoder.planning import AUTO
@@ -231,7 +231,7 @@ class _Plan:
             self.tree["encode"]["vectors"] = encode.vectors
         if self.local:
             lengths = {"passage_length": self.length, "query_length": encode.query_length}
-            most = min(readable_tokens(outline(one.encoder), max(lengths.values())) for one in self.local)
+            most = min(published_tokens(one.encoder, max(lengths.values())) for one in self.local)
             self.tree["encode"] |= {name: min(tokens, most) for name, tokens in lengths.items()}
         self.calls = dict[str, float]()
         if self.rungs != [WORDS]:

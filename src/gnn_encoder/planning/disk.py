@@ -16,7 +16,7 @@ import numpy as np
 
 from gnn_encoder.artifacts.arrays import STORED
 from gnn_encoder.flow.graph import Node
-from gnn_encoder.models.backbone import backbone_width, read_config, resolve_backbone
+from gnn_encoder.models.backbone import backbone_width, read_config, resolve_backbone, vector_width
 from gnn_encoder.pipelines.train import train
 from gnn_encoder.planning.data_size import PACKED, DataSize
 from gnn_encoder.settings.graph import BuildGraph
@@ -67,19 +67,19 @@ class Space:
     meanwhile: int = 0
 
 
-def width_of(backbone: str) -> int:
-    """Returns the width of a backbone; for a backbone that is not on this machine, BERT-base's width."""
-    return backbone_width(backbone) or BASE_WIDTH
+def width_of(backbone: str, dimension: int | None = None) -> int:
+    """Returns the width of a text's vector; for a backbone that is not on this machine, BERT-base's width."""
+    return vector_width(backbone, dimension) or BASE_WIDTH
 
 
 def weights_of(backbone: str) -> int:
     """Returns the bytes of a backbone in fp32; if it is not on this machine, the bytes of a BERT with twelve layers."""
     folder = Path(resolve_backbone(backbone))
-    if files := list(folder.glob("*.safetensors")):
+    if files := list(folder.rglob("*.safetensors")) or list(folder.rglob("pytorch_model*.bin")):
         tokenizer = folder / "tokenizer.json"
         files += [tokenizer] * tokenizer.is_file()
         return sum(file.stat().st_size for file in files)
-    width = width_of(backbone)
+    width = backbone_width(backbone) or BASE_WIDTH
     return FP32 * ((VOCABULARY + POSITIONS) * width + 12 * 12 * width**2) + TOKENIZER
 
 
@@ -113,9 +113,10 @@ class _Forecast:
         self.nodes = self.n if self.graph.queries == "all" else self.trained
         self.trained_labels = self.size.labels * self.trained / max(self.n, 1)
         backbone = settings.train_dual_encoder.backbone
-        self.width, self.encoder = width_of(backbone), weights_of(backbone)
+        self.width = width_of(backbone, settings.train_dual_encoder.truncate_dimension)
+        self.encoder = weights_of(backbone)
         scorer = settings.train_cross_encoder.published or settings.train_cross_encoder.backbone
-        self.scorer_width, self.scorer = width_of(scorer), weights_of(scorer)
+        self.scorer_width, self.scorer = backbone_width(scorer) or BASE_WIDTH, weights_of(scorer)
         self.wide = self.m * self.width * FP32
         self.number = STORED[self.graph.vector_type].itemsize
         self.vectors = self.m * self.width * self.number

@@ -8,7 +8,7 @@ from gnn_encoder.artifacts import Dataset
 from gnn_encoder.evaluation.measures import labelled_queries
 from gnn_encoder.evaluation.strata import warm_strata
 from gnn_encoder.inference.tokens import Tokens
-from gnn_encoder.models.backbone import load_tokenizer, resolve_backbone
+from gnn_encoder.models.backbone import load_tokenizer, sentence_transformers_layout, transformer_of
 from gnn_encoder.settings.measures import WARM
 
 SAMPLE = 600
@@ -51,7 +51,7 @@ class DataFacts:
 def data_facts(data: Dataset, backbone: str, seed: int) -> DataFacts:
     """Counts a data set, with the tokens of the backbone's tokenizer."""
     generator = np.random.default_rng(seed)
-    tokenizer = load_tokenizer(resolve_backbone(backbone))
+    tokenizer = load_tokenizer(transformer_of(backbone, sentence_transformers_layout(backbone)))
     passage_rows = np.sort(generator.permutation(len(data.passages))[:SAMPLE])
     texts = data.passages.take(passage_rows).full_texts()
     query_rows = np.sort(generator.permutation(len(data.queries))[:SAMPLE])

@@ -15,10 +15,11 @@ from gnn_encoder.settings.shared import (
     Optimization,
     Published,
     Sharded,
+    VectorsOfTexts,
     VectorType,
     is_address,
 )
-from gnn_encoder.settings.values import AutoYesNo, Count, Fraction, PositiveFloat, PositiveInt, StepSettings
+from gnn_encoder.settings.values import Count, Fraction, PositiveFloat, PositiveInt, StepSettings
 
 
 class Ingest(StepSettings):
@@ -77,7 +78,7 @@ class Ingest(StepSettings):
     are refused, because such a step would fail after hours. The pipeline sets it."""
 
 
-class Encode(Inference):
+class Encode(Inference, VectorsOfTexts):
     """Encodes the corpus and the queries with a published encoder as it is."""
 
     encoder: str = MINILM
@@ -90,10 +91,6 @@ class Encode(Inference):
     vectors: str = ""
     """A folder with the vectors of the corpus and the queries, made elsewhere (`data.given_vectors`). The encoder then
     encodes later questions only."""
-    pooling: Literal["auto", "cls", "mean"] = "auto"
-    """As `train_dpr.pooling`."""
-    normalize: AutoYesNo = "auto"
-    """As `train_dpr.normalize`."""
     query_length: PositiveInt = 64
     """Tokens of a query, special tokens included."""
     passage_length: PositiveInt = 256

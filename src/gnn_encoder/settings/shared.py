@@ -66,16 +66,38 @@ class Merge(StepSettings):
     """Joins the outputs of a step's tasks."""
 
 
-class Backbone(StepSettings):
+class Prompts(StepSettings):
+    """What an encoder reads before a text."""
+
+    query_prompt: str = "auto"
+    """Before a query. `auto`: as the encoder's sentence-transformers files say, or as the cards of E5 and BGE, whose
+    files have none. Its tokens count among those of a query. Empty: nothing."""
+    passage_prompt: str = "auto"
+    """Before a passage, as `query_prompt`."""
+
+
+class VectorsOfTexts(Prompts):
+    """How a published encoder's vectors are read."""
+
+    pooling: Literal["auto", "cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"] = "auto"
+    """`auto`: as the encoder's sentence-transformers files say, else `[CLS]` (GNN-encoder 3.2), or the last token of a
+    causal model. The others are named as in sentence-transformers."""
+    normalize: AutoYesNo = "auto"
+    """Vectors of unit length. `auto`: as the encoder's sentence-transformers files say, else no. They say so by a
+    Normalize module, or by the similarity `cosine`."""
+    truncate_dimension: PositiveInt | None = None
+    """Components of a vector that are kept, the first ones, for encoders trained with the Matryoshka loss (Kusupati et
+    al., 2022). Vectors of unit length get it again. None: as the files say, else all."""
+    trusted_code: str = ""
+    """SHA-256 of the code that comes with the encoder (`auto_map`), which runs only if it is named here. The error that
+    refuses the encoder says it; read the code before."""
+
+
+class Backbone(VectorsOfTexts):
     """The pretrained encoder that a training starts from, and how its vectors are read."""
 
     backbone: str = "bert-base-uncased"
     """A Hugging Face name, a local folder, or `minilm`."""
-    pooling: Literal["auto", "cls", "mean"] = "auto"
-    """`auto`: as the backbone's sentence-transformers files say, else `[CLS]` (GNN-encoder 3.2)."""
-    normalize: AutoYesNo = "auto"
-    """Vectors of unit length. `auto`: as the backbone's sentence-transformers files say, else no. They say so by a
-    Normalize module, or by the similarity `cosine`."""
     query_length: PositiveInt = 32
     """Tokens of a query, special tokens included."""
     passage_length: PositiveInt = 128
@@ -192,6 +214,10 @@ class ContrastiveTraining(WatchedTraining):
 
     negatives: Count = 1
     """Hard negatives per query, besides the other passages of the batch."""
+    matryoshka: tuple[PositiveInt, ...] = ()
+    """Numbers of first components of the vectors, such as [384, 128, 32]: the loss is the sum of eq. 2 over each, with
+    unit length again where vectors have it (Kusupati et al., 2022, eq. 1, all weights 1). Empty: of whole vectors.
+    `truncate_dimension` then keeps as many components as a system has room for."""
     share_encoders: bool = False
     """One encoder for queries and passages. The paper has two."""
     score_scale: PositiveFloat | Literal["auto"] = "auto"

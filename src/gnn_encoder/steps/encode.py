@@ -17,10 +17,11 @@ from gnn_encoder.inference.encoding import encode_passages, encode_texts, infere
 from gnn_encoder.models.address import AddressEncoder
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.settings.foundation import Encode
-from gnn_encoder.settings.shared import is_address
+from gnn_encoder.settings.shared import VectorsOfTexts, is_address
 from gnn_encoder.update.changes import carry_over, passage_digests
 from gnn_encoder.update.paid import Paid
 
+SERVICE_IGNORES = ("query_prompt", "passage_prompt", "truncate_dimension", "pooling")
 TEXTS = "texts"
 """The digests of the passages' texts, in the vectors' contents."""
 
@@ -72,6 +73,8 @@ def encode(context: Context, settings: Encode, dataset: Path, dual_encoder: Draf
     Contents.write(passage_vectors, models, **digests)
     _save(encoders, dual_encoder, data, passage_vectors)
     reused = f", {passages - encoded:,} of the run before" if encoded < passages else ""
+    for encoder in (encoders.query_encoder, encoders.passage_encoder):
+        reused += f"; a {encoder.side} begins with {encoder.prompt!r}" if encoder.prompt else ""
     return {
         "encoded": encoded,
         "passages_per_second": progress.rate,
@@ -82,6 +85,10 @@ def encode(context: Context, settings: Encode, dataset: Path, dual_encoder: Draf
 def _encoders(context: Context, settings: Encode) -> DualEncoder:
     """Returns the encoder of the settings; what one at an address gives is kept beside the checkpoints."""
     if is_address(settings.encoder):
+        if given := [name for name in SERVICE_IGNORES if getattr(settings, name) not in ("auto", "", None)]:
+            raise UserError(
+                f"encode.{given[0]} is set, and a service at an address gets texts as they are: leave it out"
+            )
         service = AddressEncoder.at(settings.encoder, settings.normalize)
         key = digest_of({"address": service.address, "model": service.model, "unit": service.normalize})
         if folder := context.folder_of_all_calls(f"paid-{key[:20]}"):
@@ -89,10 +96,8 @@ def _encoders(context: Context, settings: Encode) -> DualEncoder:
         return DualEncoder(service, service)
     if not settings.encoder:
         raise UserError("encode.encoder is empty: name an encoder, or give encode.vectors")
-    return DualEncoder.from_backbone(
-        settings.encoder, pooling=settings.pooling, normalize=settings.normalize, share_encoders=True,
-        query_length=settings.query_length, passage_length=settings.passage_length,
-    )  # fmt: skip
+    read = settings.model_dump(include={*VectorsOfTexts.model_fields, "query_length", "passage_length"})
+    return DualEncoder.from_backbone(settings.encoder, share_encoders=True, **read)
 
 
 def _given(context: Context, settings: Encode, data: Dataset, dual_encoder: Draft, passage_vectors: Draft) -> Metrics:

@@ -13,13 +13,14 @@ from gnn_encoder.evaluation.collected import evaluated_queries
 from gnn_encoder.evaluation.embedding import vectors_of_queries
 from gnn_encoder.inference.encoding import encode_passages, encode_texts
 from gnn_encoder.machine.scratch import scratch
-from gnn_encoder.models.dual_encoder import TextEncoder
+from gnn_encoder.models.dual_encoder import DualEncoder, TextEncoder
 from gnn_encoder.retrieval import exact
 from gnn_encoder.retrieval.held_out import HeldOut
 from gnn_encoder.retrieval.identical import search_without
 from gnn_encoder.retrieval.passage_index import PassageIndex
 from gnn_encoder.retrieval.search import ranking
 from gnn_encoder.settings.outcome import Rank
+from gnn_encoder.settings.shared import Prompts
 
 
 @step(run="run")
@@ -64,12 +65,13 @@ def rank(
             ranked = Run.concatenate([of_dev, ranked.where(~np.isin(ranked.query, rows[dev]))])
             ranked = ranked.where(np.argsort(ranked.query, kind="stable"))
     else:
-        encoder = TextEncoder.from_backbone(settings.backbone, max_length=settings.passage_length)
-        vectors = scratch(len(data.passages), encoder.width, folder=run.path)
+        read = settings.model_dump(include={*Prompts.model_fields, "query_length", "passage_length"})
+        encoders = DualEncoder.from_backbone(settings.backbone, share_encoders=True, **read)
+        vectors = scratch(len(data.passages), encoders.passage_encoder.width, folder=run.path)
         progress = context.progress("encoding", len(vectors), "passages")
-        encode_passages(encoder, data.passages, vectors, progress=progress, **settings.speed)
-        encoder.max_length = settings.query_length
-        scores, passages = search_without(partial(exact.search, vectors, encoded(encoder)), left_out, depth)
+        encode_passages(encoders.passage_encoder, data.passages, vectors, progress=progress, **settings.speed)
+        queries = encoded(encoders.query_encoder)
+        scores, passages = search_without(partial(exact.search, vectors, queries), left_out, depth)
         ranked = Run.from_hits(rows, passages, scores)
     ranked.write(run, settings.system, **facts)
     return {"hits": len(ranked.query), "headline": f"{len(rows):,} queries"}

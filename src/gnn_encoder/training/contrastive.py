@@ -20,7 +20,13 @@ from gnn_encoder.training.dev import DevPool
 from gnn_encoder.training.distillation import Teacher
 from gnn_encoder.training.embed import embed
 from gnn_encoder.training.loop import Objective, fit
-from gnn_encoder.training.losses import contrastive_loss, list_scores, listwise_distillation, loss_scale
+from gnn_encoder.training.losses import (
+    contrastive_loss,
+    list_scores,
+    listwise_distillation,
+    loss_scale,
+    matryoshka_loss,
+)
 from gnn_encoder.training.ranks import is_leader
 
 
@@ -41,25 +47,38 @@ def train_contrastive(
 ) -> dict[str, Any]:
     """Trains on examples with eq. 2: the negatives are hard negatives and all other passages of the batch.
 
+    With `matryoshka` in the settings, the loss is the sum of eq. 2 over those numbers of first components.
+
     With a teacher the loss is (1 − w) · eq. 2 + w · the divergence from the teacher's scores of each query's list. The
     lists' passages are no negatives of eq. 2, so the batches are the same as without a teacher.
     """
     if len(examples.query) == 0:
         raise UserError("no training examples: the dataset has no labelled train queries")
     query_encoder, passage_encoder = model.query_encoder, model.passage_encoder
-    queries = Tokens.of(query_encoder.tokenizer, examples.query_text, query_encoder.max_length)
+    queries = Tokens.of(query_encoder.tokenizer, examples.query_text, query_encoder.max_length, query_encoder.prompt)
     progress = context.progress if is_leader() else None
     passages = passage_tokens(
-        passage_encoder.tokenizer, dataset.passages, passage_encoder.max_length, progress=progress
+        passage_encoder.tokenizer,
+        dataset.passages,
+        passage_encoder.max_length,
+        progress=progress,
+        prompt=passage_encoder.prompt,
     )
     known = KnownPositives.of(dataset, "train", examples.query, examples.positive)
     plan = ExampleBatches(examples, settings.batch_size, settings.negatives, known, settings.seed)
     scale = loss_scale(settings.score_scale, passage_encoder.normalize)
     where, cached, pool = device(), settings.gradient_cache, DevPool(dataset, settings)
+    dimensions = settings.matryoshka or (passage_encoder.width,)
+    if max(dimensions) > passage_encoder.width:
+        raise UserError(f"matryoshka = {list(dimensions)}: the vectors have {passage_encoder.width} components")
 
     def contrastive(batch: Batch, query_vectors: Tensor, passage_vectors: Tensor) -> Tensor:
         positive, excluded = torch.from_numpy(batch.positive).to(where), torch.from_numpy(batch.excluded).to(where)
-        return contrastive_loss(query_vectors, passage_vectors, positive, excluded, scale, cached=cached)
+
+        def of(queries: Tensor, passages: Tensor) -> Tensor:
+            return contrastive_loss(queries, passages, positive, excluded, scale, cached=cached)
+
+        return matryoshka_loss(of, query_vectors, passage_vectors, dimensions, passage_encoder.normalize)
 
     def loss(batch: Batch) -> Tensor:
         query_vectors = embed(query_encoder, queries, batch.examples, cached=cached)

@@ -1,8 +1,10 @@
 """Losses over scores: with in-batch negatives, with given negatives, and with the scores of a teacher."""
 
+from collections.abc import Callable, Sequence
+
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy, embedding, kl_div
+from torch.nn.functional import cross_entropy, embedding, kl_div, normalize
 
 from gnn_encoder.training.embed import by_rows
 
@@ -35,6 +37,26 @@ def contrastive_loss(
         return in_batch_softmax(scores, positive[start : start + len(part)], others)
 
     return by_rows(losses, queries, max(1, SCORED // len(passages)), cached=cached).mean()
+
+
+def matryoshka_loss(
+    loss: Callable[[Tensor, Tensor], Tensor],
+    queries: Tensor,
+    passages: Tensor,
+    dimensions: Sequence[int],
+    unit_length: bool,
+) -> Tensor:
+    """Sum of a loss of vectors [b, d] and [c, d] over the first components, as many as each of `dimensions` says.
+
+    Kusupati et al. (2022), eq. 1, with all weights 1. unit_length: the first components get it again.
+    """
+
+    def first(vectors: Tensor, dimension: int) -> Tensor:
+        if dimension == vectors.shape[1]:
+            return vectors
+        return normalize(vectors[:, :dimension], dim=-1) if unit_length else vectors[:, :dimension]
+
+    return torch.stack([loss(first(queries, some), first(passages, some)) for some in dimensions]).sum()
 
 
 def in_batch_softmax(scores: Tensor, positive: Tensor, excluded: Tensor) -> Tensor:

@@ -111,8 +111,10 @@ class MaskedGraphTraining:
         else:
             asking, answering = model.dual_encoder.query_encoder, model.dual_encoder.passage_encoder
             questions = dataset.query_texts(np.arange(len(dataset.queries)))
-            question_tokens = Tokens.of(asking.tokenizer, questions, asking.max_length)
-            answer_tokens = passage_tokens(answering.tokenizer, dataset.passages, answering.max_length)
+            question_tokens = Tokens.of(asking.tokenizer, questions, asking.max_length, asking.prompt)
+            answer_tokens = passage_tokens(
+                answering.tokenizer, dataset.passages, answering.max_length, prompt=answering.prompt
+            )
             self.queries = EncodedTexts(asking, question_tokens, settings)
             self.passages = EncodedTexts(answering, answer_tokens, settings)
             self._trained_beside = model.dual_encoder, settings.learning_rate
