@@ -9,7 +9,7 @@ from gnn_encoder.pipelines.foundation import Foundation, Words, lay_foundation, 
 from gnn_encoder.settings import graph as graphs
 from gnn_encoder.settings import outcome
 from gnn_encoder.settings.pipeline import Settings, choice
-from gnn_encoder.settings.shared import Speed
+from gnn_encoder.settings.shared import Speed, VectorsOfTexts
 from gnn_encoder.settings.systems import (
     CONVERGED,
     CROSS_ENCODER,
@@ -213,8 +213,7 @@ def runs_of_systems(
             backbone=evaluate.untrained_backbone,
             query_length=training.query_length,
             passage_length=training.passage_length,
-            query_prompt=training.query_prompt,
-            passage_prompt=training.passage_prompt,
+            **training.model_dump(include={*VectorsOfTexts.model_fields}),
             **speed,
         )
         runs[UNTRAINED] = flow.add("rank", untrained, UNTRAINED, dataset=base.dataset).output

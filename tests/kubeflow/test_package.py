@@ -15,6 +15,7 @@ from gnn_encoder.flow.arguments import StepArguments, task_name
 from gnn_encoder.flow.graph import Given, Output
 from gnn_encoder.kubeflow.cluster import Cluster
 from gnn_encoder.kubeflow.package import load_cluster, write_package
+from gnn_encoder.models.trusted_code import TRUSTED
 
 WITH_ALL_STEPS = "evaluate.rerank_depth=10"
 GRAPH = graph_of("train", WITH_ALL_STEPS)
@@ -354,6 +355,13 @@ def test_a_training_with_nodes_is_one_task_that_knows_the_runtime_of_its_trainjo
     assert [name for name, container in containers(spec).items() if "env" in container] == ["train-gnn"]
     with pytest.raises(ValueError, match="read s3:// and minio:// addresses, not a pipeline_root at gs://"):
         Cluster.model_validate({"trainer": {}, "pipeline_root": "gs://bucket"})
+
+
+def test_trusted_code_is_trusted_by_every_step_that_may_read_the_model() -> None:
+    graph = graph_of("train", "shared.trusted_code=abc")
+    spec, _ = packaged(Cluster(), graph)
+    assert all({"name": TRUSTED, "value": "abc"} in container["env"] for container in containers(spec).values())
+    assert TRUSTED not in str(made(Cluster(), "train")[0])
 
 
 def test_a_retry_without_pauses() -> None:

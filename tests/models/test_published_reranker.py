@@ -67,6 +67,25 @@ def test_scores_are_the_librarys_in_every_batch_and_after_saving(
     assert np.corrcoef(half, expected)[0, 1] > 0.98 and len(np.unique(half)) == len(np.unique(expected))
 
 
+@pytest.mark.parametrize(
+    ("file", "changed"),
+    [
+        ("config.json", {"_attn_implementation": "someone/kernel"}),
+        ("config.json", {"auto_map": {"AutoModel": "own.M"}}),
+        ("sentence_bert_config.json", {"model_args": {"attn_implementation": "someone/kernel"}}),
+    ],
+)
+def test_a_saved_one_is_checked_as_a_published_one(
+    file: str, changed: dict[str, object], tiny_dataset: Dataset, tmp_path: Path
+) -> None:
+    save_scorer("published", PublishedReranker.published(str(write_reranker(tmp_path))), tmp_path / "saved")
+    load_scorer(tmp_path / "saved")
+    path = tmp_path / "saved" / file
+    path.write_text(json.dumps((json.loads(path.read_text()) if path.exists() else {}) | changed))
+    with pytest.raises(UserError, match=r"refused|cannot load"):
+        load_scorer(tmp_path / "saved")
+
+
 def test_an_altered_head_has_other_scores(tiny_dataset: Dataset, tmp_path: Path) -> None:
     folder = write_reranker(tmp_path)
     before = by_library(folder, tiny_dataset)

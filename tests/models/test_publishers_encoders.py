@@ -215,6 +215,9 @@ def test_prompts_of_settings_and_of_known_models(
     raw: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = publish(raw["bert"], tmp_path / "bge-small-en-v1.5", "cls")
+    assert encoders_of(folder).query_encoder.prompt == "", "the files say that there is none"
+    asked = json.loads((folder / "config_sentence_transformers.json").read_text())
+    write(folder / "config_sentence_transformers.json", {key: asked[key] for key in asked.keys() - {"prompts"}})
     known = encoders_of(folder)
     assert known.query_encoder.prompt.startswith("Represent this sentence") and known.passage_encoder.prompt == ""
     assert known_prompts("intfloat/multilingual-e5-base") == {"query": "query: ", "document": "passage: "}
@@ -283,3 +286,12 @@ def test_code_of_a_model_runs_only_if_its_digest_is_named(
     assert "own.py" in refusal(lambda: encoders_of(folder))
     monkeypatch.setenv("GNN_ENCODER_TRUSTED_CODE", "")
     assert "own.py" in refusal(lambda: DualEncoder.load(tmp_path / "saved"))
+    # A named digest covers nothing in a folder inside, whichever file names it.
+    (folder / "own.py").write_text("class Own: ...\n")
+    digest = refusal(lambda: encoders_of(folder)).split("to ")[-1].split(";")[0]
+    edit("processor_config.json", auto_map={"AutoProcessor": "inside/other.P"})(folder)
+    assert "processor_config.json names code outside" in refusal(lambda: encoders_of(folder, trusted_code=digest))
+    (folder / "processor_config.json").unlink()
+    (folder / "inside").mkdir()
+    (folder / "inside" / "other.py").write_text("class P: ...\n")
+    assert "inside/other.py lies in a folder inside" in refusal(lambda: encoders_of(folder, trusted_code=digest))

@@ -22,7 +22,8 @@ from gnn_encoder.promotion.champion import compare_with_champion
 from gnn_encoder.retrieval.held_out import HeldOut
 from gnn_encoder.retrieval.learned_fusion import Linear, read_fusion
 from gnn_encoder.retrieval.parts import FEATURES
-from gnn_encoder.retrieval.search import Searcher
+from gnn_encoder.retrieval.passage_index import PassageIndex
+from gnn_encoder.retrieval.search import Searcher, served_run
 from gnn_encoder.settings.fusion import FuseParts, MakeParts
 from gnn_encoder.settings.measures import ALL
 from gnn_encoder.settings.outcome import Evaluate, Rank
@@ -266,6 +267,14 @@ def test_over_a_trained_encoder_the_linear_fusion_is_learnt_from_dev_queries_wit
         vector = vectors_of_queries(inputs["passage_vectors"], data, np.array([row]))
         expected = replace(search, fusion=fusion).run(np.array([row]), [text], vector, 10)
         np.testing.assert_allclose(run.of(np.array([row]), 10).score, expected.score, atol=1e-4)
+    vectors = vectors_of_queries(inputs["passage_vectors"], data, dev)
+    index, out = PassageIndex.read(bundle), data.identical[dev]
+    measured = served_run(bundle, index, dev, texts, vectors, 10, out, measured=True)
+    np.testing.assert_allclose(measured.score, run.of(dev, 10).score, atol=1e-5)
+    served = served_run(bundle, index, dev, texts, vectors, 10, out)
+    assert not np.allclose(served.score, measured.score, atol=1e-5), "a question in service has the fusion of all"
+    assert not len(served_run(bundle, index, dev[:0], [], vectors[:0], 10, measured=True).query)
+    assert not any("examples" in name for name in bundle.manifest.files)
     whole = Linear.fit(examples.features, examples.relevant)
     np.testing.assert_allclose(read_fusion(bundle.fusion_path, FEATURES).weights, whole.weights, rtol=1e-4, atol=1e-6)
     held = HeldOut.read(bundle.fusion_path)

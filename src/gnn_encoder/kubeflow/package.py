@@ -21,6 +21,7 @@ from gnn_encoder.flow.graph import Artifact, Given, Graph, Node, Output
 from gnn_encoder.kubeflow.cluster import Cluster, Images, Trainer
 from gnn_encoder.kubeflow.components import RUN_PARAMETERS, component, run_parameters
 from gnn_encoder.kubeflow.step_needs import Amount, StepNeeds
+from gnn_encoder.models.trusted_code import TRUSTED
 from gnn_encoder.settings.presets import read_yaml_file
 
 WAITING_CPU, WAITING_MEMORY = "500m", "2Gi"
@@ -125,6 +126,9 @@ def _set_container_needs(spec: Any, nodes: Mapping[str, Node], cluster: Cluster)
     from google.protobuf import json_format
     from kfp.pipeline_spec import pipeline_spec_pb2 as messages
 
+    # Code that some step's settings trust comes with the trained model, too, which other steps read.
+    digests = {getattr(node.settings, "trusted_code", "") for node in nodes.values()} - {""}
+    trusted = {TRUSTED: " ".join(sorted(digests))} if digests else {}
     written = json_format.MessageToDict(spec.deployment_spec)
     deployment = json_format.ParseDict(written, messages.PipelineDeploymentConfig())
     for name, node in nodes.items():
@@ -133,7 +137,7 @@ def _set_container_needs(spec: Any, nodes: Mapping[str, Node], cluster: Cluster)
             needs = in_trainjob(needs, cluster.trainer)
         label = spec.components[spec.root.dag.tasks[name].component_ref.name].executor_label
         container = deployment.executors[label].container
-        for variable, value in needs.environment.items():
+        for variable, value in (needs.environment | trusted).items():
             container.env.add(name=variable, value=value)
         for kind, amount in (("cpu", needs.cpu), ("memory", needs.memory)):
             for bound, quantity in amount.model_dump(exclude_none=True).items() if amount else ():

@@ -52,6 +52,12 @@ MOST_LAYERS = 1000
 """Most layers in a config; building ten million layers would never end."""
 ENCODERS_OF_PAIRS = ("mt5", "t5", "umt5")
 """Models of an encoder and a decoder of which the encoder alone reads texts, as sentence-t5 does."""
+MAY_NAME_CODE = (
+    "config.json", "tokenizer_config.json", "processor_config.json", "preprocessor_config.json",
+    "image_processor_config.json", "video_preprocessor_config.json", "feature_extractor_config.json",
+    "generation_config.json",
+)  # fmt: skip
+"""Files in which transformers looks for code (`auto_map`)."""
 ATTENTION = (None, "eager", "sdpa")
 """Attentions that a config may name. Any other name is code that transformers would fetch from a hub and run."""
 SAME = 1e-5
@@ -165,7 +171,8 @@ def check_files(name: str) -> bool:
         UserError: code that was not, an adapter, quantized weights, or as `read_config`.
     """
     config, has_code = read_config(name), False
-    for file, content in (("config.json", config), ("tokenizer_config.json", _own_file(name, "tokenizer_config.json"))):
+    for file in MAY_NAME_CODE:
+        content = config if file == "config.json" else _own_file(name, file)
         if isinstance(content, dict) and isinstance(content.get("auto_map"), dict):
             has_code = True
             if reason := reason_against(Path(resolve_backbone(name)), content["auto_map"]):

@@ -53,6 +53,10 @@ def check_models(calls: Iterable[Node]) -> list[str]:
     return sorted(models.names)
 
 
+SERVICE_IGNORES = ("query_prompt", "passage_prompt", "truncate_dimension", "pooling")
+"""Settings of an encoder that a service at an address does not take."""
+
+
 class _Models:
     """The pretrained models of a run; each is loaded once."""
 
@@ -149,7 +153,12 @@ def _check(models: _Models, step: str, values: StepSettings) -> None:
         if width and isinstance(values, ContrastiveTraining) and max(values.matryoshka, default=0) > width:
             raise UserError(f"{step}.matryoshka = {list(values.matryoshka)}: the vectors have {width} components")
     elif isinstance(values, Encode) and (not values.encoder or is_address(values.encoder)):
-        return  # nothing is loaded here
+        if given := [name for name in SERVICE_IGNORES if getattr(values, name) not in ("auto", "", None)]:
+            usual = "null" if given[0] == "truncate_dimension" else "auto"
+            raise UserError(
+                f"encode.{given[0]} is set, and a service at an address gets texts as they are: "
+                f"set encode.{given[0]}={usual}"
+            )
     elif isinstance(values, Encode):
         models.check_texts(values.encoder, values)
         models.check_lengths(values.encoder, step, values, LENGTHS, of_texts=True)

@@ -114,7 +114,8 @@ class TextEncoder(nn.Module):
         check_text_tokens(name, backbone, tokenizer, layout.pooling)
         tokenizer.padding_side = "right"  # on the left, padding moves the positions of GPT-2's kind
         unit_length = saved["normalize"] if saved else layout.normalize
-        published = saved.get("prompts", {}) if saved else layout.prompts or known_prompts(name)
+        published = layout.prompts if layout.has_prompts else known_prompts(name)
+        published = saved.get("prompts", {}) if saved else published
         longest = None if saved else layout.max_tokens
         dimension = dimension or (saved or {}).get("dimension") or layout.dimension
         hidden: int = backbone.config.hidden_size

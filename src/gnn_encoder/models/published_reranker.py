@@ -101,8 +101,11 @@ class PublishedReranker(nn.Module):
 
     @classmethod
     def load(cls, folder: str | Path) -> "PublishedReranker":
-        """Read what `save` wrote."""
+        """Read what `save` wrote; what its files ask for is checked again, because others may have written them."""
         from sentence_transformers import CrossEncoder
+
+        check_files(str(folder))
+        _checked_task(str(folder), Path(folder))
 
         return cls(by_sentence_transformers(str(folder), CrossEncoder, Path(folder)))
 

@@ -90,6 +90,8 @@ class TextLayout:
     modules: tuple[Module, ...] = ()
     """What follows the Transformer, without `Normalize` at the end."""
     prompts: dict[str, str] = field(default_factory=dict)
+    has_prompts: bool = False
+    """Whether the files have prompts, which may be empty."""
     unused_prompts: tuple[str, ...] = ()
     """Names of prompts for passages that `encode_document` does not use, because it uses `document`."""
     max_tokens: int | None = None
@@ -153,6 +155,7 @@ def text_layout(read: Read, pooling: str = "auto") -> TextLayout:
         len(following) < len(modules) - 1 or settings.get("similarity_fn_name") == "cosine",
         tuple(following),
         {name: prompts[name] for name in (QUERY, DOCUMENT) if prompts.get(name)},
+        settings.get("prompts") is not None,
         tuple(name for name in ("passage", "corpus") if prompts.get(name) and not prompts.get(DOCUMENT)),
         length if isinstance(length, int) and 0 < length < UNLIMITED else None,
         settings.get("truncate_dim"),

@@ -123,7 +123,7 @@ def bundle_figures(
     if searcher.bundle.has_vectors and searcher.index.reads_vectors:
         vectors = encode_texts(searcher.encoder, questions, progress=progress, **settings.speed)
     depth = min(max(settings.depth, *map(cutoff, measures)), max(len(rows), 1))
-    hits = served_run(searcher.bundle, searcher.index, queries, questions, vectors, depth, left_out)
+    hits = served_run(searcher.bundle, searcher.index, queries, questions, vectors, depth, left_out, measured=True)
     if searcher.bundle.serving.reranks:
         hits = reranked_by_bundle(searcher.bundle, reranker_of(searcher.bundle), queries, questions, hits)
     documents = documents or documents_of(data, measures)

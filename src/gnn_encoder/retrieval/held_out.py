@@ -59,9 +59,11 @@ class HeldOut:
         questions: Sequence[str],
         vectors: np.ndarray,
         k: int,
-        left_out: np.ndarray,
+        left_out: np.ndarray | None = None,
     ) -> Run:
-        """The ranking of dev queries, as `LearnedSearch.run`; a query that no fold has is ranked by the main fusion."""
+        """The ranking of queries, as `LearnedSearch.run`; one whose text no fold has is ranked by the main fusion."""
+        if not len(queries):
+            return search.run(queries, questions, vectors, k, left_out)
         place = Finder(self.queries)(text_digests(questions))
         fold = np.where(place >= 0, self.folds[place], -1)
         runs = []
@@ -69,6 +71,7 @@ class HeldOut:
             some = np.flatnonzero(fold == number)
             one = replace(search, fusion=self.fusions.get(number, search.fusion))
             texts = [questions[i] for i in some.tolist()]
-            runs.append(one.run(queries[some], texts, vectors[some], k, left_out[some]))
+            out = None if left_out is None else left_out[some]
+            runs.append(one.run(queries[some], texts, vectors[some], k, out))
         run = Run.concatenate(runs)
         return run.where(np.argsort(run.query, kind="stable"))

@@ -1,7 +1,8 @@
-"""Learned fusion: a model of (query, passage) features that orders the candidates, learnt from the training queries.
+"""Learned fusion: a model of (query, passage) features that orders the candidates.
 
-`trees` is LambdaMART (Burges, 2010) by LightGBM; `linear` is a logistic regression over standardised features. Nothing
-is chosen on dev: features of a training query come from parts that know neither its labels nor those of its fold.
+`trees` is LambdaMART (Burges, 2010) by LightGBM; `linear` is a logistic regression over standardised features. Features
+of a training query come from parts that know neither its labels nor those of its fold. Where the training queries have
+trained the encoder, the linear form is learnt from dev queries (`held_out`).
 """
 
 import ctypes

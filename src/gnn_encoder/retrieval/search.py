@@ -255,6 +255,7 @@ def served_run(
     vectors: np.ndarray,
     k: int,
     left_out: np.ndarray | None = None,
+    measured: bool = False,
 ) -> Run:
     """The best `k` passages of many queries, as `gnn-encoder search` ranks them by default (`Bundle.serving`), but not
     re-ranked.
@@ -262,12 +263,18 @@ def served_run(
     Args:
         queries: row numbers [n] of the queries, for the run. questions: their texts [n]. vectors: their vectors [n, d].
         left_out: as in `ranking`.
+        measured: a query from which the bundle's fusion was learnt is ranked by one that has not seen it (`held_out`).
 
     Raises:
         UserError: the bundle is served with BM25, but has no BM25 index.
     """
     weight = bundle.serving.weight
     bm25 = None if weight is None else bm25_of(bundle)
+    if measured and weight is None and index.learned and bundle.fusion_path:
+        from gnn_encoder.retrieval.held_out import HeldOut  # imports bm25s
+
+        if held := HeldOut.read(bundle.fusion_path):
+            return held.run(index.learned, queries, questions, vectors, k, left_out)
     return ranking(index, bm25, queries, questions, vectors, k, weight, left_out)
 
 

@@ -11,7 +11,7 @@ from gnn_encoder.settings.values import Count, PositiveFloat, PositiveInt
 
 
 class MakeParts(IndexKind):
-    """Makes the parts that fusions read, and examples of training queries from parts without these queries' labels.
+    """Makes the parts that fusions read, and examples of queries from parts without these queries' labels.
 
     The index over the labelled queries is of the kind of the bundles' index (`gnn_encoder.retrieval.query_index`).
     """

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field
 
 from gnn_encoder.settings.measures import COLD, DEFAULT, Floor, Measure, Measures, cutoff
-from gnn_encoder.settings.shared import MINILM, Inference, Prompts, Sharded, Tasks, TokenVectorType, VectorType
+from gnn_encoder.settings.shared import MINILM, Inference, Sharded, Tasks, TokenVectorType, VectorsOfTexts, VectorType
 from gnn_encoder.settings.systems import DUAL_ENCODER, GNN_ENCODER, served_systems
 from gnn_encoder.settings.values import Count, Fraction, PositiveFloat, PositiveInt, StepSettings
 
@@ -130,7 +130,7 @@ class Evaluate(Inference):
                 yield f"measures has {name}, which needs depth: {cutoff(name)} (it is {self.depth})"
 
 
-class Rank(Inference, Prompts):
+class Rank(Inference, VectorsOfTexts):
     """Ranks passages for the dev and test queries with one dense system."""
 
     system: str

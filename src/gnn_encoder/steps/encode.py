@@ -21,7 +21,6 @@ from gnn_encoder.settings.shared import VectorsOfTexts, is_address
 from gnn_encoder.update.changes import carry_over, passage_digests
 from gnn_encoder.update.paid import Paid
 
-SERVICE_IGNORES = ("query_prompt", "passage_prompt", "truncate_dimension", "pooling")
 TEXTS = "texts"
 """The digests of the passages' texts, in the vectors' contents."""
 
@@ -85,10 +84,6 @@ def encode(context: Context, settings: Encode, dataset: Path, dual_encoder: Draf
 def _encoders(context: Context, settings: Encode) -> DualEncoder:
     """Returns the encoder of the settings; what one at an address gives is kept beside the checkpoints."""
     if is_address(settings.encoder):
-        if given := [name for name in SERVICE_IGNORES if getattr(settings, name) not in ("auto", "", None)]:
-            raise UserError(
-                f"encode.{given[0]} is set, and a service at an address gets texts as they are: leave it out"
-            )
         service = AddressEncoder.at(settings.encoder, settings.normalize)
         key = digest_of({"address": service.address, "model": service.model, "unit": service.normalize})
         if folder := context.folder_of_all_calls(f"paid-{key[:20]}"):

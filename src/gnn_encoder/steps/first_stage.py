@@ -42,7 +42,8 @@ def first_stage(
     `bundle` is the source if it is given. Some bundles know the labels of training queries and rank their passages
     high. That is no leak into a re-ranker: it reads texts, its positives are the labels themselves, and its negatives
     are hits without a label. Only the weight of the first stage's score would be wrong on these queries, so
-    `weigh_reranker` chooses it on dev, whose labels are in no bundle.
+    `weigh_reranker` chooses it on dev, whose labels are in no bundle; a fusion that was learnt from dev queries ranks
+    none that it has seen.
 
     `passage_vectors` are of the published encoder: one whose weights are elsewhere is not asked again.
 
@@ -108,7 +109,7 @@ def _searched(
             vectors = vectors_of_queries(given, data, queries)
         else:
             vectors = encode_texts(encoder, questions, progress=progress, **settings.speed) if encoder else NO_VECTORS
-        run = served_run(bundle, index, queries, questions, vectors, k, data.identical[queries])
+        run = served_run(bundle, index, queries, questions, vectors, k, data.identical[queries], measured=True)
         return run.scored_hits(queries, k)
 
     return search_splits(

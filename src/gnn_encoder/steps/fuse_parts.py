@@ -61,7 +61,7 @@ def fuse_parts(
     for name in shared.manifest.files:
         if name.startswith(f"{LABELS}/"):
             bundle.share(shared, name)
-        elif not name.startswith(f"{EXAMPLES}/"):
+        elif not name.startswith((f"{EXAMPLES}/", f"{DEV_EXAMPLES}/")):
             bundle.share(shared, name, f"{FUSION}/{name}")
     fusions[WHOLE].write(bundle / FUSION, FEATURES)
     if from_dev:

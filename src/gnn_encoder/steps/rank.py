@@ -20,7 +20,7 @@ from gnn_encoder.retrieval.identical import search_without
 from gnn_encoder.retrieval.passage_index import PassageIndex
 from gnn_encoder.retrieval.search import ranking
 from gnn_encoder.settings.outcome import Rank
-from gnn_encoder.settings.shared import Prompts
+from gnn_encoder.settings.shared import VectorsOfTexts
 
 
 @step(run="run")
@@ -65,7 +65,7 @@ def rank(
             ranked = Run.concatenate([of_dev, ranked.where(~np.isin(ranked.query, rows[dev]))])
             ranked = ranked.where(np.argsort(ranked.query, kind="stable"))
     else:
-        read = settings.model_dump(include={*Prompts.model_fields, "query_length", "passage_length"})
+        read = settings.model_dump(include={*VectorsOfTexts.model_fields, "query_length", "passage_length"})
         encoders = DualEncoder.from_backbone(settings.backbone, share_encoders=True, **read)
         vectors = scratch(len(data.passages), encoders.passage_encoder.width, folder=run.path)
         progress = context.progress("encoding", len(vectors), "passages")

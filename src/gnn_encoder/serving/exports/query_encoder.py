@@ -29,6 +29,8 @@ def _write(job: Job, folder: Path) -> None:
     encoder = job.encoder
     if isinstance(encoder, AddressEncoder):
         raise UserError(f"the encoder is at {encoder.address or 'no address'} and has no weights to export")
+    if job.adapter is not None and getattr(encoder.backbone.config, "auto_map", None):
+        raise UserError("the encoder has code of its own, which no Router keeps: export a bundle without query adapter")
     encoder.save_weights(folder)
     write_layout(folder, encoder, cut=True)
     if (adapter := job.adapter) is not None:
