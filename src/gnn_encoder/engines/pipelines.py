@@ -146,10 +146,11 @@ def _bm25_settings(bundle: Bundle) -> dict[str, Any]:
     """Returns settings of `index_bm25` that make a bundle's BM25 index again, or the run's if the bundle has none."""
     from gnn_encoder.retrieval.bm25 import kind_of  # imports bm25s
 
-    if bundle.bm25_path:
-        return kind_of(bundle.bm25_path).model_dump()
     history = read_history(bundle.path)
     known = history.get("index_bm25") or history.get("bm25_retrieve") or Record()
+    # With `auto` the language is looked for again; an index that names none is of an earlier version.
+    if bundle.bm25_path and known.settings.get("language") != "auto":
+        return kind_of(bundle.bm25_path).model_dump()
     return {name: value for name, value in known.settings.items() if name in IndexBm25.model_fields}
 
 
