@@ -10,7 +10,7 @@ from gnn_encoder.settings.shared import (
     ContrastiveTraining,
     Distillation,
     Inference,
-    MeasuredTraining,
+    LargeModelTraining,
     OnNodes,
     Optimization,
     Sharded,
@@ -156,7 +156,7 @@ class DenseRetrieve(Inference, Sharded):
     """As in `bm25_retrieve`."""
 
 
-class TrainCrossEncoder(MeasuredTraining, OnNodes):
+class TrainCrossEncoder(LargeModelTraining, OnNodes):
     """M_ce: a linear head on [CLS], trained on positives and retrieved negatives."""
 
     backbone: str = "bert-base-uncased"

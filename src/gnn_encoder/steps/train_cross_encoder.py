@@ -10,6 +10,7 @@ from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.errors import UserError
 from gnn_encoder.retrieval.first_stage import negative_pool
 from gnn_encoder.settings.foundation import TrainCrossEncoder
+from gnn_encoder.training.adapters import large_training
 from gnn_encoder.training.dev import DevCandidates
 from gnn_encoder.training.loop import Objective, fit, parameter_groups
 from gnn_encoder.training.pairs import PairBatch, PairBatches, pair_loss
@@ -33,13 +34,16 @@ def train_cross_encoder(
     def loss(batch: PairBatch) -> Tensor:
         return pair_loss(trained.score, trained.lengths, batch, loss=settings.loss, margin=settings.margin)
 
-    groups = [
-        *parameter_groups(model.backbone, settings.learning_rate, settings.weight_decay),
-        *parameter_groups(model.head, settings.head_learning_rate, settings.weight_decay),
-    ]
     measure = (lambda: dev.measure(trained.rank)) if len(dev) else None
     plan = PairBatches(labels, negative_pool(data, runs, settings.negative_depth), settings)
-    result = fit(Objective(model, plan, loss, groups, measure, settings.keep), settings, context)
+    with large_training([model.backbone], settings):
+        groups = [
+            *parameter_groups(model.backbone, settings.learning_rate, settings.weight_decay),
+            *parameter_groups(model.head, settings.head_learning_rate, settings.weight_decay),
+        ]
+        adapters = settings.lora_rank > 0
+        objective = Objective(model, plan, loss, groups, measure, settings.keep, adapters=adapters)
+        result = fit(objective, settings, context)
     model.save(cross_encoder.path)
     with alone():
         figures = measure() if measure else {}
