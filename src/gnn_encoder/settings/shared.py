@@ -96,7 +96,7 @@ class Backbone(VectorsOfTexts):
     """The pretrained encoder that a training starts from, and how its vectors are read."""
 
     backbone: str = "bert-base-uncased"
-    """A Hugging Face name, a local folder, or `minilm`."""
+    """A Hugging Face name, a local folder, `minilm`, or `smollm2`, which is read by its last token."""
     query_length: PositiveInt = 32
     """Tokens of a query, special tokens included."""
     passage_length: PositiveInt = 128
