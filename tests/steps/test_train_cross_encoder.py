@@ -87,6 +87,24 @@ def test_each_loss_begins_as_for_equal_scores_and_falls(
     assert np.mean(curve[-5:]) < share * first
 
 
+def test_adapters_change_the_linear_layers_by_matrices_of_their_rank(
+    inputs: dict[str, Path], tiny_backbone: Path, tmp_path: Path
+) -> None:
+    before = load_file(tiny_backbone / "model.safetensors")
+    adapted = train(inputs, tmp_path / "adapted", tiny_backbone, epochs=2, lora_rank=2)
+    whole = train(inputs, tmp_path / "whole", tiny_backbone, epochs=2)
+    assert adapted.keys() == whole.keys()
+    for name, weights in adapted.items():
+        if name in before:
+            of_a_layer = ".layer." in name and weights.ndim == 2
+            change = weights - before[name]
+            if of_a_layer:
+                assert np.linalg.matrix_rank(change, tol=1e-5) == 2
+                assert np.linalg.matrix_rank(whole[name] - before[name], tol=1e-5) > 2  # control
+            else:
+                assert not change.any(), name
+
+
 @pytest.mark.slow
 def test_the_best_epoch_is_kept_and_after_an_interruption_too(
     inputs: dict[str, Path], tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -105,7 +123,7 @@ def test_the_best_epoch_is_kept_and_after_an_interruption_too(
     figures = iter([0.2, 0.7, 0.7, 0.1, 0.7])
     real = loop.Objective
 
-    def spying(model, *rest):
+    def spying(model, *rest, **named):
         monkeypatch.setattr(
             DevCandidates,
             "measure",
@@ -114,7 +132,7 @@ def test_the_best_epoch_is_kept_and_after_an_interruption_too(
                 or {"dev/reranked_RR_at_10": next(figures)}
             ),
         )
-        return real(model, *rest)
+        return real(model, *rest, **named)
 
     monkeypatch.setattr(module, "Objective", spying)
     train(inputs, tmp_path / "seen", tiny_backbone, epochs=4, keep="best", seed=0)

@@ -28,6 +28,9 @@ GRAPH_FILES = {
 """Field of `Graph` → file."""
 QUERIES, EVALUATED = "queries", "evaluated"
 """Arrays beside the passages' vectors: M_de's of all training queries, and of `evaluated_queries`, fp32."""
+WINDOWS, WINDOW_PASSAGES = "windows", "window_passages"
+"""Arrays beside the passages' vectors, where long passages have several: those after the first one [w, d], in the type
+of the vectors, and the passage row int32 [w] of each, ascending."""
 DIGESTS, MODELS = "_digests.npy", "models.json"
 STORED: dict[str, np.dtype] = {"fp16": np.dtype(np.float16), "fp32": np.dtype(np.float32)}
 CHUNK = 65_536

@@ -101,18 +101,9 @@ def _packaged_weights(name: str) -> Path:
     return weights
 
 
-def load_smollm2() -> tuple[Any, Any]:
-    """SmolLM2-135M-Instruct as a causal model in fp32, and its tokenizer.
-
-    The package has 4-bit weights in a GGUF file. They are unpacked, because packed ones do not train.
-    """
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
-
-    file = _packaged_weights(SMOLLM2).name
-    packed = GgufConfig(gguf_file=file, dequantize=True)
-    tokenizer = load_pretrained(AutoTokenizer, SMOLLM2, gguf_file=file)
-    model = load_pretrained(AutoModelForCausalLM, SMOLLM2, gguf_file=file, quantization_config=packed)
-    return model.float(), tokenizer
+def _gguf(name: str) -> str | None:
+    """The file name of a packaged model's weights in the format of llama.cpp; None: a folder of safetensors."""
+    return _packaged_weights(name).name if name in PACKAGED and PACKAGED[name].weights.endswith(".gguf") else None
 
 
 def load_pretrained(loader: Any, name: str, **options: Any) -> Any:
@@ -124,6 +115,8 @@ def load_pretrained(loader: Any, name: str, **options: Any) -> Any:
     from transformers.utils import logging
 
     trusted = check_files(name)
+    if file := _gguf(name):
+        options["gguf_file"] = file
     os.environ.setdefault("DISABLE_SAFETENSORS_CONVERSION", "1")  # else a hub is asked to convert pickled weights
     logging.set_verbosity_error()  # no report of unread pooler weights, and no bar per load
     logging.disable_progress_bar()
@@ -147,6 +140,10 @@ def load_weights(loader: Any, name: str, unused: re.Pattern[str] = HEADS, **opti
     those in `unused`.
     """
     options |= {"weights_only": True, "output_loading_info": True}
+    if file := _gguf(name):
+        from transformers import GgufConfig
+
+        options["quantization_config"] = GgufConfig(gguf_file=file, dequantize=True)  # packed weights do not train
     model, report = load_pretrained(loader, name, **options)
     lacking = [weight for weight in report["missing_keys"] if not POOLER.search(weight)]
     unread = [weight for weight in report["unexpected_keys"] if not unused.search(weight)]

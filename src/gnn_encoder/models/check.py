@@ -31,7 +31,15 @@ from gnn_encoder.settings.foundation import Encode, GenerateQueries, TrainCrossE
 from gnn_encoder.settings.outcome import Rank
 from gnn_encoder.settings.reranking import TrainReranker
 from gnn_encoder.settings.reranking_systems import LATE_KINDS, NUMBERS, PAIR_KINDS, WORD_KINDS
-from gnn_encoder.settings.shared import MINILM, SMOLLM2, Backbone, ContrastiveTraining, VectorsOfTexts, is_address
+from gnn_encoder.settings.shared import (
+    MINILM,
+    SMOLLM2,
+    Backbone,
+    ContrastiveTraining,
+    LargeModelTraining,
+    VectorsOfTexts,
+    is_address,
+)
 from gnn_encoder.settings.values import StepSettings
 
 LENGTHS = ("query_length", "passage_length")
@@ -116,6 +124,15 @@ class _Models:
             return min(wanted, int(config["max_position_embeddings"]))
         return readable_tokens(outline(name), wanted) if config else wanted
 
+    @staticmethod
+    def check_training(name: str, step: str, values: StepSettings) -> None:
+        """Refuses `gradient_checkpointing` of an encoder that cannot do it."""
+        if not isinstance(values, LargeModelTraining) or not values.gradient_checkpointing:
+            return
+        part = transformer_of(name, sentence_transformers_layout(name))
+        if read_config(part) and not outline(part, of_pair=True).supports_gradient_checkpointing:
+            raise UserError(f"{step}.gradient_checkpointing: the backbone {name!r} does not support it; leave it out")
+
     def check_texts(self, name: str, values: StepSettings) -> None:
         """Loads an encoder of texts that is on this machine, and warns if a prompt leaves little of a query."""
         read = values.model_dump(include={*VectorsOfTexts.model_fields, *LENGTHS})
@@ -149,6 +166,7 @@ def _check(models: _Models, step: str, values: StepSettings) -> None:
     if isinstance(values, Backbone):
         models.check_texts(values.backbone, values)
         models.check_lengths(values.backbone, step, values, LENGTHS, of_texts=True)
+        models.check_training(values.backbone, step, values)
         width = vector_width(values.backbone, values.truncate_dimension)
         if width and isinstance(values, ContrastiveTraining) and max(values.matryoshka, default=0) > width:
             raise UserError(f"{step}.matryoshka = {list(values.matryoshka)}: the vectors have {width} components")
@@ -175,6 +193,7 @@ def _check(models: _Models, step: str, values: StepSettings) -> None:
         if models.is_new("pairs", name) and (loaded := models.loaded(name)):
             check_pairs(name, *loaded)
         models.check_lengths(name, step, values, ["pair_length"])
+        models.check_training(name, step, values)
     elif isinstance(values, TrainReranker) and values.kind in LATE_KINDS:
         check_token_vectors(values.backbone)
         models.is_new("token vectors", values.backbone)

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from gnn_encoder.errors import UserError, one_line
-from gnn_encoder.models.backbone import load_pretrained, load_smollm2, load_tokenizer, load_weights, unused_positions
-from gnn_encoder.settings.shared import SMOLLM2
+from gnn_encoder.models.backbone import load_pretrained, load_tokenizer, load_weights, unused_positions
 
 LAYOUT = "query_generator.json"
 IGNORED = -100
@@ -82,8 +81,6 @@ class QueryGenerator(nn.Module):
         from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
         from transformers.models.auto import modeling_auto as known
 
-        if name == SMOLLM2:
-            return cls(*load_smollm2(), passage_length, query_length, separator, instruction)
         tokenizer, config = load_tokenizer(name), load_pretrained(AutoConfig, name)
         if config.is_encoder_decoder:
             model = load_weights(AutoModelForSeq2SeqLM, name)

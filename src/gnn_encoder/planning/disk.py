@@ -195,7 +195,12 @@ class _Forecast:
         return self.hits(self.judged * min(settings.depth, self.m))
 
     def _checkpoint(self, weights: float, settings: Any) -> float:
-        """The old and the new checkpoint lie beside each other for a moment; `keep: best` keeps the best epoch, too."""
+        """The old and the new checkpoint lie beside each other for a moment; `keep: best` keeps the best epoch, too.
+
+        Of adapters they hold r (m + n) numbers for each weight matrix [m, n], about 2 r / m of it.
+        """
+        rank = getattr(settings, "lora_rank", 0)
+        weights *= min(1.0, 2 * rank / self.width) if rank else 1.0
         return 2 * (OPTIMIZED + (getattr(settings, "keep", "") == "best")) * weights
 
     def _dual_encoder(self, settings: Any) -> tuple[float, float]:

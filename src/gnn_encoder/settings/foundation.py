@@ -10,7 +10,7 @@ from gnn_encoder.settings.shared import (
     ContrastiveTraining,
     Distillation,
     Inference,
-    MeasuredTraining,
+    LargeModelTraining,
     OnNodes,
     Optimization,
     Published,
@@ -95,6 +95,12 @@ class Encode(Inference, VectorsOfTexts):
     """Tokens of a query, special tokens included."""
     passage_length: PositiveInt = 256
     """Tokens of title and text, special tokens included."""
+    long_passages: Literal["cut", "windows"] = "cut"
+    """Passages of more than `passage_length` tokens. `cut`: their first tokens are read. `windows`: the rest is read in
+    further windows of that length, and the encoder as it is scores a passage by its best window. What uses labels or is
+    trained takes the first window alone."""
+    window_overlap: Count = 32
+    """Tokens that two windows of a passage share."""
     vector_type: VectorType = "fp16"
     """As `build_graph.vector_type`."""
     previous: str = ""
@@ -123,7 +129,11 @@ class Encode(Inference, VectorsOfTexts):
 
     def _problems(self) -> Iterator[str]:
         encoders = (self.encoder, *self.others)
-        if self.others and self.vectors:
+        if self.long_passages == "windows" and (self.elsewhere or not self.encoder):
+            yield "encode.long_passages = windows needs an encoder on this machine: set it to cut"
+        elif self.long_passages == "windows" and 2 * self.window_overlap > self.passage_length:
+            yield "encode.window_overlap: windows share at most half of passage_length tokens"
+        elif self.others and self.vectors:
             yield "vectors were made by one encoder: name no other one in encode.others (one --encoder, or none)"
         elif self.others and not all(encoders):
             yield "encode.encoder and encode.others: an encoder has no name"
@@ -157,7 +167,7 @@ class DenseRetrieve(Inference, Sharded):
     """As in `bm25_retrieve`."""
 
 
-class TrainCrossEncoder(Published, MeasuredTraining, OnNodes):
+class TrainCrossEncoder(Published, LargeModelTraining, OnNodes):
     """M_ce: a linear head on [CLS], trained on positives and retrieved negatives."""
 
     backbone: str = "bert-base-uncased"

@@ -97,7 +97,7 @@ class Backbone(VectorsOfTexts):
     """The pretrained encoder that a training starts from, and how its vectors are read."""
 
     backbone: str = "bert-base-uncased"
-    """A Hugging Face name, a local folder, or `minilm`."""
+    """A Hugging Face name, a local folder, `minilm`, or `smollm2`, which is read by its last token."""
     query_length: PositiveInt = 32
     """Tokens of a query, special tokens included."""
     passage_length: PositiveInt = 128
@@ -209,7 +209,19 @@ class OnNodes(StepSettings):
     ablation are one pod."""
 
 
-class ContrastiveTraining(WatchedTraining):
+class LargeModelTraining(MeasuredTraining):
+    """Training from a backbone that may be too large to train as a whole."""
+
+    lora_rank: Count = 0
+    """Rank of the adapters of all linear layers, which are trained in the place of the backbone's weights and added to
+    these at the end (LoRA: Hu et al., 2021). 8 to 64 are usual, with some ten times the learning rate. Where
+    `precision` is bf16, the backbone's own weights are held in bf16. 0: no adapters, all weights are trained."""
+    gradient_checkpointing: bool = False
+    """Keep the activations between the backbone's layers alone, and compute the others again in the backward pass: less
+    memory, the same gradients, about a third more time."""
+
+
+class ContrastiveTraining(WatchedTraining, LargeModelTraining):
     """Training of a dual encoder with the contrastive loss (eq. 2)."""
 
     negatives: Count = 1

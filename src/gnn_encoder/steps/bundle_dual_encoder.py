@@ -2,9 +2,23 @@
 
 from pathlib import Path
 
+import numpy as np
+
 from gnn_encoder.artifacts import Bundle, Dataset, Draft, Recommended
-from gnn_encoder.artifacts.arrays import STORED, VECTORS, VectorsFolder, check_range, create_vectors, read_rows
-from gnn_encoder.artifacts.bundle import INDEX, QUERY_ENCODER
+from gnn_encoder.artifacts.arrays import (
+    CHUNK,
+    STORED,
+    VECTORS,
+    WINDOW_PASSAGES,
+    WINDOWS,
+    VectorsFolder,
+    check_range,
+    create_vectors,
+    joined,
+    read_rows,
+    read_vectors,
+)
+from gnn_encoder.artifacts.bundle import INDEX, QUERY_ENCODER, VECTOR_PASSAGES
 from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.inference.encoding import encode_passages
 from gnn_encoder.models.dual_encoder import DualEncoder
@@ -31,7 +45,9 @@ def bundle_dual_encoder(
         return {"headline": "not recommended"}
     data, encoders = Dataset(dataset), DualEncoder.load(dual_encoder)
     m, encoded = len(data.passages), {}
-    if passage_vectors:
+    if passage_vectors and (passage_vectors / f"{WINDOWS}.npy").is_file():
+        _write_windows(passage_vectors, bundle)
+    elif passage_vectors:
         bundle.share(VectorsFolder.read(passage_vectors), VECTORS)
     else:
         vectors = create_vectors(bundle, m, encoders.passage_encoder.width, STORED[settings.vector_type])
@@ -47,3 +63,15 @@ def bundle_dual_encoder(
     Bundle.complete(bundle, data, settings.system)
     rate = f", encoded at {encoded['passages_per_second']:,.0f}/s" if encoded else ""
     return {"passages": m, **encoded, "headline": f"{m:,} passages{rate}"}
+
+
+def _write_windows(passage_vectors: Path, bundle: Draft) -> None:
+    """Writes the vectors of all windows in the order of their passages, and the passage of each."""
+    first, later = read_vectors(passage_vectors), read_rows(passage_vectors, WINDOWS)
+    of = np.concatenate([np.arange(len(first), dtype=np.int32), read_rows(passage_vectors, WINDOW_PASSAGES)])
+    order, both = np.argsort(of, kind="stable"), joined([first, later])
+    vectors = create_vectors(bundle, len(of), first.shape[1], first.dtype)
+    for start in range(0, len(of), CHUNK):
+        vectors[start : start + CHUNK] = both[order[start : start + CHUNK]]
+    vectors.flush()
+    np.save(bundle / f"{VECTOR_PASSAGES}.npy", of[order], allow_pickle=False)

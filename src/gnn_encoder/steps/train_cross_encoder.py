@@ -11,6 +11,7 @@ from gnn_encoder.errors import UserError
 from gnn_encoder.retrieval.first_stage import negative_pool
 from gnn_encoder.retrieval.scorers import save_scorer
 from gnn_encoder.settings.foundation import TrainCrossEncoder
+from gnn_encoder.training.adapters import large_training
 from gnn_encoder.training.dev import DevCandidates
 from gnn_encoder.training.loop import Objective, fit, parameter_groups
 from gnn_encoder.training.pairs import PairBatch, PairBatches, pair_loss
@@ -37,13 +38,16 @@ def train_cross_encoder(
     measure = (lambda: dev.measure(trained.rank)) if len(dev) else None
     result: dict[str, float] = {}
     if settings.is_trained:
-        rates = [
-            (model.backbone, settings.learning_rate),
-            *((head, settings.head_learning_rate) for head in trained.heads),
-        ]
-        groups = [group for part, rate in rates for group in parameter_groups(part, rate, settings.weight_decay)]
         plan = PairBatches(labels, negative_pool(data, runs, settings.negative_depth), settings)
-        result = fit(Objective(model, plan, loss, groups, measure, settings.keep), settings, context)
+        with large_training([model.backbone], settings):
+            rates = [
+                (model.backbone, settings.learning_rate),
+                *((head, settings.head_learning_rate) for head in trained.heads),
+            ]
+            groups = [group for part, rate in rates for group in parameter_groups(part, rate, settings.weight_decay)]
+            adapters = settings.lora_rank > 0
+            objective = Objective(model, plan, loss, groups, measure, settings.keep, adapters=adapters)
+            result = fit(objective, settings, context)
     save_scorer("published" if settings.published else "cross_encoder", model, cross_encoder.path)
     with alone():
         figures = measure() if measure else {}

@@ -89,6 +89,7 @@ class Saver:
             runs on these cores and not on a GPU.
         resumed: a state before exists. The first state may come at once, so that a training that is often killed
             still advances.
+        frozen: the parameters that are not trained are saved, too.
     """
 
     def __init__(
@@ -99,9 +100,10 @@ class Saver:
         kept: Mapping[str, Tensor],
         share: float,
         resumed: bool = False,
+        frozen: bool = True,
     ) -> None:
         self._checkpoints, self._model, self._optimizer, self._kept = checkpoints, model, optimizer, kept
-        self._share, self._resumed = share, resumed
+        self._share, self._resumed, self._frozen = share, resumed, frozen
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._work: Future[None] | None = None
         self._copies: dict[str, Tensor] = {}
@@ -183,7 +185,9 @@ class Saver:
         """Writes the files of a state, and sends them. A kill at any moment leaves this state or the state before."""
         began, folder = time.thread_time(), self._checkpoints.folder
         frozen = {name: p.detach() for name, p in self._model.named_parameters() if not p.requires_grad}
-        if frozen and not (folder / FILE).is_file():  # a resumed training has read them from their file
+        if (
+            frozen and self._frozen and not (folder / FILE).is_file()
+        ):  # a resumed training has read them from their file
             _save(folder / FROZEN, frozen)
         best = folder / KEPT.format(state.position.kept_epoch)
         if state.kept is not self._kept:
@@ -235,8 +239,12 @@ def steps_done(folder: Path) -> int:
         return -1
 
 
-def load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[Position, dict[str, Tensor]]:
+def load(
+    folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, frozen: bool = True
+) -> tuple[Position, dict[str, Tensor]]:
     """Puts the saved state into model and optimizer; returns the position and the best epoch's parameters.
+
+    frozen: the parameters that are not trained were saved, too.
 
     Without a checkpoint the position is the start. Only the leader gets the best parameters. `Checkpoints.fetch`
     has already checked the files' digests.
@@ -265,8 +273,8 @@ def load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> tu
         if "rng_cuda" in names and torch.cuda.is_available():
             torch.cuda.set_rng_state(file.get_tensor("rng_cuda"))
         position = Position(**json.loads(file.metadata()["position"]))
-    frozen = [name for name, parameter in parameters.items() if not parameter.requires_grad]
-    for name, tensor in (_read(folder / FROZEN) if frozen else {}).items():
+    saved = frozen and not all(parameter.requires_grad for parameter in parameters.values())
+    for name, tensor in (_read(folder / FROZEN) if saved else {}).items():
         with torch.no_grad():
             parameters[name].copy_(tensor)
     kept = position.best > -float("inf") and is_leader()

@@ -15,6 +15,7 @@ from gnn_encoder.models.dual_encoder import PASSAGE_ENCODER, DualEncoder, device
 from gnn_encoder.settings.foundation import TrainDpr, TrainDualEncoder
 from gnn_encoder.settings.shared import Backbone, ContrastiveTraining
 from gnn_encoder.tracking.context import Context
+from gnn_encoder.training.adapters import large_training
 from gnn_encoder.training.batches import Batch, ExampleBatches
 from gnn_encoder.training.dev import DevPool
 from gnn_encoder.training.distillation import Teacher
@@ -104,7 +105,12 @@ def train_contrastive(
         encode_tokens(passage_encoder, passages.take(pool.passages), passage_vectors, precision=settings.precision)
         return pool.measure(query_vectors, passage_vectors)
 
-    objective = Objective(
-        model, plan, loss, measure=measure if len(pool) else None, keep=settings.keep, patience=patience
-    )
-    return fit(objective, settings, context)
+    encoders = (query_encoder, passage_encoder)
+    if settings.lora_rank:
+        model.requires_grad_(False)  # the modules after the backbone, too
+    with large_training((encoder.backbone for encoder in encoders), settings):
+        objective = Objective(
+            model, plan, loss, measure=measure if len(pool) else None, keep=settings.keep, patience=patience,
+            adapters=settings.lora_rank > 0,
+        )  # fmt: skip
+        return fit(objective, settings, context)

@@ -56,6 +56,9 @@ class Objective:
     patience: int = 0
     """With `keep` = `best`, the training ends after so many epochs without a higher figure, and the model as it is
     before the training is measured and kept, too, as epoch 0. 0: all epochs are trained."""
+    adapters: bool = False
+    """What is not trained is a backbone around adapters (`adapters`). Checkpoints leave it out: a resumed training has
+    read it from the step's inputs again, whose digests are in the checkpoint's key."""
     parts: Callable[[Any], Iterable[Any]] = lambda batch: (batch,)
     """Parts of a batch whose losses add up to the batch's. Each runs backward alone: it takes the memory of one part
     (gradient accumulation)."""
@@ -146,7 +149,7 @@ def fit(objective: Objective, settings: Optimization, context: Context) -> dict[
     if leads:  # all processes of a machine share one folder
         checkpoints.fetch(checkpoint.steps_done)
     to_every_machine(device(), *(checkpoints.folder / name for name in (checkpoint.FILE, checkpoint.FROZEN)))
-    position, kept = checkpoint.load(checkpoints.folder, model, optimizer)
+    position, kept = checkpoint.load(checkpoints.folder, model, optimizer, not objective.adapters)
     context.resume_curves(position.curves)
     steps = plan.steps_per_epoch * settings.epochs
     progress = context.progress("training", steps, "steps") if leads else None
@@ -179,7 +182,8 @@ def fit(objective: Objective, settings: Optimization, context: Context) -> dict[
         due = time.monotonic() + settings.checkpoint_seconds
 
     resumed = position.step > 0
-    with checkpoint.Saver(checkpoints, model, optimizer, kept, settings.checkpoint_share, resumed) as saver:
+    share, frozen = settings.checkpoint_share, not objective.adapters
+    with checkpoint.Saver(checkpoints, model, optimizer, kept, share, resumed, frozen) as saver:
         if objective.patience and leads and not step:
             measured(0)
         for epoch in range(position.epoch, settings.epochs):
