@@ -151,3 +151,35 @@ def test_texts_of_other_scripts_are_cut_at_their_sentences(sentence: str, end: s
     assert "".join("".join(passages).split()) == "".join(text.split()), "nothing is lost"
     assert len(passages) > 1 and all(passage.rstrip().endswith(end) for passage in passages)
     assert all(len(passage) < 700 for passage in passages)
+
+
+PARTS = [
+    "「今日は寒い。」",
+    "と彼は言った。",
+    "本当に？！",
+    "这是一个句子。",
+    "2019年",
+    "“好。”",
+    "Yes. ",
+    "(है।) ",
+    "word ",
+    " ",
+    "。」",
+]
+
+
+@given(st.lists(st.sampled_from(PARTS), min_size=100, max_size=600).map(lambda parts: " ".join("".join(parts).split())))
+def test_passages_are_parts_of_the_text_as_it_is(text: str) -> None:
+    passages = cut(text)
+    # A short tail has a line of its own, but not where the text has no white space.
+    assert all(passage.replace("\n", " ") in text for passage in passages)
+    assert "".join("".join(passages).split()) == "".join(text.split())
+
+
+@pytest.mark.parametrize(
+    "sentence", ["「今日は寒い。」", "彼は「本当に？！」", "2019年（これは文です。）", "“这是真的吗？！”。"]
+)
+def test_marks_stay_with_what_they_close(sentence: str) -> None:
+    passages = cut(sentence * 99)
+    assert len(passages) > 1 and "".join(passages) == sentence * 99
+    assert all(len(passage) % len(sentence) == 0 for passage in passages)

@@ -18,6 +18,8 @@ from gnn_encoder.inference.tokens import Tokens
 from gnn_encoder.models.bert_dmn import BertDmn
 from gnn_encoder.models.word_models import WordDmn
 from gnn_encoder.retrieval.scorers import load_scorer, save_scorer
+from gnn_encoder.settings.reranking import TrainReranker
+from gnn_encoder.training.rerankers import _memory
 
 TEXTS = [
     "the old river. the stone! is the cloud bright? yes",
@@ -88,10 +90,28 @@ def test_sentences_of_other_languages(language: str, sentences: list[str]) -> No
     if language not in ("th", "hi"):  # pysbd has no Thai, and knows one danda with white space
         assert sentence_starts(text, f"pysbd {language}").tolist() == expected
     if language == "de":
-        assert len(sentence_starts(text)) > len(sentences), "control: the rules for all languages"
+        assert len(sentence_starts(text, "rules other")) > len(sentences), "control: the rules for all languages"
     else:
-        assert sentence_starts(text).tolist() == expected, "the rules for all languages"
+        assert sentence_starts(text, "rules other").tolist() == expected, "the rules for all languages"
     assert len(sentence_starts("one; two: three", f"rules {language}")) == 1
+
+
+def test_words_are_abbreviations_before_digits_alone() -> None:
+    sentences = [
+        "Es gab drei dieser Art. ",
+        "Nach Art. 5 und Kap. 3 lag es am Kap. ",
+        "Das ist Lange Str. 7 in St. Veit.",
+    ]
+    starts = [*sentence_starts("".join(sentences), "rules de").tolist(), None]
+    assert [("".join(sentences))[a:b] for a, b in pairwise(starts)] == sentences
+
+
+def test_models_of_earlier_versions_keep_their_ends(tiny_dataset: Dataset) -> None:
+    """They name no language; a new model does."""
+    for text in ("वह पहाड़ है।क्या?", "هل هذا نهر؟نعم", "Τι είναι αυτό; Ναι"):
+        assert sentence_starts(text, "rules").tolist() == [0]
+        assert len(sentence_starts(text, "rules other")) == 2
+    assert _memory(TrainReranker(), tiny_dataset.passages)["split_sentences"] == "rules en"
 
 
 @pytest.mark.parametrize("kind", ["bert_dmn", "dmn"])

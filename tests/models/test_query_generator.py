@@ -221,3 +221,12 @@ def test_an_instruction_without_a_chat_template_is_one_line(
         (tmp_path / "chat" / "chat_template.jinja").write_text(template)
         with pytest.raises(UserError, match=words):
             QueryGenerator.from_pretrained(str(tmp_path / "chat"), 20, 6, instruction="write")
+
+
+def test_the_setting_that_takes_all_positions_is_named(tiny_causal: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny_causal, tmp_path / "chat")
+    (tmp_path / "chat" / "chat_template.jinja").write_text(TEMPLATE)
+    long = "river " * 64
+    for setting, options in (("separator", {"separator": long}), ("instruction", {"instruction": long})):
+        with pytest.raises(UserError, match=rf"train_query_generator\.{setting} takes \d+ tokens"):
+            QueryGenerator.from_pretrained(str(tmp_path / "chat"), 20, 6, **options)

@@ -147,6 +147,22 @@ def test_the_words_of_a_question_explain_its_score(language: str, fields: Any, t
     assert len(index.words(question)) > 3
 
 
+@pytest.mark.parametrize("start", ["\0", "\1", "\2"])
+def test_a_text_that_begins_with_a_control_is_split_as_others(start: str, table: Table) -> None:
+    plain, begun = (
+        Bm25.build(table([before + text for text in TEXTS["de"]]), IndexBm25(language="de")) for before in ("", start)
+    )
+    question = TEXTS["de"][1]
+    (expected,), (same,), (found,) = (
+        plain.totals([question]),
+        plain.totals([start + question]),
+        begun.totals([question]),
+    )
+    assert expected is not None and expected[1] > 1
+    np.testing.assert_array_equal(same, expected)
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_a_language_is_known_only_by_enough_words_of_most_passages(table: Table) -> None:
     german, greek, english = TEXTS["de"], TEXTS["el"], ["The river is in the north of the old market town."] * 6
     assert language_of(table(german * 40)) == "de"

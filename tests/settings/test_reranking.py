@@ -267,6 +267,22 @@ def test_one_setting_of_one_system_is_set_beside_the_presets() -> None:
         parse_settings({}, ["train_reranker.epochs.more=3"])
 
 
+def test_a_published_system_whose_folder_has_dots_is_set() -> None:
+    name = "published:./my.model-v1.5"
+    overrides = [f"train_reranker.systems.{name}.precision=fp32", f"train_reranker.systems.{name}.seed=3"]
+    train = parse_settings({}, overrides).train_reranker
+    assert train.systems == {name: {"precision": "fp32", "seed": 3}}
+    assert train.for_system(name).precision == "fp32"
+
+
+@pytest.mark.parametrize(("name", "of"), [("lim_without_order", "lim"), ("ss_bert_h_0.2", "ss_bert_h")])
+def test_a_variant_has_no_settings_of_its_own(name: str, of: str) -> None:
+    with pytest.raises(UserError, match=rf"systems\.{name} has the settings of {of}: set systems\.{of}$"):
+        parse_settings({}, [f"train_reranker.systems.{name}.epochs=7"])
+    train = parse_settings({}, [f"train_reranker.systems.{of}.epochs=7"]).train_reranker
+    assert train.for_system(name).epochs == 7
+
+
 def test_a_study_of_trained_encoders_has_no_published_one() -> None:
     own = {"cross_encoder": {"published": "org/Judge"}}
     with pytest.raises(UserError, match=r"study bert_dmn compares trained encoders: .* for cross_encoder"):

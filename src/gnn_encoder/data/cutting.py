@@ -10,11 +10,22 @@ from gnn_encoder.artifacts.words import UNSPACED
 LOW, HIGH = 60, 100
 SHORTEST_TAIL = 20
 """A last passage with fewer words is joined to the previous passage."""
-BREAKS = (re.compile(r"\n\s*\n"), re.compile(r"\n"), re.compile(r"(?<=[.!?;])\s+"), re.compile(r"\s+"))
-"""Where to cut, the best first: paragraphs, lines, sentences, words. Longer runs without spaces are cut anywhere."""
+_MARKS, _CLOSING = "。！？；؟۔।॥။።๚๛", "\"'”’»)\\]」』）】》〉〕］"
+BREAKS = tuple(
+    re.compile(end)
+    for end in (
+        r"(\n\s*\n)",
+        r"(\n)",
+        rf"(?:(?<=[.!?;])(?=\s)|[{_MARKS}][{_MARKS}{_CLOSING}.!?;…]*)(\s*)",
+        r"(\s+)",
+    )
+)
+"""Where to cut, the best first: paragraphs, lines, sentences, words; the group is the white space between two parts.
+Longer runs without spaces are cut anywhere. A sentence ends before white space, or after all of another script's marks
+and what they close."""
+_SEPARATORS = ("\n\n", "\n", " ", " ")
 _EASTERN = re.compile("[\u0600-\u1fff\u2e80-\U0010ffff]")
-"""A range around the scripts that have marks of their own or no spaces."""
-_EASTERN_SENTENCES = re.compile(r"(?<=[.!?;])\s+|(?<=[。！？；؟۔।॥။។๚๛])\s*")
+"""A range around the scripts that have no spaces."""
 
 
 def cut(text: str) -> list[str]:
@@ -23,36 +34,40 @@ def cut(text: str) -> list[str]:
     In scripts without spaces between words, two characters count as a word.
     """
     passages = []
-    current, words = "", 0
+    current, words, joint = "", 0, ""
     for piece, separator in _pieces(text.strip(), 0):
         length = _length(piece)
         if current and (words + length > HIGH or (words >= LOW and separator == "\n\n")):
             passages.append(current)
-            current, words = "", 0
+            current, words, joint = "", 0, separator and "\n"
         current = f"{current}{separator}{piece}" if current else piece
         words += length
     if passages and words < SHORTEST_TAIL:
-        current = f"{passages.pop()}\n{current}"
+        current = f"{passages.pop()}{joint}{current}"
     return [passage for passage in [*passages, current] if not is_blank(passage)]
 
 
 def _pieces(text: str, level: int) -> Iterator[tuple[str, str]]:
     """Yields (piece of at most HIGH words, separator before the piece), cut as coarsely as possible."""
-    separator = ("\n\n", "\n", " ", " ", "")[level]
-    if level == len(BREAKS):
-        parts = [text[i : i + HIGH] for i in range(0, len(text), HIGH)]
-    elif level == 2 and _EASTERN.search(text):
-        parts = _EASTERN_SENTENCES.split(text)
-    else:
-        parts = BREAKS[level].split(text)
-    for part in parts:
-        before = "" if level == 2 and _unspaced(part[:1]) else separator
+    for part, separator in _parts(text, level):
         if _length(part) <= HIGH:
             if part.strip():
-                yield part, before
+                yield part, separator
             continue
         for i, (piece, finer) in enumerate(_pieces(part, level + 1)):
-            yield piece, before if i == 0 else finer
+            yield piece, separator if i == 0 else finer
+
+
+def _parts(text: str, level: int) -> Iterator[tuple[str, str]]:
+    """Yields (part, separator before the part), which is empty where the text has no white space."""
+    if level == len(BREAKS):
+        yield from ((text[i : i + HIGH], "") for i in range(0, len(text), HIGH))
+        return
+    start, separator = 0, _SEPARATORS[level]
+    for end in BREAKS[level].finditer(text):
+        yield text[start : end.start(1)], separator
+        start, separator = end.end(), _SEPARATORS[level] if end[1] else ""
+    yield text[start:], separator
 
 
 def _length(text: str) -> int:

@@ -18,20 +18,26 @@ Khmer and Thai; Greek's question mark; and the end of a line."""
 END = regex.compile(rf"[.!?…]+{_CLOSING}\s+|{_OTHER_ENDS}")
 """The end of a sentence: punctuation, closing marks and white space, or one of `_OTHER_ENDS`. So 3.5 stays whole, and
 "e.g. this" does not."""
+_EARLIER = regex.compile(r"[.!?…]+[\"'”’)\]]*\s+|[。！？]+[”’」』）]*\s*|\s*\n\s*")
+"""Of models that were trained when there were no rules of languages."""
 _ABBREVIATIONS = (
-    *("Abb", "Abs", "Art", "Bd", "bzgl", "bzw", "ca", "Dr", "engl", "evtl", "geb", "gest", "ggf", "Hrsg", "inkl"),
-    *("insb", "Jh", "Kap", "lat", "Mio", "Mrd", "Nr", "Prof", "sog", "St", "Str", "Tel", "vgl", "Vgl"),
+    *("Abb", "Abs", "Bd", "bzgl", "bzw", "ca", "Dr", "engl", "evtl", "geb", "gest", "ggf", "Hrsg", "inkl"),
+    *("insb", "Jh", "lat", "Mio", "Mrd", "Nr", "Prof", "sog", "St", "Tel", "vgl", "Vgl"),
 )
+_BEFORE_NUMBERS = "Art|Kap|Str"
+"""Words, or last words of an address, that are abbreviations before a digit alone."""
 _MONTHS = "Januar Februar März April Mai Juni Juli August September Oktober November Dezember Jahrhundert"
 ENDS = {
+    "": _EARLIER,
     "de": regex.compile(
         rf"(?<!\b(?:\p{{L}}|{'|'.join(_ABBREVIATIONS)}))"
+        rf"(?!(?<=\b(?:{_BEFORE_NUMBERS}))\.\s*\d)"
         rf"(?!(?<=\b\d{{1,2}})\.\s+(?:{_MONTHS.replace(' ', '|')})\b)"
         rf"[.!?…]+{_CLOSING}\s++(?!\p{{Ll}})|{_OTHER_ENDS}"
-    )
+    ),
 }
 """Language → `END` without what is no end in it. In German: after abbreviations and single letters (z. B.), in dates,
-and before a small letter."""
+and before a small letter. "": models of earlier versions."""
 
 TEXTS = 2_000
 """Passages that are tokenized at a time. The tokens' positions in the text are Python objects: 163 bytes a token."""
@@ -41,8 +47,9 @@ def sentence_starts(text: str, split: str = "rules") -> np.ndarray:
     """Positions int64 [m] of the sentences' first characters, ascending; a text without any end is one sentence.
 
     Args:
-        split: `rules`, at every `END`; or `pysbd`, whose rules know abbreviations, and need 100 times as long. A
-            language behind it, as in `rules de`, is that of the texts; of one without rules, and of none, English.
+        split: a method and the texts' language, as in `rules de`. `rules`: at the ends of the language in `ENDS`, or
+            else at every `END`; models of earlier versions name no language, and keep their ends. `pysbd`: its rules
+            know abbreviations, and need 100 times as long; it reads a language without rules, and none, as English.
     """
     method, _, language = split.partition(" ")
     if method == "pysbd":

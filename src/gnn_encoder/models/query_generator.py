@@ -29,7 +29,8 @@ class QueryGenerator(nn.Module):
     and `prompt` those between it and the query.
 
     Raises:
-        UserError: an instruction for a model without a chat template, or with fewer positions than it takes.
+        UserError: an instruction for a model without a chat template; an instruction or a separator that takes all
+            positions.
     """
 
     def __init__(
@@ -57,8 +58,9 @@ class QueryGenerator(nn.Module):
             )
             positions = _positions(model, "", passage_length + query_length + self.added) - self.added
             if positions < 2:
+                setting = "instruction" if instruction else "separator"
                 raise UserError(
-                    f"train_query_generator.instruction takes {self.added} tokens, and leaves none to a text"
+                    f"train_query_generator.{setting} takes {self.added} tokens, and leaves none to a text: shorten it"
                 )
             self.query_length = min(query_length, max(1, (positions + self.added) // 2), positions - 1)
             self.passage_length = min(passage_length, positions - self.query_length)

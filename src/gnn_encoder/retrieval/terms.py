@@ -41,6 +41,10 @@ _WORD_PART, _RUN_PART, _RUN_WORD = "\0\1\2"
 _MARKS = _WORD_PART + _RUN_PART + _RUN_WORD
 
 
+class Unit(str):
+    """A term that stands for a text: it is split no further. A text of a query or a passage is none."""
+
+
 def language_of(passages: PassageTable) -> str:
     """Returns the language of most of a sample of the passages, a member of `LANGUAGES`.
 
@@ -86,17 +90,15 @@ def stopped(kind: IndexBm25) -> frozenset[str]:
 def splitter(kind: IndexBm25) -> Callable[[str], list[str]]:
     """Returns what splits a text into terms, not stemmed; those of words that are left out are missing.
 
-    English texts have words alone, with stop words. `kind.language` is not `auto`. A term that is not a word, given as
-    a text, is this term alone.
+    English texts have words alone, with stop words. `kind.language` is not `auto`. A `Unit` is one term.
     """
     if kind.language == ENGLISH or kind.ngrams == "none":
         return words
     without = stopped(kind)
 
     def split(text: str) -> list[str]:
-        if text[:1] and text[0] in _MARKS:
-            return [text]
-        return [term for word in words(text, runs=_terms_of_run) if shown(word) not in without for term in _terms(word)]
+        terms = [text] if isinstance(text, Unit) else words(text, runs=_terms_of_run)
+        return [term for word in terms if shown(word) not in without for term in _terms(str(word))]
 
     return split
 
@@ -112,9 +114,9 @@ def stemmer(kind: IndexBm25) -> Callable[[str], str] | None:
     return stem if splitter(kind) is words else lambda term: term if term[0] in _MARKS else stem(term)
 
 
-def units(kind: IndexBm25, text: str) -> list[str]:
+def units(kind: IndexBm25, text: str) -> list[Unit]:
     """Returns the words of a text, and the terms of its runs without spaces: texts whose scores add up to its score."""
-    return [term for term in splitter(kind)(text) if term[0] != _WORD_PART]
+    return [Unit(term) for term in splitter(kind)(text) if term[0] != _WORD_PART]
 
 
 def shown(unit: str) -> str:

@@ -77,7 +77,8 @@ def preset_names() -> list[str]:
 def load_settings(preset: str, overrides: Iterable[str] = ()) -> Settings:
     """Returns the settings of a preset (a name, or your own YAML file), with `step.key=value` overrides.
 
-    A key of a mapping is set alone, as `train_reranker.systems.colbert.epochs=3`.
+    A key of a mapping is set alone, as `train_reranker.systems.colbert.epochs=3`; its name may have dots, as
+    `train_reranker.systems.published:./my.model.precision=fp32`.
 
     Raises UserError for an unknown preset, section or key, and for a value that is impossible or of a wrong type.
     """
@@ -98,9 +99,11 @@ def parse_settings(tree: Any, overrides: Iterable[str] = (), source: str = "sett
         step, dot, field = key.partition(".")
         if not (equals and dot and field):
             raise UserError(f"--set {override}: write it as step.setting=value, as in train_gnn.epochs=3")
-        section, (*outer, last) = sections.setdefault(step, {}), field.split(".")
+        first, *inner = field.split(".", 1)
+        *outer, last = [first, *(name for rest in inner for name in rest.rsplit(".", 1))]
+        section = sections.setdefault(step, {})
         for name in outer:  # a section's mapping, such as `train_reranker.systems`
-            section[name] = dict(inner) if isinstance(inner := section.get(name), Mapping) else {}
+            section[name] = dict(present) if isinstance(present := section.get(name), Mapping) else {}
             section = section[name]
         try:
             section[last] = read_yaml(value)

@@ -198,9 +198,12 @@ class TrainReranker(Published, MeasuredTraining, Distillation, DocumentNetwork, 
     def _problems_of(self, name: str, settings: Mapping[str, Any]) -> Iterator[str]:
         if name not in ALL_SYSTEMS:
             yield f"systems: unknown system {name!r}: {known_names(name, SYSTEMS)}"
-        _, kind, changes, evaluates, *_ = ALL_SYSTEMS[name]
-        if evaluates:
-            yield f"systems.{name} trains nothing: set systems.{evaluates}"
+        system = ALL_SYSTEMS[name]
+        kind, changes = system.kind, system.changes
+        if system.evaluates:
+            yield f"systems.{name} trains nothing: set systems.{system.evaluates}"
+        if system.variant_of:
+            yield f"systems.{name} has the settings of {system.variant_of}: set systems.{system.variant_of}"
         chosen = self.model_copy(update={**settings, "kind": kind, "lite": False, **changes})
         if fixed := {"kind", "lite", *changes, *chosen._unused} & set(settings):
             yield f"systems.{name} cannot have {', '.join(sorted(fixed))}"

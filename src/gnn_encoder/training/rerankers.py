@@ -27,7 +27,7 @@ from gnn_encoder.models.late_interaction import LateInteraction, LateInteraction
 from gnn_encoder.models.published_late_interaction import published_late_interaction
 from gnn_encoder.models.published_reranker import PublishedReranker
 from gnn_encoder.models.word_models import Knrm, QaLstm, WordDmn, WordModel
-from gnn_encoder.retrieval.terms import ENGLISH, language_of
+from gnn_encoder.retrieval.terms import language_of
 from gnn_encoder.settings.foundation import TrainCrossEncoder
 from gnn_encoder.settings.reranking import TrainReranker
 from gnn_encoder.settings.reranking_systems import PAIR_KINDS, WORD_KINDS
@@ -125,8 +125,7 @@ def _memory(settings: TrainReranker, passages: PassageTable) -> dict[str, Any]:
     """The fields of `MemoryConfig` but its source; sentences are divided by the rules of the passages' language."""
     names = ("episodes", "shared_episodes", "bidirectional", "memory_includes_question")
     values = {name: getattr(settings, name) for name in names}
-    language = language_of(passages)
-    split = settings.split_sentences if language == ENGLISH else f"{settings.split_sentences} {language}"
+    split = f"{settings.split_sentences} {language_of(passages)}"
     return {
         "width": settings.memory_width, "dropout": settings.memory_dropout, "split_sentences": split, **values
     }  # fmt: skip
