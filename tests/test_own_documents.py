@@ -25,6 +25,7 @@ PAGES = (
     "README.md",
     "CONTRIBUTING.md",
     "docs/evidence.md",
+    "docs/models.md",
     "docs/production.md",
     "docs/scale.md",
     "benchmarks/RESULTS.md",
