@@ -82,7 +82,9 @@ class Memory:
         scores = scores + np.append(lift, np.float32(0))[index]
         left = np.setdiff1d(np.arange(len(keys)), index)
         asker, passage = keys[left] >> 32, keys[left] & 0xFFFFFFFF
-        score = np.einsum("pd,pd->p", queries[asker], np.asarray(vectors[passage], np.float32)) + lift[left]
+        labelled, of = np.unique(passage, return_inverse=True)  # many queries share a passage, which is widened once
+        wide = np.asarray(vectors[labelled], np.float32)
+        score = np.einsum("pd,pd->p", queries[asker], wide[of]) + lift[left]
         slot = np.arange(len(left)) - np.searchsorted(asker, asker)
         more = np.full((len(queries), int(slot.max(initial=-1)) + 1), -1, np.int32)
         more_scores = np.full(more.shape, -np.inf, np.float32)
