@@ -135,8 +135,7 @@ def test_a_folder_needs_neither_mlflow_nor_kfp(bundles: dict[str, Path]) -> None
         "assert 'torch' not in sys.modules, 'an import alone is light'\n"
         f"hits = gnn_encoder.Retriever.load({str(bundles['both'])!r}).search('the old river', k=3)\n"
         "assert len(hits) == 3\n"
-        # transformers imports accelerate where it is installed, and that imports boto3.
-        "print(sorted({'mlflow', 'kfp', 'pandas'} & set(sys.modules)))\n"
+        "print(sorted({'mlflow', 'kfp', 'boto3', 'pandas'} & set(sys.modules)))\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

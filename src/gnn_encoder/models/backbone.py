@@ -1,6 +1,7 @@
 """Loading a pretrained encoder: by a Hugging Face name, from a local or remote folder, or `minilm`."""
 
 import functools
+import importlib
 import importlib.util
 import json
 import os
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from gnn_encoder.artifacts.folder import sha256
 from gnn_encoder.errors import UserError
+from gnn_encoder.machine.absent import absent
 from gnn_encoder.models import sentence_layout
 from gnn_encoder.models.sentence_layout import NotUnderstood, TextLayout
 from gnn_encoder.models.trusted_code import reason_against
@@ -115,6 +117,7 @@ def load_pretrained(loader: Any, name: str, **options: Any) -> Any:
     from transformers.utils import logging
 
     trusted = check_files(name)
+    _import_accelerate()
     if file := _gguf(name):
         options["gguf_file"] = file
     os.environ.setdefault("DISABLE_SAFETENSORS_CONVERSION", "1")  # else a hub is asked to convert pickled weights
@@ -124,6 +127,13 @@ def load_pretrained(loader: Any, name: str, **options: Any) -> Any:
         return loader.from_pretrained(resolve_backbone(name), trust_remote_code=trusted, **options)
     except Exception as error:  # a damaged or edited folder has as many errors as transformers has readers
         raise _cannot_load(name, error) from None
+
+
+@functools.cache
+def _import_accelerate() -> None:
+    """Imports accelerate, as transformers does with its models, but without boto3: 0.2 s for a command of accelerate."""
+    with absent("boto3"):
+        importlib.import_module("accelerate")
 
 
 def _cannot_load(name: str, error: Exception | str) -> UserError:
