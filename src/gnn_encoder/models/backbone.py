@@ -131,7 +131,7 @@ def load_pretrained(loader: Any, name: str, **options: Any) -> Any:
 
 @functools.cache
 def _import_accelerate() -> None:
-    """Imports accelerate, as transformers does with its models, but without boto3: 0.2 s for a command of accelerate."""
+    """Imports accelerate, as transformers does with its models, but without boto3, which costs 0.2 s."""
     with absent("boto3"):
         importlib.import_module("accelerate")
 

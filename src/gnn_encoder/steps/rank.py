@@ -57,13 +57,16 @@ def rank(
         else:
             queries = encoded(TextEncoder.load(parts.query_encoder_path))
         index = PassageIndex.read(parts)
-        ranked = ranking(index, None, rows, texts, queries, depth, None, left_out)
-        if index.learned and parts.fusion_path and (held := HeldOut.read(parts.fusion_path)):
-            dev = np.isin(rows, data.query_rows("dev"))
-            texts_of_dev = [texts[i] for i in np.flatnonzero(dev).tolist()]
-            of_dev = held.run(index.learned, rows[dev], texts_of_dev, queries[dev], depth, left_out[dev])
-            ranked = Run.concatenate([of_dev, ranked.where(~np.isin(ranked.query, rows[dev]))])
+        held = HeldOut.read(parts.fusion_path) if index.learned and parts.fusion_path else None
+        if held and index.learned:
+            runs, is_dev = [], np.isin(rows, data.query_rows("dev"))
+            for run_of, inside in ((partial(held.run, index.learned), is_dev), (index.learned.run, ~is_dev)):
+                of_split = [texts[i] for i in np.flatnonzero(inside).tolist()]
+                runs.append(run_of(rows[inside], of_split, queries[inside], depth, left_out[inside]))
+            ranked = Run.concatenate(runs)
             ranked = ranked.where(np.argsort(ranked.query, kind="stable"))
+        else:
+            ranked = ranking(index, None, rows, texts, queries, depth, None, left_out)
     else:
         read = settings.model_dump(include={*VectorsOfTexts.model_fields, "query_length", "passage_length"})
         encoders = DualEncoder.from_backbone(settings.backbone, share_encoders=True, **read)
