@@ -45,6 +45,8 @@ from gnn_encoder.settings.values import StepSettings
 LENGTHS = ("query_length", "passage_length")
 DEFAULT_LENGTH = 128
 """Tokens of a text where a step has no setting for them."""
+SERVICE_IGNORES = ("query_prompt", "passage_prompt", "truncate_dimension", "pooling")
+"""Settings of an encoder that a service at an address does not take."""
 
 
 def check_models(calls: Iterable[Node]) -> list[str]:
@@ -59,10 +61,6 @@ def check_models(calls: Iterable[Node]) -> list[str]:
     for call in calls:
         _check(models, call.step, call.settings)
     return sorted(models.names)
-
-
-SERVICE_IGNORES = ("query_prompt", "passage_prompt", "truncate_dimension", "pooling")
-"""Settings of an encoder that a service at an address does not take."""
 
 
 class _Models:
