@@ -5,12 +5,13 @@ BIN := .venv/bin
 # Python compiles at the first import and must store the result; otherwise every step would compile again.
 unexport PYTHONDONTWRITEBYTECODE
 INSTALLED := .venv/.installed
+DEVELOPING := .venv/.developing
 
 run: $(INSTALLED)
 	$(BIN)/gnn-encoder run --preset quickstart
 
 # Lint takes one core for half a minute, so it runs beside the tests.
-test: $(INSTALLED)
+test: $(DEVELOPING)
 	$(MAKE) -j 2 lint suite
 
 # Several processes with one thread each, because tests start steps as processes, and threads do not speed up imports;
@@ -18,32 +19,32 @@ test: $(INSTALLED)
 # (tests/conftest.py), so that no core waits for a long file at the end.
 WORKERS := $(shell $(PYTHON) -c "import os; print(min(4, (os.cpu_count() or 1) + 1))")
 BESIDE := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
-suite: $(INSTALLED)
+suite: $(DEVELOPING)
 	$(BESIDE)
 
-test-slow: $(INSTALLED)
+test-slow: $(DEVELOPING)
 	$(BESIDE) -m slow
 
 # Whole runs must reach the figures in tests/effectiveness/, also of the sets in DATA=FOLDER, and survive kill -9.
-test-effectiveness: $(INSTALLED)
+test-effectiveness: $(DEVELOPING)
 	DATA="$(DATA)" $(BIN)/python -m pytest -m effectiveness -rs
 
 # Tests the report, the dashboard and the page of `serve` in a browser: Debian's chromium, or the browser in GNN_ENCODER_CHROMIUM.
-test-browser: $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt "torch" -e ".[browser]"
+test-browser: $(DEVELOPING)
+	$(INSTALL) "torch" -e ".[browser]"
 	[ -n "$$GNN_ENCODER_CHROMIUM" ] || command -v chromium >/dev/null || [ "$$(id -u)" != 0 ] || \
 		(apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium)
 	$(BIN)/python -m pytest -m browser -rs
 
 # Tests of what only a GPU runs; `make gpu` runs them, too.
-test-gpu: $(INSTALLED)
+test-gpu: $(DEVELOPING)
 	$(BIN)/python -m pytest -m gpu -rs
 
 # Tests with real servers, which the tests start and stop: Ceph's object store, a container engine with the steps' image,
 # MLflow on PostgreSQL. With REQUIRE_ALL=1 a skipped test is a failure.
 SERVERS := ceph-common ceph-mgr ceph-mon ceph-osd radosgw containerd debootstrap docker.io iptables postgresql
-test-integration: $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt "torch" -e ".[integration]"
+test-integration: $(DEVELOPING)
+	$(INSTALL) "torch" -e ".[integration]"
 	dpkg --status $(SERVERS) >/dev/null 2>&1 || [ "$$(id -u)" != 0 ] || \
 		(apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(SERVERS))
 	$(BIN)/python -m pytest -m integration -rs
@@ -51,10 +52,10 @@ test-integration: $(INSTALLED)
 # The steps' image; TARGET=gpu makes the image for GPUs, and TARGET=serve the server's. images/build describes the
 # requirements.
 TARGET ?= cpu
-images: $(INSTALLED)
+images: $(DEVELOPING)
 	images/build $(TARGET)
 
-lint: $(INSTALLED)
+lint: $(DEVELOPING)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -84,30 +85,39 @@ bench: bench-packages
 GPU_PYTHON ?=
 RESULTS ?= gpu-results
 gpu gpu-long: export PYTHONPATH := $(CURDIR)/src:$(PYTHONPATH)
-gpu: $(if $(GPU_PYTHON),,$(INSTALLED) bench-packages)
+gpu: $(if $(GPU_PYTHON),,$(DEVELOPING) bench-packages)
 	$(or $(GPU_PYTHON),$(BIN)/python) benchmarks/gpu.py --results "$(RESULTS)"
-gpu-long: $(if $(GPU_PYTHON),,$(INSTALLED))
+gpu-long: $(if $(GPU_PYTHON),,$(DEVELOPING))
 	$(or $(GPU_PYTHON),$(BIN)/python) benchmarks/gpu_long.py --results "$(RESULTS)" --data "$(DATA)/obliqa"
 
 # Downloads those packages into the folder DIR and says how large they are: see `benchmarks/gpu_wheels.py`.
 FOR ?= gpu
-gpu-wheels: $(INSTALLED) bench-packages
+gpu-wheels: $(DEVELOPING) bench-packages
 	mkdir -p "$(DIR)"
 	$(BIN)/python benchmarks/gpu_wheels.py $(FOR) "$(DIR)" "$(HAS)" $(PIP)
 
-bench-packages: $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt "torch" -e ".[bench]"
+bench-packages: $(DEVELOPING)
+	$(INSTALL) "torch" -e ".[bench]"
 
-setup: $(INSTALLED)
+setup: $(DEVELOPING)
 
+# What a run needs; and, for other commands, what tests and development need besides.
 # The stamp file is written last, so an interrupted installation is repeated. pip does not compile the packages, because
 # compiling every file takes longer than compiling at import. pip itself comes first: the one that Python 3.11 brings
 # needs 36 s of processor time to find these packages, the pinned one 14.
+INSTALL := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt
+define install
+$(PYTHON) -m venv .venv
+$(INSTALL) pip
+$(INSTALL) "torch" -e "$(1)"
+endef
 $(INSTALLED): pyproject.toml constraints.txt
-	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt pip
-	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt "torch" -e ".[dev]"
+	$(call install,.)
 	touch $(INSTALLED)
+
+$(DEVELOPING): pyproject.toml constraints.txt
+	$(call install,.[dev])
+	touch $(INSTALLED) $(DEVELOPING)
 
 clean:
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache dist build
