@@ -4,8 +4,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnn_encoder.artifacts import Run
+from gnn_encoder.evaluation.tuning import first_best
 from gnn_encoder.retrieval import fusion
-from gnn_encoder.retrieval.fusion import GRID, fuse, min_max, tuned_weight
+from gnn_encoder.retrieval.fusion import GRID, fuse, min_max, values_by_weight
 
 Lists = dict[int, list[tuple[int, float]]]
 """Of each query its passages and scores, best first."""
@@ -98,15 +99,16 @@ def test_the_weight_found_is_the_best_of_the_grid() -> None:
     first = run_of({0: [(7, 1.0), (1, 0.4), (9, 0.0)]})
     second = run_of({0: [(8, 1.0), (1, 0.84), (7, 0.25), (9, 0.0)]})
 
-    def first_is_right(run: Run) -> float:
-        return float(run.passage[0] == 1)
+    def first_is_right(run: Run) -> np.ndarray:
+        return (run.passage == 1).astype(float)
 
     def expected(weight: float) -> bool:
         right = (1 - weight) * 0.4 + weight * 0.84
         return right > max((1 - weight) + weight * 0.25, weight)
 
-    weight, figures = tuned_weight(first, second, first_is_right, depth=1)
+    values = values_by_weight(first, second, first_is_right, depth=1)
+    figures = dict(zip(GRID, values[:, 0].tolist(), strict=True))
     assert {w for w, figure in figures.items() if figure} == {w for w in GRID if expected(w)}
     assert 0 < sum(figures.values()) < len(GRID)
-    assert weight == min((w for w in GRID if expected(w)), key=lambda w: abs(w - 0.5))
-    assert tuned_weight(first, second, lambda run: 0.25, depth=1)[0] == 0.5
+    assert GRID[first_best(values)] == min((w for w in GRID if expected(w)), key=lambda w: abs(w - 0.5))
+    assert GRID[first_best(np.full((len(GRID), 3), 0.25))] == 0.5

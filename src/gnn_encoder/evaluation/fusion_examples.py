@@ -14,6 +14,7 @@ import numpy as np
 from gnn_encoder.artifacts import Dataset, KnownPositives
 from gnn_encoder.artifacts.arrays import Rows
 from gnn_encoder.artifacts.labelled_queries import labelled_pairs
+from gnn_encoder.evaluation.tuning import folds_of
 from gnn_encoder.machine.scratch import scratch
 from gnn_encoder.retrieval import exact
 from gnn_encoder.retrieval.adapter import Moments, left_out
@@ -188,7 +189,7 @@ def examples_of(
     generator, count = np.random.default_rng(0), len(labelled.rows)
     drawn = np.sort(generator.permutation(count)[:most])
     group = data.groups[labelled.rows]
-    fold = _folds(group[drawn], folds, generator)
+    fold = folds_of(group[drawn], folds, generator)
     known, of_folds = KnownPositives.of(data, "train"), []
     for number in range(folds):
         inside = drawn[fold == number]
@@ -221,11 +222,5 @@ def dev_examples(data: Dataset, parts: Parts, vectors: np.ndarray, folds: int) -
     relevant = KnownPositives.of(data, "dev").contains(rows[candidates.query], candidates.passage)
     labels = data.split_qrels("dev").positive()
     warm = np.isin(rows, labels.query[np.isin(labels.passage, parts.labels.passages)])
-    fold = _folds(data.groups[rows], folds, np.random.default_rng(0))
+    fold = folds_of(data.groups[rows], folds, np.random.default_rng(0))
     return Examples(candidates.features, relevant, np.diff(candidates.starts), fold, warm)
-
-
-def _folds(group: np.ndarray, folds: int, generator: np.random.Generator) -> np.ndarray:
-    """Returns the fold int64 [n] of queries in groups [n] of twins, each of which has one fold."""
-    groups, of_query = np.unique(group, return_inverse=True)
-    return np.asarray((generator.permutation(len(groups)) % folds)[of_query])

@@ -20,6 +20,7 @@ from gnn_encoder.evaluation.documents import documents_of
 from gnn_encoder.evaluation.measures import labelled_queries, per_query
 from gnn_encoder.evaluation.recommendation import Rule, falls
 from gnn_encoder.evaluation.significance import paired_randomization
+from gnn_encoder.evaluation.tuning import folds_of
 from gnn_encoder.machine.scratch import scratch
 from gnn_encoder.retrieval.exact import Hits, merge
 from gnn_encoder.retrieval.identical import search_without
@@ -193,8 +194,7 @@ def fold_trials(
     """
     query, passage = pairs
     places, train = np.unique(query), data.query_rows("train")
-    groups, group = np.unique(data.groups[train[places]], return_inverse=True)
-    fold = (np.random.default_rng(0).permutation(len(groups)) % folds)[group]
+    fold = folds_of(data.groups[train[places]], folds, np.random.default_rng(0))
     some, fold_of_pair, trials = _evenly(np.arange(len(places))), fold[np.searchsorted(places, query)], []
     for number in range(folds):
         inside = some[fold[some] == number]

@@ -1,4 +1,8 @@
-"""Chooses the weight of a sum of two scores on dev queries."""
+"""Chooses the weight of a sum of two scores on dev queries.
+
+A query's figure with a weight that it has helped to choose is too high. So each dev query may be ranked by the weight
+that the other ones choose (`held_out_places`): by these figures a run compares its systems.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -8,6 +12,32 @@ import numpy as np
 from gnn_encoder.artifacts import Dataset, Run
 from gnn_encoder.evaluation.documents import documents_of
 from gnn_encoder.evaluation.measures import labelled_queries, per_query
+
+FOLDS = 5
+
+
+def folds_of(group: np.ndarray, folds: int, generator: np.random.Generator) -> np.ndarray:
+    """Returns the fold int64 [n] of queries in groups [n] of twins, each of which has one fold."""
+    groups, of_query = np.unique(group, return_inverse=True)
+    return np.asarray((generator.permutation(len(groups)) % folds)[of_query])
+
+
+def first_best(values: np.ndarray) -> int:
+    """Returns the place of the row of `values` [w, n] with the highest mean, the first of equal ones."""
+    return int(np.round(values.mean(axis=1), 12).argmax())
+
+
+def held_out_places(values: np.ndarray, group: np.ndarray) -> np.ndarray:
+    """Returns for each query [n] the place of the best row of `values` [w, n] by the queries of other folds.
+
+    Twins, those of one group [n], are in one fold. A query that has no others gets the first row.
+    """
+    fold = folds_of(group, FOLDS, np.random.default_rng(0))
+    places = np.zeros(len(group), np.int64)
+    for number in range(FOLDS):
+        if (others := fold != number).any():
+            places[~others] = first_best(values[:, others])
+    return places
 
 
 def chosen_weight(

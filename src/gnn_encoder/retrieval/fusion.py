@@ -15,10 +15,10 @@ import numpy as np
 from gnn_encoder.artifacts import Run, pair_keys
 
 RRF_K = 60
-GRID = tuple(round(0.05 * step, 2) for step in range(21))
-"""Candidate weights."""
 UNTUNED = 0.5
 """The weight if there are no dev queries."""
+GRID = tuple(sorted((round(0.05 * step, 2) for step in range(21)), key=lambda weight: abs(weight - UNTUNED)))
+"""Candidate weights. Among equal figures the first one wins, so that chance does not favour a system."""
 QUERIES, THREADS = 512, 2
 """Queries fused at a time, and threads that fuse."""
 
@@ -117,14 +117,7 @@ def fuse(first: Run, second: Run, weight: float, depth: int) -> tuple[Run, Run]:
     return Run.concatenate(list(weighted)), Run.concatenate(list(reciprocal))
 
 
-def tuned_weight(
-    first: Run, second: Run, figure: Callable[[Run], float], depth: int
-) -> tuple[float, dict[float, float]]:
-    """Returns the best weight in `GRID` by the `figure` of the convex combination, cut at `depth`, and all figures.
-
-    Among equal figures the weight nearest 0.5 wins, so that chance does not favour a system.
-    """
+def values_by_weight(first: Run, second: Run, values: Callable[[Run], np.ndarray], depth: int) -> np.ndarray:
+    """Returns the `values` [n] of the convex combination, cut at `depth`, with each weight in `GRID` [w, n]."""
     pool, of_first, of_second = Pool.of(first, second), min_max(first), min_max(second)
-    figures = {weight: figure(pool.ranked((1 - weight) * of_first, weight * of_second, depth)) for weight in GRID}
-    best = max(figures, key=lambda weight: (round(figures[weight], 12), -abs(weight - UNTUNED)))
-    return best, figures
+    return np.stack([values(pool.ranked((1 - weight) * of_first, weight * of_second, depth)) for weight in GRID])

@@ -11,6 +11,7 @@ from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.evaluation.collected import evaluated_queries
 from gnn_encoder.evaluation.documents import documents_of
 from gnn_encoder.evaluation.measures import labelled_queries, per_query
+from gnn_encoder.evaluation.tuning import first_best, held_out_places
 from gnn_encoder.retrieval import fusion
 from gnn_encoder.settings.measures import cutoff, of_documents
 from gnn_encoder.settings.outcome import Fuse
@@ -31,7 +32,9 @@ def fuse(
 ) -> Metrics:
     """Fuses two runs by a convex combination of scores, and by reciprocal ranks (`retrieval.fusion`).
 
-    The weight is tuned on labelled dev queries. If the measure uses only k passages, the tuning uses only k hits, too.
+    The weight is tuned on labelled dev queries. Each of them is ranked by the weight that the others choose, because
+    its figure would be too high with one that it has helped to choose. If the measure uses only k passages, the tuning
+    uses only k hits, too.
     """
     data = Dataset(dataset)
     queries, depth = evaluated_queries(data), min(settings.depth, len(data.passages))
@@ -39,22 +42,29 @@ def fuse(
     first, second = System.of(lexical_run).name, System.of(dense_run).name
     qrels, weight = data.judged("dev"), fusion.UNTUNED
     tuned: dict[str, Any] = {"tuned_on": None}
+    changed: dict[float, np.ndarray] = {}
     dev = labelled_queries(qrels)
     if len(dev):
         some = dev[np.linspace(0, len(dev) - 1, min(len(dev), TUNING_QUERIES)).astype(int)]
         ids, documents = data.judged_ids(), documents_of(data, (settings.measure,))
         tuning = context.progress("tuning", len(fusion.GRID), "weights")
 
-        def figure(run: Run) -> float:
+        def measured(run: Run) -> np.ndarray:
             tuning.advance()
-            return float(per_query(run, qrels, some, ids, (settings.measure,), documents).mean())
+            return per_query(run, qrels, some, ids, (settings.measure,), documents)[:, 0]
 
         k = 0 if of_documents((settings.measure,)) else cutoff(settings.measure)
-        cut = k or settings.depth
-        weight, figures = fusion.tuned_weight(lexical.of(some), dense.of(some), figure, cut)
+        values = fusion.values_by_weight(lexical.of(some), dense.of(some), measured, k or settings.depth)
+        weight, figures = fusion.GRID[first_best(values)], dict(zip(fusion.GRID, values.mean(1).tolist(), strict=True))
         tuned = {"tuned_on": "dev", "tuned_by": settings.measure, "tuned_queries": len(some), "figures": figures}
+        of_others = np.take(fusion.GRID, held_out_places(values, data.groups[some]))
+        changed = {w: some[of_others == w] for w in np.unique(of_others).tolist() if w != weight}
     parts = {"lexical": first, "dense": second}
     convex, reciprocal = fusion.fuse(lexical, dense, weight, settings.depth)
+    if changed:
+        kept = convex.where(~np.isin(convex.query, np.concatenate([*changed.values()])))
+        fresh = [fusion.convex(lexical.of(of), dense.of(of), w, settings.depth) for w, of in changed.items()]
+        convex = Run.concatenate([kept, *fresh])
     convex.write(convex_run, f"{first} + {second}", method=CONVEX, **parts, weight=weight, **tuned)
     reciprocal.write(reciprocal_run, f"{first} + {second} (RRF)", method=RECIPROCAL, **parts, k=fusion.RRF_K)
     return {"weight": weight, "headline": f"weight {weight:.2f} on {second}"}
