@@ -17,3 +17,4 @@ from gnn_encoder.artifacts.document_graph import DocumentGraph
 from gnn_encoder.artifacts.folder import Draft, Manifest, drafting, read_manifest
 from gnn_encoder.artifacts.report import Decision, Evaluation, Figures, GraphChoice, Latency, Recommended, Report
 from gnn_encoder.artifacts.tables import GeneratedQueries, KnownPositives, PairScores, Run, TrainingSet, pair_keys
+from gnn_encoder.artifacts.written_queries import WrittenQueries

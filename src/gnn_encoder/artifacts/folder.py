@@ -42,6 +42,7 @@ VERSIONS = {
     "vectors": 2,
     "pair_scores": 3,
     "generated_queries": 2,
+    "written_queries": 1,
     "training_set": 1,
     "graph": 2,
     "encoding": 1,

@@ -1,0 +1,52 @@
+"""Writes queries for passages: data without queries of their own, or with few, get labels by which retrievers learn.
+
+`generator` says what writes them. Each query is for one passage; `select_queries` decides which ones are of use.
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+from gnn_encoder.artifacts import Dataset, Draft, WrittenQueries
+from gnn_encoder.engines.step import Context, Metrics, step
+from gnn_encoder.errors import UserError
+from gnn_encoder.settings.written import TITLES, WriteQueries
+from gnn_encoder.written.titles import queries_of_titles
+
+
+@step(written_queries="written_queries")
+def write_queries(context: Context, settings: WriteQueries, dataset: Path, written_queries: Draft) -> Metrics:
+    """Writes at most `per_passage` queries for each of the drawn passages."""
+    data = Dataset(dataset)
+    rows = drawn_passages(len(data.passages), settings)
+    if settings.generator == TITLES:
+        written = of_titles(data, rows, settings)
+    else:
+        raise UserError(f"write_queries.generator = {settings.generator}: known is {TITLES}")
+    written.write(written_queries)
+    kept = sum(map(bool, written.query))
+    return {
+        "queries": kept,
+        "passages": len(rows),
+        **{f"queries_{kind}": written.kind.count(kind) for kind in dict.fromkeys(written.kind)},
+        "headline": f"{kept:,} queries for {len(set(written.passage)):,} passages by {settings.generator}",
+    }
+
+
+def drawn_passages(count: int, settings: WriteQueries) -> np.ndarray:
+    """Returns the rows int64, ascending, of the passages that get queries."""
+    if not settings.max_passages or count <= settings.max_passages:
+        return np.arange(count)
+    return np.sort(np.random.default_rng(settings.seed).permutation(count)[: settings.max_passages])
+
+
+def of_titles(data: Dataset, rows: np.ndarray, settings: WriteQueries) -> WrittenQueries:
+    """Returns the queries that the generator `titles` writes."""
+    drawn, taken = set(rows.tolist()), dict[int, int]()
+    out = WrittenQueries([], [], [], [], [])
+    for written in queries_of_titles(data.passages.stream()):
+        if written.passage in drawn and taken.get(written.passage, 0) < settings.per_passage:
+            taken[written.passage] = taken.get(written.passage, 0) + 1
+            for column, value in zip(vars(out).values(), (*written, "", ""), strict=True):
+                column.append(value)
+    return out
