@@ -96,13 +96,16 @@ def lay_foundation(
     )
 
 
-def search_by_words(graph: Graph, settings: Settings) -> Words:
-    """Adds the reading of the data, BM25's index, and its ranking of the queries of all splits."""
-    dataset = graph.add("ingest", settings.ingest).output
+def search_by_words(graph: Graph, settings: Settings, trains: bool = True) -> Words:
+    """Adds the reading of the data, BM25's index, queries if a generator writes some, and BM25's ranking of all."""
+    dataset = graph.add("ingest", settings.ingest_of(trains)).output
     index = graph.add("index_bm25", settings.index_bm25, dataset=dataset).output
-    return Words(
-        dataset, index, graph.parallel("bm25_retrieve", settings.bm25_retrieve, dataset=dataset, bm25_index=index)
-    )
+    if settings.write_queries.generator:
+        read = {"source": dataset, "bm25_index": index}
+        read["written_queries"] = graph.add("write_queries", settings.write_queries, dataset=dataset).output
+        dataset = graph.add("select_queries", settings.select_queries, **read).output
+    read = {"dataset": dataset, "bm25_index": index}
+    return Words(**read, bm25_run=graph.parallel("bm25_retrieve", settings.bm25_retrieve, **read))
 
 
 def write_queries(

@@ -52,7 +52,7 @@ def ladder(settings: Settings, until: str = LABELS) -> Graph:
         settings = settings.model_copy(update={"bm25_retrieve": searched})
 
     # Words alone.
-    words = search_by_words(flow, settings)
+    words = search_by_words(flow, settings, LABELS in rungs)
     read: dict[str, Artifact | None] = {"dataset": words.dataset, "bm25_index": words.bm25_index}
     bundle = flow.add("bundle_words", outcome.BundleWords(), LEXICAL, **read).output
     systems = Compared(words, {LEXICAL: words.bm25_run}, {}, {LEXICAL: bundle})

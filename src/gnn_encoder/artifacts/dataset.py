@@ -11,12 +11,14 @@ identical.parquet  query, passage: row numbers of the queries that have the id o
 missing.parquet  query, passage_id, relevance: labels of dev and test queries for passages that no ranking can have, if
                  there are any: the corpus lacks the passage, or it is the query itself
 trained.parquet  query: row numbers of the training queries that are trained on, if these are a draw
+written_splits.json  the splits that have queries of a generator, if any have (`Dataset.written_splits`)
 labels.jsonl     labels that were added to an earlier bundle and are in the other tables, if any are (`added_labels`)
 
 Data with documents have three files more (`artifacts.structure`). Files that only some data have leave the schema's
 version as it is: a dataset without them means the same as before.
 """
 
+import json
 import re
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -37,7 +39,7 @@ from gnn_encoder.artifacts.structure import CITATIONS, DOCUMENTS, NODES, STRUCTU
 
 CORPUS, QUERIES, QRELS, POOL = "corpus.parquet", "queries.parquet", "qrels.parquet", "pool.parquet"
 RECURRING, IDENTICAL, MISSING = "recurring.parquet", "identical.parquet", "missing.parquet"
-PASSAGE_GROUPS, TRAINED = "passage_groups.npy", "trained.parquet"
+PASSAGE_GROUPS, TRAINED, WRITTEN_SPLITS = "passage_groups.npy", "trained.parquet", "written_splits.json"
 BATCH = 10_000
 """Rows that a reader holds in memory at a time."""
 ROW_GROUP = 1_000
@@ -337,6 +339,12 @@ class Dataset:
     def trained_labels(self) -> Qrels:
         """Labels with relevance of at least 1 of the queries in `trained`."""
         return self.qrels.where(np.isin(self.qrels.query, self.trained)).positive()
+
+    @cached_property
+    def written_splits(self) -> tuple[str, ...]:
+        """The splits with queries that a generator wrote (`select_queries`), of `SPLITS`; people wrote all others."""
+        file = self.path / WRITTEN_SPLITS
+        return tuple(json.loads(file.read_text("utf-8"))) if file.is_file() else ()
 
     @cached_property
     def added(self) -> list[AddedLabel]:

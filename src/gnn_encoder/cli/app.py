@@ -52,6 +52,16 @@ def run(
         str, typer.Option(help="Name of a preset (`gnn-encoder presets`), your own YAML file, or auto.")
     ] = "auto",
     dataset: Data = None,
+    documents: Annotated[
+        Path | None,
+        typer.Option(help="Folder of Markdown, HTML, text, PDF, DOCX, PPTX and EPUB files, in the place of --dataset."),
+    ] = None,
+    generator: Annotated[
+        str | None,
+        typer.Option(
+            help="What writes queries for data that have none or few: titles (headings and sentences, without a model)."
+        ),
+    ] = None,
     encoder: Annotated[
         list[str] | None,
         typer.Option(
@@ -92,6 +102,12 @@ def run(
     from gnn_encoder.settings.shared import is_address
 
     began, changes = time.time(), overrides or []
+    if documents is not None:
+        if dataset is not None:
+            raise UserError("--documents and --dataset both name the data: give one of them")
+        dataset, changes = str(documents), ["ingest.format=documents", *changes]
+    if generator is not None:
+        changes = [*changes, *pipelines.path_override("write_queries.generator", generator)]
     only_shows = dry_run or mermaid
     if preset != AUTO and until is None:
         for name, value in (("--budget", budget), ("--encoder", encoder or None), ("--vectors", vectors)):

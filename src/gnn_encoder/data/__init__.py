@@ -11,6 +11,7 @@ from pathlib import Path
 from gnn_encoder.artifacts import Dataset, drafting
 from gnn_encoder.data.beir import Beir
 from gnn_encoder.data.canonical import canonicalize
+from gnn_encoder.data.document_folder import DocumentFolder
 from gnn_encoder.data.dpr import Dpr
 from gnn_encoder.data.ir_data import PREFIX, IrDatasets
 from gnn_encoder.data.markup import Markup, markup_files
@@ -53,6 +54,8 @@ def open_source(settings: Ingest) -> Source:
     if not form:
         expected = "corpus.jsonl (BEIR), collection.tsv (MS MARCO), psgs_*.tsv (DPR), *.md or *.html besides a README"
         raise UserError(f"{folder} holds no data set: expected {expected}")
+    if form == DocumentFolder.format:
+        return DocumentFolder(folder, settings)
     return FOLDERS[form](folder)
 
 

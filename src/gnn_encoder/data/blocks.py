@@ -21,6 +21,8 @@ class Block:
     """Names that the page itself gives to the block, or to a place in it."""
     links: list[str] = field(default_factory=list)
     """Targets of the links in the block, as written."""
+    place: str = ""
+    """Where the block is in a file with pages, as the end of a link to it: `page=3` or `slide=3`."""
 
 
 def anchor(heading: str) -> str:

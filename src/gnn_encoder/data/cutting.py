@@ -28,40 +28,41 @@ _EASTERN = re.compile("[\u0600-\u1fff\u2e80-\U0010ffff]")
 """A range around the scripts that have no spaces."""
 
 
-def cut(text: str) -> list[str]:
-    """Cuts a text into passages of at most `HIGH + SHORTEST_TAIL` words, none empty, with all words in order.
+def cut(text: str, high: int = HIGH) -> list[str]:
+    """Cuts a text into passages of at most `high` words and a fifth, none empty, with all words in order.
 
     In scripts without spaces between words, two characters count as a word.
     """
     passages = []
     current, words, joint = "", 0, ""
-    for piece, separator in _pieces(text.strip(), 0):
-        length = _length(piece)
-        if current and (words + length > HIGH or (words >= LOW and separator == "\n\n")):
+    low, shortest = LOW * high // HIGH, SHORTEST_TAIL * high // HIGH
+    for piece, separator in _pieces(text.strip(), 0, high):
+        length = words_in(piece)
+        if current and (words + length > high or (words >= low and separator == "\n\n")):
             passages.append(current)
             current, words, joint = "", 0, separator and "\n"
         current = f"{current}{separator}{piece}" if current else piece
         words += length
-    if passages and words < SHORTEST_TAIL:
+    if passages and words < shortest:
         current = f"{passages.pop()}{joint}{current}"
     return [passage for passage in [*passages, current] if not is_blank(passage)]
 
 
-def _pieces(text: str, level: int) -> Iterator[tuple[str, str]]:
-    """Yields (piece of at most HIGH words, separator before the piece), cut as coarsely as possible."""
-    for part, separator in _parts(text, level):
-        if _length(part) <= HIGH:
+def _pieces(text: str, level: int, high: int) -> Iterator[tuple[str, str]]:
+    """Yields (piece of at most `high` words, separator before the piece), cut as coarsely as possible."""
+    for part, separator in _parts(text, level, high):
+        if words_in(part) <= high:
             if part.strip():
                 yield part, separator
             continue
-        for i, (piece, finer) in enumerate(_pieces(part, level + 1)):
+        for i, (piece, finer) in enumerate(_pieces(part, level + 1, high)):
             yield piece, separator if i == 0 else finer
 
 
-def _parts(text: str, level: int) -> Iterator[tuple[str, str]]:
+def _parts(text: str, level: int, high: int) -> Iterator[tuple[str, str]]:
     """Yields (part, separator before the part), which is empty where the text has no white space."""
     if level == len(BREAKS):
-        yield from ((text[i : i + HIGH], "") for i in range(0, len(text), HIGH))
+        yield from ((text[i : i + high], "") for i in range(0, len(text), high))
         return
     start, separator = 0, _SEPARATORS[level]
     for end in BREAKS[level].finditer(text):
@@ -70,8 +71,8 @@ def _parts(text: str, level: int) -> Iterator[tuple[str, str]]:
     yield text[start:], separator
 
 
-def _length(text: str) -> int:
-    """Returns the number of words."""
+def words_in(text: str) -> int:
+    """Returns the number of words; in scripts without spaces between words, two characters count as one."""
     return len(text.split()) + _unspaced(text) // 2
 
 

@@ -19,7 +19,7 @@ import os
 import posixpath
 import stat
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Container, Iterator
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -55,13 +55,13 @@ LONGEST_HEADING = 300
 anchor that an HTML page gives is not part of ids either."""
 
 
-def markup_files(folder: Path) -> Iterator[Path]:
-    """The Markdown and HTML files in a folder and the folders below, in the order of their paths."""
+def markup_files(folder: Path, endings: Container[str] = PARSERS) -> Iterator[Path]:
+    """The files with some endings in a folder and the folders below, in the order of their paths."""
     for directory, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if name[0] != "." and name not in SKIPPED)
         for name in sorted(files):
             path = Path(directory, name)
-            if name[0] != "." and path.suffix.lower() in PARSERS and path.is_file():
+            if name[0] != "." and path.suffix.lower() in endings and path.is_file():
                 yield path
 
 
@@ -71,9 +71,11 @@ class Markup(BeirQueries):
     format = "markup"
     citations_may_fail = True
     ids_name_documents = True
+    endings: Collection[str] = PARSERS
+    """Of the files that are read."""
 
     def __init__(self, folder: Path) -> None:
-        files = list(markup_files(folder))
+        files = list(markup_files(folder, self.endings))
         for path in files:
             if not str(path.relative_to(folder)).isprintable():
                 raise UserError(f"{str(path)!a}: rename it without control characters and in UTF-8")
@@ -85,6 +87,16 @@ class Markup(BeirQueries):
         self._sections: list[SectionRows] = []
         self._anchors: list[tuple[pa.Array, pa.Array]] = []
         nodes, work = _Batch(), 0
+        for path, name, blocks in self.pages(problems):
+            _Page(self, name, blocks, nodes)
+            work += path.stat().st_size
+            if len(nodes) >= BATCH:
+                yield self._joined(nodes, work)
+                nodes, work = _Batch(), 0
+        yield self._joined(nodes, work)
+
+    def pages(self, problems: Problems) -> Iterator[tuple[Path, str, Iterator[Block]]]:
+        """Yields each file that can be read, its name in the folder, and its blocks."""
         for path in self.corpora:
             name = path.relative_to(self.folder).as_posix()
             try:
@@ -102,13 +114,15 @@ class Markup(BeirQueries):
                 line = data.count(b"\n", 0, error.start) + 1
                 problems.add(Kind.ENCODING, name, line, f"byte 0x{data[error.start]:02x}; the file is not read")
                 continue
-            text = text.replace("\r\n", "\n").replace("\r", "\n")
-            _Page(self.folder, name, PARSERS[path.suffix.lower()](text), nodes)
-            work += size
-            if len(nodes) >= BATCH:
-                yield self._joined(nodes, work)
-                nodes, work = _Batch(), 0
-        yield self._joined(nodes, work)
+            yield path, name, PARSERS[path.suffix.lower()](text.replace("\r\n", "\n").replace("\r", "\n"))
+
+    def pieces(self, text: str) -> list[str]:
+        """Cuts a block into passages."""
+        return cut(text)
+
+    def untitled(self, name: str) -> str:
+        """Returns the title of passages outside all sections of a file."""
+        return ""
 
     def _joined(self, nodes: "_Batch", work: int) -> PassageRows:
         """Keeps the sections and names of some pages; returns their passages."""
@@ -141,13 +155,13 @@ class Markup(BeirQueries):
 class _Page:
     """Adds the nodes of one file to a batch."""
 
-    def __init__(self, folder: Path, name: str, blocks: Iterator[Block], batch: "_Batch") -> None:
-        self._folder, self._name, self._batch = folder, name, batch
+    def __init__(self, source: Markup, name: str, blocks: Iterator[Block], batch: "_Batch") -> None:
+        self._source, self._name, self._batch = source, name, batch
         self._anchors, self._counts = Anchors(), Counter[str]()
         self._order = 0
         self._around: list[tuple[int, str, str]] = []
         """Level, anchor and title of the sections around the current block, from the top."""
-        self._own_anchors = PARSERS[Path(name).suffix.lower()] is html_blocks
+        self._own_anchors = PARSERS.get(Path(name).suffix.lower()) is html_blocks
         starts = [(nodes, len(nodes.ids)) for nodes in (batch.sections, batch.passages)]
         for block in blocks:
             if block.level and len(block.text) <= LONGEST_HEADING:
@@ -174,8 +188,9 @@ class _Page:
 
     def _add_passages(self, block: Block) -> None:
         title, links = " > ".join(title for _, _, title in self._around), block.links
-        section = self._around[-1][1] if self._around else ""
-        for text in cut(block.text):
+        title = title or self._source.untitled(self._name)
+        section = block.place or (self._around[-1][1] if self._around else "")
+        for text in self._source.pieces(block.text):
             self._counts[section] += 1
             fragment = f"{section}:{self._counts[section]}"
             passage = f"{self._name}#{self._anchors.unique(fragment)}" if section else f"{self._name}{fragment}"
@@ -212,16 +227,16 @@ class _Page:
         path = posixpath.normpath(posixpath.join(base, path.lstrip("/")))
         if path.startswith("../") or path == "..":
             return None
-        target = self._folder / path
+        target = self._source.folder / path
         try:
             mode = target.stat().st_mode
         except (OSError, ValueError):  # no such file, a name that is too long, or one with a null character
             mode = 0
         if stat.S_ISDIR(mode):
             pages = (page for page in _listed(target) if page.stem.lower() in FRONT_PAGES)
-            path = next((f"{path}/{page.name}" for page in pages if page.suffix.lower() in PARSERS), "")
+            path = next((f"{path}/{page.name}" for page in pages if page.suffix.lower() in self._source.endings), "")
             path = posixpath.normpath(path) if path else ""
-        elif stat.S_ISREG(mode) and target.suffix.lower() not in PARSERS:
+        elif stat.S_ISREG(mode) and target.suffix.lower() not in self._source.endings:
             path = ""
         if not path:
             return None

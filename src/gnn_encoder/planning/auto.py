@@ -24,7 +24,7 @@ from gnn_encoder.models.backbone import outline, published_tokens, readable_toke
 from gnn_encoder.models.check import check_models
 from gnn_encoder.pipelines.ladder import ladder
 from gnn_encoder.planning import AUTO
-from gnn_encoder.planning.facts import DataFacts, data_facts
+from gnn_encoder.planning.facts import DataFacts, data_facts, with_written
 from gnn_encoder.planning.plan import LENGTHS, DoesNotFit, pair_length, plan_run
 from gnn_encoder.planning.rates import DROPOUT, Rates, machine, measure_rates
 from gnn_encoder.settings.foundation import Encode
@@ -37,7 +37,7 @@ from gnn_encoder.settings.systems import RERANKED, UNTRAINED
 LADDER = {"index_bm25": {"k1": 0.9, "b": 0.4}}
 """BM25's settings without a preset, as in Anserini. On training queries, each out of its fold, the linear fusion has
 MRR@10 0.736 on `obliqa` and 0.833 on `scifact` with them, 0.732 and 0.833 with 1.5 and 0.75."""
-PLANNED = ("ingest", "shared", "encode")
+PLANNED = ("ingest", "shared", "encode", "write_queries", "select_queries")
 """Sections whose overrides the plan depends on."""
 SHORTEST_TRAINING = 180.0
 """Seconds of a budget below which no training is planned, and its speed is not measured."""
@@ -181,8 +181,12 @@ def _survey(settings: Settings, until: str, budget: float) -> Survey:
     if until != WORDS:
         encode, services = _asked(settings.encode)
     backbone, elsewhere, seed = settings.train_dual_encoder.backbone, settings.encode.elsewhere, settings.ingest.seed
-    with temporary_dataset(settings.ingest) as (data, _):
-        facts = data_facts(data, backbone, seed)
+
+    def facts_for(data: Dataset, encoder: str) -> DataFacts:
+        return with_written(data_facts(data, encoder, seed), settings.write_queries, settings.select_queries)
+
+    with temporary_dataset(settings.ingest_of(trains=False)) as (data, _):
+        facts = facts_for(data, backbone)
         highest = until if facts.queries["train"] else min(until, AS_IT_IS, key=height)
         left_out = ([TRAINING] if elsewhere else []) + ([] if facts.queries["dev"] else [RERANKING])
         reachable = [rung for rung in RUNGS[: RUNGS.index(highest) + 1] if rung not in left_out]
@@ -191,7 +195,7 @@ def _survey(settings: Settings, until: str, budget: float) -> Survey:
         def candidate(name: str, encoder: str) -> Candidate:
             if encode.vectors or is_address(encoder):
                 return Candidate(name, encoder, facts, Rates(machine(), math.inf if encode.vectors else SERVED, 0.0))
-            own = facts if encoder == backbone else data_facts(data, encoder, seed)
+            own = facts if encoder == backbone else facts_for(data, encoder)
             return Candidate(name, encoder, own, measure_rates(data, encoder, seed, trains))
 
         named = [candidate(name, of.encoder) for name, of in encode.by_name.items()]
@@ -244,6 +248,7 @@ class _Plan:
         speeds = f"; encodes {_speeds(self.local, 'encoding')} tokens a second" if self.local else ""
         speeds += f" and trains {_speeds(self.local, 'training')}" if survey.trains else ""
         counts = ", ".join(f"{count:,} {split}" for split, count in facts.queries.items())
+        counts += " (about, with those that are written)" if survey.settings.write_queries.generator else ""
         self.lines["machine"] = survey.named[0].rates.machine + speeds
         self.lines["data"] = f"{facts.passages:,} passages; labelled queries: {counts}"
         if encode.others:
@@ -265,7 +270,9 @@ class _Plan:
             each = " for each of them" if len(asked) > 1 else ""
             self.lines |= {"encoder": "; ".join(models), "to pay": f"{tokens}{each}; each text is sent once"}
         if not facts.queries["train"] and height(survey.until) > height(AS_IT_IS):
-            self.lines[LABELS] = "the data have no labelled training query"
+            self.lines[LABELS] = (
+                "none, and no training: the data have no labelled training query; --generator titles would write some"
+            )
 
     def add_training(self) -> None:
         """Adds the training of the rest of the budget, or what it needs."""

@@ -1,6 +1,6 @@
 """What the plan of a run depends on: the data's sizes, lengths and labels."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -10,10 +10,15 @@ from gnn_encoder.evaluation.strata import warm_strata
 from gnn_encoder.inference.tokens import Tokens
 from gnn_encoder.models.backbone import load_tokenizer, sentence_transformers_layout, transformer_of
 from gnn_encoder.settings.measures import WARM
+from gnn_encoder.settings.written import SelectQueries, WriteQueries
 
 SAMPLE = 600
 """Passages, and queries, whose tokens are counted."""
 LONGEST = 512
+UNKNOWN_QUERY = 16
+"""Tokens of a query where there are none yet."""
+KEPT = 0.5
+"""Share of the written queries that pass the filters, about."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,8 @@ def data_facts(data: Dataset, backbone: str, seed: int) -> DataFacts:
     texts = data.passages.take(passage_rows).full_texts()
     query_rows = np.sort(generator.permutation(len(data.queries))[:SAMPLE])
     of_passages, of_queries = (
-        np.sort(Tokens.of(tokenizer, some, LONGEST).lengths) for some in (texts, data.query_texts(query_rows))
+        np.sort(Tokens.of(tokenizer, some, LONGEST).lengths) if some else np.array([UNKNOWN_QUERY])
+        for some in (texts, data.query_texts(query_rows))
     )
     train = data.split_qrels("train").positive()
     counts = {split: len(labelled_queries(data.judged(split))) for split in ("train", "dev", "test")}
@@ -67,3 +73,18 @@ def data_facts(data: Dataset, backbone: str, seed: int) -> DataFacts:
     trained = len(np.unique(data.trained_labels.query))
     drawn = trained if trained < counts["train"] else 0
     return DataFacts(len(data.passages), counts, len(train.passage), warm, shared, of_passages, of_queries, drawn)
+
+
+def with_written(facts: DataFacts, write: WriteQueries, select: SelectQueries) -> DataFacts:
+    """Returns the facts as expected once queries were written and selected; without a generator, as they are."""
+    if not write.generator:
+        return facts
+    kept = int(KEPT * write.per_passage * min(facts.passages, write.max_passages or facts.passages))
+    shares = {"dev": select.dev_fraction, "test": select.test_fraction}
+    evaluated = {
+        split: facts.queries[split] or min(int(share * kept), select.max_evaluated or kept)
+        for split, share in shares.items()
+    }
+    train = min(kept - sum(evaluated[split] for split in shares if not facts.queries[split]), select.max_train or kept)
+    queries = {"train": facts.queries["train"] + max(train, 0), **evaluated}
+    return replace(facts, queries=queries, labels=facts.labels + max(train, 0))

@@ -27,8 +27,15 @@ class Ingest(StepSettings):
 
     dataset: str = ""
     """Path or URI of the data, an `ir_datasets:ID`, or `python-docs`. There is no default."""
-    format: Literal["auto", "beir", "msmarco", "dpr", "markup", "ir_datasets", "python-docs"] = "auto"
-    """`markup`: a folder of Markdown and HTML files."""
+    format: Literal["auto", "beir", "msmarco", "dpr", "markup", "documents", "ir_datasets", "python-docs"] = "auto"
+    """`markup`: a folder of Markdown and HTML files, of which each paragraph is a passage. `documents`: a folder of
+    these, of text, PDF, DOCX, PPTX and EPUB files, whose passages are paragraphs of a section, joined."""
+    passage_words: PositiveInt = 150
+    """documents: most words of a passage, about. MiniLM reads 256 tokens, some 190 English words."""
+    overlap_words: Count = 0
+    """documents: words at a passage's beginning that end the one before, in the same section."""
+    file_seconds: PositiveInt = 60
+    """documents: a file that takes longer to read is left out and listed."""
     on_bad_rows: Literal["refuse", "drop"] = "refuse"
     """`refuse`: rows that cannot be used stop the run. `drop`: they are left out and counted. Of rows with the same id
     the first stays; of labels that contradict each other none does, as if nobody had judged the pair."""
@@ -76,6 +83,10 @@ class Ingest(StepSettings):
     chosen_on_dev: tuple[str, ...] = ()
     """Settings of later steps that choose by dev queries, such as `train_gnn.keep`: data without a labelled dev query
     are refused, because such a step would fail after hours. The pipeline sets it."""
+    needs: Literal["labels", "judged", "passages"] = "labels"
+    """What the data must have besides passages. `labels`: queries with a relevant passage to train on, and others to
+    measure with. `judged`: these others alone. `passages`: nothing, because queries will be written. The pipeline sets
+    it."""
 
 
 class Encode(Inference, VectorsOfTexts):

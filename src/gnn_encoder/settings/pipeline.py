@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from gnn_encoder.settings import foundation, fusion, graph, labels, outcome, reranking
+from gnn_encoder.settings import foundation, fusion, graph, labels, outcome, reranking, written
 from gnn_encoder.settings.bm25 import IndexBm25
 from gnn_encoder.settings.first_stage import FirstStage
 from gnn_encoder.settings.shared import Backbone
@@ -15,6 +15,9 @@ class Settings(StepSettings):
 
     ingest: foundation.Ingest = foundation.Ingest()
     index_bm25: IndexBm25 = IndexBm25()
+    write_queries: written.WriteQueries = written.WriteQueries()
+    """For data that have too few queries."""
+    select_queries: written.SelectQueries = written.SelectQueries()
     bm25_retrieve: foundation.Bm25Retrieve = foundation.Bm25Retrieve()
     train_dpr: foundation.TrainDpr = foundation.TrainDpr()
     dense_retrieve: foundation.DenseRetrieve = foundation.DenseRetrieve()
@@ -46,6 +49,11 @@ class Settings(StepSettings):
     propagate_sections: reranking.PropagateSections = reranking.PropagateSections()
     weigh_reranker: reranking.WeighReranker = reranking.WeighReranker()
     compare_rerankers: reranking.CompareRerankers = reranking.CompareRerankers()
+
+    def ingest_of(self, trains: bool) -> foundation.Ingest:
+        """Returns how the data are read: with what they must have for a run that `trains`, or learns from labels."""
+        needs = "passages" if self.write_queries.generator else "labels" if trains else "judged"
+        return self.ingest.model_copy(update={"needs": needs})
 
     def _problems(self) -> Iterator[str]:
         if self.generate_queries.negative_below != self.select_training_set.negative_below:
@@ -124,6 +132,8 @@ PIPELINES: dict[str, tuple[str, ...]] = {
     "ladder": (
         "ingest",
         "index_bm25",
+        "write_queries",
+        "select_queries",
         "bm25_retrieve",
         "encode",
         "encode_with_labels",

@@ -129,7 +129,7 @@ def parse_settings(tree: Any, overrides: Iterable[str] = (), source: str = "sett
 
 
 ELSEWHERE: dict[str, set[str]] = {
-    "ingest": {"chosen_on_dev"},
+    "ingest": {"chosen_on_dev", "needs"},
     "encode": {"previous"},
     "encode_with_labels": {"kind", "system", "measure", "bm25", *IndexKind.model_fields},
     "make_parts": {*IndexKind.model_fields},

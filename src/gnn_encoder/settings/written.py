@@ -8,8 +8,9 @@ TITLES = "titles"
 class WriteQueries(StepSettings):
     """Writes queries for passages of data that have too few queries of their own."""
 
-    generator: str = TITLES
-    """What writes them. `titles`: headings and sentences of the documents, without a model."""
+    generator: str = ""
+    """What writes them. `titles`: headings and sentences of the documents, without a model. Empty: nothing does; the
+    data have queries of their own."""
     per_passage: PositiveInt = 3
     """Most queries for a passage."""
     max_passages: Count = 0
@@ -21,17 +22,22 @@ class WriteQueries(StepSettings):
 class SelectQueries(StepSettings):
     """Selects written queries, each a label of the passage that it was written for, and assigns splits."""
 
-    found_within: Count = 20
-    """A query is kept if its passage is among this many first hits of BM25. 0: whatever BM25 finds."""
+    found_within: PositiveInt = 20
+    """A query is kept if its passage is among this many first hits of BM25."""
     similarity: Fraction = 0.8
     """A query is left out if its set of words is at least this similar (Jaccard) to that of an earlier one, or of a
-    query that came with the data."""
+    query that came with the data. 0: all stay, but for equal texts."""
     quoted_words: PositiveInt = 8
-    """A query is left out if it has so many words in a row from the beginning of its passage's text, or all its words
-    are this beginning."""
+    """A query is left out if so many words in a row are the beginning of its passage's text, or all its words are."""
     dev_fraction: Fraction = 0.1
-    """Share of the documents whose queries become dev queries, where the data have none of their own."""
+    """Share of the queries, by whole documents, that become dev queries where the data have none of their own."""
     test_fraction: Fraction = 0.2
-    """Share of the documents whose queries become test queries, where the data have none of their own."""
+    """The same of test queries."""
+    fewest_units: PositiveInt = 20
+    """Of fewer documents the top sections are divided among the splits, or those below them."""
+    max_train: Count = 10_000
+    """Most written queries that become training queries, by a seeded draw. 0: all."""
+    max_evaluated: Count = 500
+    """The same of dev, and of test queries: each system ranks them all."""
     seed: Count = 0
-    """Of the draw of documents."""
+    """Of all draws."""

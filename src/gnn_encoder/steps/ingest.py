@@ -22,7 +22,7 @@ def ingest(context: Context, settings: Ingest, dataset: Draft) -> Metrics:
     source = open_source(settings)
     progress = context.progress("reading passages", source.work, source.unit)
     report = canonicalize(source, settings, draft=dataset, advance=progress.advance)
-    if settings.chosen_on_dev and not report.findable["dev"]:
+    if settings.chosen_on_dev and settings.needs == "labels" and not report.findable["dev"]:
         raise UserError(
             f"{source.name} has no dev query with a relevant passage in the corpus, and "
             f"{', '.join(settings.chosen_on_dev)} = best chooses by dev queries: set it to last, or add such queries"

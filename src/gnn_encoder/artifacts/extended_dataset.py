@@ -1,0 +1,68 @@
+"""A dataset with more queries: those of another dataset keep their rows, and written ones follow."""
+
+import json
+from collections.abc import Sequence
+
+import numpy as np
+
+from gnn_encoder.artifacts.dataset import (
+    CORPUS,
+    QRELS,
+    QUERIES,
+    RECURRING,
+    SPLITS,
+    TRAINED,
+    WRITTEN_SPLITS,
+    Dataset,
+    DatasetWriter,
+)
+from gnn_encoder.artifacts.folder import Draft
+
+
+def extend_queries(
+    draft: Draft,
+    data: Dataset,
+    texts: Sequence[str],
+    splits: Sequence[str],
+    passages: Sequence[Sequence[int]],
+    recurring: np.ndarray,
+) -> None:
+    """Writes the dataset with n more queries into a draft, which keeps the settings with which the data were read.
+
+    Args:
+        texts: texts of the queries [n]; their ids are `written-1` and so on.
+        splits: their splits [n].
+        passages: rows of the passages that are relevant to each of them [n].
+        recurring: as `Dataset.recurring`, rows of all queries.
+    """
+    writer = DatasetWriter(draft)
+    try:
+        for batch in data.passages.batches():
+            writer.passages(*batch.columns)
+        before, ids = data.queries, [f"written-{number}" for number in range(1, len(texts) + 1)]
+        groups = [*before["group"].to_pylist(), *range(len(before), len(before) + len(texts))]
+        of_more = {"query_id": ids, "text": texts, "split": splits, "answers": [[] for _ in texts]}
+        columns = ([*before[name].to_pylist(), *more] for name, more in of_more.items())
+        query_ids, all_texts, all_splits, answers = columns
+        writer.queries(query_ids, all_texts, all_splits, answers, np.asarray(groups))
+        labels = data.qrels
+        counts = [len(rows) for rows in passages]
+        query = np.concatenate([labels.query, len(before) + np.repeat(np.arange(len(texts)), counts)]).astype(np.int32)
+        passage = np.concatenate([labels.passage, *passages]).astype(np.int32)
+        relevance = np.concatenate([labels.relevance, np.ones(sum(counts), np.int32)])
+        passage_ids = data.passages.ids().to_pylist()
+        writer.qrels([query_ids[q] for q in query], [passage_ids[p] for p in passage], relevance, query, passage)
+        if len(recurring):
+            writer.recurring(recurring)
+        if TRAINED in data.manifest.files:
+            new = len(before) + np.flatnonzero(np.asarray(splits) == "train")
+            writer.trained(np.concatenate([data.trained, new]))
+    finally:
+        writer.close()
+    written = [split for split in SPLITS if split in (*splits, *data.written_splits)]
+    (draft / WRITTEN_SPLITS).write_text(json.dumps(written), encoding="utf-8")
+    for name in data.manifest.files.keys() - {CORPUS, QUERIES, QRELS, RECURRING, TRAINED, WRITTEN_SPLITS}:
+        draft.link(data, name)
+    for name in ("step", "settings", "inputs"):
+        setattr(draft.manifest, name, getattr(data.manifest, name))
+    draft.manifest.rows = data.manifest.rows | draft.manifest.rows

@@ -1,0 +1,131 @@
+"""Folders of documents: Markdown, HTML, text, PDF, DOCX, PPTX and EPUB files.
+
+Sections, ids, titles and links are those of `markup`, but a passage is as many paragraphs of a section as
+`ingest.passage_words` allow, and never crosses a section's, page's or slide's border. The id of a passage in a PDF is
+FILE#page=3:1, so an id without its number is a link to the file, page, slide or section. A passage outside all sections
+has the file's name as title.
+
+A file that cannot be read is named in a remark, with the reason; the others are read.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from gnn_encoder.artifacts.texts import is_blank
+from gnn_encoder.data.blocks import Block
+from gnn_encoder.data.cutting import cut, words_in
+from gnn_encoder.data.file_reader import ENDINGS, FileReader, Unreadable
+from gnn_encoder.data.markup import LONGEST_HEADING, SKIPPED, Markup
+from gnn_encoder.data.validation import Kind, Problems
+from gnn_encoder.errors import printable
+from gnn_encoder.settings.foundation import Ingest
+
+SHORTEST = 0.2
+"""A section's last passage with a smaller share of the words belongs to the one before."""
+
+
+class DocumentFolder(Markup):
+    """A folder of documents."""
+
+    format = "documents"
+    endings = ENDINGS
+
+    def __init__(self, folder: Path, settings: Ingest) -> None:
+        super().__init__(folder)
+        self._size, self._overlap, self._seconds = (
+            settings.passage_words, settings.overlap_words, settings.file_seconds,
+        )  # fmt: skip
+        self._remarks = [*self.remarks, *_not_read(folder)]
+
+    def pages(self, problems: Problems) -> Iterator[tuple[Path, str, Iterator[Block]]]:
+        """As `Markup.pages`; files that cannot be read are remarks."""
+        self.remarks = [*self._remarks]
+        reader, bad, read = FileReader(self._seconds), dict[str, str](), 0
+        try:
+            for path in self.corpora:
+                name = path.relative_to(self.folder).as_posix()
+                try:
+                    blocks = reader.blocks(path)
+                except Unreadable as error:
+                    bad[name] = printable(str(error))
+                    continue
+                read += 1
+                yield path, name, joined(blocks, self._size, self._overlap)
+        finally:
+            reader.close()
+        self.remarks += [f"{name} was not read: {reason}" for name, reason in bad.items()]
+        for name, reason in bad.items() if not read else ():
+            problems.add(Kind.UNREADABLE, name, detail=reason)
+
+    def pieces(self, text: str) -> list[str]:
+        """As `Markup.pieces`; `joined` has cut the text."""
+        return [text]
+
+    def untitled(self, name: str) -> str:
+        """As `Markup.untitled`: the file's name in words."""
+        return " ".join(re.split(r"[\s_-]+", Path(name).stem)).strip()
+
+
+def joined(blocks: Iterable[Block], size: int, overlap: int = 0) -> Iterator[Block]:
+    """Yields headings as they are, and the text between them in blocks of at most `size` words, about.
+
+    Args:
+        overlap: words at a block's beginning that end the block before, in the same section.
+    """
+    waiting: list[tuple[str, Block]] = []
+    for block in blocks:
+        heading = bool(block.level) and len(block.text) <= LONGEST_HEADING
+        if waiting and (heading or block.place != waiting[-1][1].place):
+            yield from _passages(waiting, size, overlap)
+            waiting = []
+        if heading:
+            yield block
+        else:
+            waiting += [(piece, block) for piece in cut(block.text, size)]
+    yield from _passages(waiting, size, overlap)
+
+
+def _passages(pieces: list[tuple[str, Block]], size: int, overlap: int) -> Iterator[Block]:
+    """The blocks of a section's pieces of text, each with the block that it is of."""
+    groups: list[list[tuple[str, Block]]] = []
+    words = 0
+    for piece, block in pieces:
+        count = words_in(piece)
+        if not groups or words + count > size:
+            groups.append([])
+            words = 0
+        groups[-1].append((piece, block))
+        words += count
+    if len(groups) > 1 and words < SHORTEST * size:
+        groups[-2:] = [[*groups[-2], *groups[-1]]]
+    seen, before = set[int](), ""
+    for group in groups:
+        text, new = "\n\n".join(piece for piece, _ in group), list[Block]()
+        for _, block in group:  # the links and anchors of a block that was cut count once
+            if id(block) not in seen:
+                seen.add(id(block))
+                new.append(block)
+        first, tail = group[0][1], " ".join(before.split()[-overlap:]) if overlap else ""
+        yield Block(
+            0, f"{tail}\n\n{text}" if tail else text, first.line, place=first.place,
+            anchors=[name for block in new for name in block.anchors],
+            links=[link for block in new for link in block.links],
+        )  # fmt: skip
+        before = text
+
+
+def _not_read(folder: Path) -> Iterator[str]:
+    """A remark on the files with other endings, if there are any."""
+    others = Counter(
+        path.suffix.lower() or "no ending"
+        for path in folder.rglob("*")
+        if path.is_file()
+        and path.suffix.lower() not in ENDINGS
+        and not any(part[0] == "." or part in SKIPPED for part in path.relative_to(folder).parts)
+        and not is_blank(path.name)
+    )
+    if others:
+        counts = ", ".join(f"{count:,} {ending}" for ending, count in others.most_common(8))
+        yield f"{others.total():,} files are of other formats and were not read: {counts}"

@@ -1,0 +1,219 @@
+"""Reads files of many formats as blocks, in a process of its own: a file may hang its parser, or explode in memory.
+
+`FileReader` is the parent's side. The child (`python -m gnn_encoder.data.file_reader`) gets a path in each line and
+answers with a line of JSON: the blocks, or why there are none. A child that takes too long is killed, and the next file
+gets a new one. Its memory has a limit.
+
+PDF is read page by page by pypdfium2, since links lead to pages: 214 pages of a manual take it 0.6 s, and pdfminer.six,
+which markitdown takes, 19 s. DOCX, PPTX and EPUB become Markdown by markitdown.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from threading import Timer
+from typing import Any
+
+from gnn_encoder.data.blocks import Block
+from gnn_encoder.data.html import html_blocks
+from gnn_encoder.data.markdown import markdown_blocks
+
+TEXTS = frozenset({".md", ".markdown", ".html", ".htm", ".txt"})
+WITH_LIBRARIES = frozenset({".pdf", ".docx", ".pptx", ".epub"})
+ENDINGS = TEXTS | WITH_LIBRARIES
+LARGEST_TEXT, LARGEST = 1 << 24, 1 << 26
+"""Bytes of a text, whose parsed page takes some 30 times its size in memory, and of another file."""
+UNPACKED = 1 << 29
+"""Bytes of all that a DOCX, PPTX or EPUB file, a ZIP archive, unpacks to."""
+MEMORY = 3 << 29
+"""Bytes of memory of the child: 1.5 GiB."""
+PARAGRAPH = re.compile(r"\n\s*\n")
+SLIDE = re.compile(r"<!-- Slide number: (\d+) -->")
+"""With which markitdown begins a slide."""
+CHARSET = re.compile(rb"charset\s*=\s*[\"']?([A-Za-z0-9_-]+)")
+INSTALL = "pip install 'gnn-encoder[documents]'"
+
+
+class Unreadable(Exception):
+    """Why a file cannot be read, in words."""
+
+
+class FileReader:
+    """Reads files in a child process, which starts with the first file. To be closed.
+
+    Args:
+        seconds: after which a file is given up.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._child: subprocess.Popen[str] | None = None
+
+    def blocks(self, path: Path) -> list[Block]:
+        """Returns the blocks of a file; raises Unreadable."""
+        child, late = self._started(), list[bool]()
+        assert child.stdin and child.stdout
+
+        def end() -> None:
+            late.append(True)
+            child.kill()
+
+        timer = Timer(self._seconds, end)
+        timer.start()
+        try:
+            child.stdin.write(json.dumps(str(path)) + "\n")
+            child.stdin.flush()
+            answer = child.stdout.readline()
+        except OSError:
+            answer = ""
+        finally:
+            timer.cancel()
+        if not answer.endswith("\n"):
+            self.close()
+            raise Unreadable(f"took more than {self._seconds:g} s" if late else "its reader ended (out of memory?)")
+        said = json.loads(answer)
+        if "reason" in said:
+            raise Unreadable(said["reason"])
+        return [Block(**block) for block in said["blocks"]]
+
+    def _started(self) -> "subprocess.Popen[str]":
+        if self._child is None or self._child.poll() is not None:
+            package = str(Path(__file__).parents[2])
+            search = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH", "")]))
+            self._child = subprocess.Popen(
+                [sys.executable, "-m", "gnn_encoder.data.file_reader"], text=True, encoding="utf-8",
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                env={**os.environ, "PYTHONPATH": search},
+            )  # fmt: skip
+        return self._child
+
+    def close(self) -> None:
+        """Ends the child."""
+        if self._child:
+            self._child.kill()
+            self._child.communicate()
+        self._child = None
+
+
+def read(path: Path) -> Iterator[Block]:
+    """Yields the blocks of a file; raises Unreadable, or whatever a library raises."""
+    ending, size = path.suffix.lower(), path.stat().st_size
+    largest = LARGEST_TEXT if ending in TEXTS else LARGEST
+    if size > largest:
+        raise Unreadable(f"{size:,} bytes; a {ending} file has at most {largest:,}")
+    if ending == ".pdf":
+        yield from _pdf_blocks(path)
+    elif ending in WITH_LIBRARIES:
+        yield from _office_blocks(path)
+    else:
+        text = decoded(path.read_bytes()).replace("\r\n", "\n").replace("\r", "\n")
+        if ending == ".txt":
+            yield from _paragraphs(text)
+        else:
+            yield from html_blocks(text) if ending in (".html", ".htm") else markdown_blocks(text)
+
+
+def decoded(data: bytes) -> str:
+    """Decodes a text: UTF-8, UTF-16 with its mark, the character set that it names, or else Windows-1252."""
+    if b"\0" in data[:4096] and data[:2] not in (b"\xff\xfe", b"\xfe\xff"):
+        raise Unreadable("binary, not text")
+    named = CHARSET.search(data[:2048])
+    encodings = ["utf-16"] if data[:2] in (b"\xff\xfe", b"\xfe\xff") else ["utf-8-sig"]
+    encodings += [named[1].decode()] if named else []
+    for encoding in [*encodings, "cp1252"]:
+        try:
+            return data.decode(encoding)
+        except (UnicodeDecodeError, LookupError):
+            continue
+    return data.decode("latin-1")
+
+
+def _paragraphs(text: str, place: str = "") -> Iterator[Block]:
+    """The paragraphs of a plain text, with the lines at which they begin."""
+    start, line = 0, 1
+    for end in [*(match.span() for match in PARAGRAPH.finditer(text)), (len(text), len(text))]:
+        if paragraph := text[start : end[0]].strip("\n"):
+            yield Block(0, paragraph, line, place=place)
+        line += text.count("\n", start, end[1])
+        start = end[1]
+
+
+def _pdf_blocks(path: Path) -> Iterator[Block]:
+    """A block for each page: where a paragraph ends, a PDF does not say."""
+    import pypdfium2
+
+    found = False
+    for number, page in enumerate(pypdfium2.PdfDocument(path), 1):
+        if text := _unhyphenated(page.get_textpage().get_text_bounded()):
+            found = True
+            yield Block(0, text, number, place=f"page={number}")
+        page.close()
+    if not found:
+        raise Unreadable("no text in it: its pages are pictures, which need character recognition first")
+
+
+def _unhyphenated(text: str) -> str:
+    """Joins the lines of a printed page, and words that were divided at their ends."""
+    text = re.sub(r"(?<=[^\W\d_])(?:[-\u00ad]\r?\n|\ufffe(?:\r?\n)?)(?=[^\W\d_])", "", text)
+    return " ".join(re.sub(r"[\0\ufffe\uffff]", " ", text).split())
+
+
+def _office_blocks(path: Path) -> Iterator[Block]:
+    from markitdown import StreamInfo
+    from markitdown.converters import DocxConverter, EpubConverter, PptxConverter
+
+    with zipfile.ZipFile(path) as archive:
+        if (unpacked := sum(part.file_size for part in archive.infolist())) > UNPACKED:
+            raise Unreadable(f"unpacks to {unpacked:,} bytes; at most {UNPACKED:,} are read")
+    ending = path.suffix.lower()
+    converters: dict[str, Any] = {".docx": DocxConverter, ".pptx": PptxConverter, ".epub": EpubConverter}
+    converter = converters[ending]()
+    with path.open("rb") as stream:
+        markdown = converter.convert(stream, StreamInfo(extension=ending, filename=path.name)).markdown
+    first, *slides = SLIDE.split(markdown)
+    yield from markdown_blocks(first)
+    for number, slide in zip(slides[::2], slides[1::2], strict=True):
+        for block in markdown_blocks(slide):
+            block.place = f"slide={number}"
+            yield block
+
+
+def _answer(path: Path) -> dict[str, Any]:
+    try:
+        return {"blocks": [asdict(block) for block in read(path)]}
+    except Unreadable as error:
+        return {"reason": str(error)}
+    except ModuleNotFoundError as error:
+        return {"reason": f"needs the package {error.name}: {INSTALL}"}
+    except MemoryError:
+        return {"reason": f"needs more than {MEMORY / 2**30:.1f} GiB of memory"}
+    except OSError as error:
+        return {"reason": error.strerror or str(error)}
+    except Exception as error:  # a library says in its own way that a file is damaged
+        words = " ".join(str(error).split())
+        return {"reason": f"damaged, or not {path.suffix.lower()} ({type(error).__name__}: {words})"[:200]}
+
+
+def main() -> None:
+    """The child's side: answers each line of its input."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what libraries print is no answer
+    try:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
+    except (ImportError, ValueError, OSError):  # not on this system, or a lower limit is set already
+        pass
+    for line in sys.stdin:
+        answers.write(json.dumps(_answer(Path(json.loads(line)))) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()

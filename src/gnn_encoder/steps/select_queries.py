@@ -1,0 +1,73 @@
+"""Selects written queries and makes them the labels of a dataset: each filter is counted and shown with examples.
+
+A query is kept if BM25 finds its passage again, if it is not nearly equal to another one, and if it does not quote its
+passage's beginning. Whole documents belong to a split, so that the passages of test queries are unseen. Queries that
+came with the data stay in their splits; where these have dev or test queries, no written ones are added there.
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from gnn_encoder.artifacts import Dataset, Draft, WrittenQueries
+from gnn_encoder.artifacts.bundle import Bm25Index
+from gnn_encoder.artifacts.dataset import SPLITS
+from gnn_encoder.artifacts.extended_dataset import extend_queries
+from gnn_encoder.data.twins import recurring
+from gnn_encoder.data.validation import FEWEST_TRAINING
+from gnn_encoder.engines.step import Context, Metrics, step
+from gnn_encoder.errors import UserError
+from gnn_encoder.evaluation.measures import labelled_queries
+from gnn_encoder.retrieval.bm25 import Bm25
+from gnn_encoder.settings.foundation import Ingest
+from gnn_encoder.settings.written import SelectQueries
+from gnn_encoder.written.selection import assign, select
+
+
+@step(dataset="dataset")
+def select_queries(
+    context: Context,
+    settings: SelectQueries,
+    source: Path,
+    written_queries: Path,
+    bm25_index: Path,
+    dataset: Draft,
+) -> Metrics:
+    """Filters the written queries, assigns splits, and adds them to the data.
+
+    Raises:
+        UserError: too few are left to learn from or to measure with.
+    """
+    data, written = Dataset(source), WrittenQueries.read(written_queries)
+    index = Bm25.load(Bm25Index.read(bm25_index).path)
+    searching = context.progress("searching", len(set(written.query)), "queries")
+    selection = select(written, data, lambda texts, k: index.search(texts, k, searching)[1], settings)
+    labelled = {split: len(labelled_queries(data.judged(split))) for split in SPLITS}
+    split = assign(selection, data, labelled, settings)
+    counts = {name: int((split == code).sum()) for code, name in enumerate(SPLITS)}
+    all_counts = {name: count + labelled[name] for name, count in counts.items()}
+    left_out = ", ".join(f"{count:,} {reason}" for reason, count in selection.counts.items() if count)
+    if all_counts["train"] < FEWEST_TRAINING or not all_counts["dev"] + all_counts["test"]:
+        raise UserError(
+            f"{counts['train']}/{counts['dev']}/{counts['test']} written queries for train, dev and test are too few; "
+            f"left out: {left_out}: add documents, or change select_queries with --set"
+        )
+    human = data.query_texts(np.arange(len(data.queries)))
+    splits = np.append([SPLITS.index(name) for name in data.queries["split"].to_pylist()], split).astype(np.int64)
+    similarity = Ingest.model_validate(data.manifest.settings).recurrence_similarity
+    again = np.flatnonzero(recurring([*human, *selection.texts], splits, len(SPLITS), similarity)[:, 0])
+    extend_queries(dataset, data, selection.texts, [SPLITS[code] for code in split], selection.passages, again)
+
+    def place(row: int) -> str:
+        return str(data.passages.take(np.array([row])).ids[0])
+
+    examples = selection.examples(place)
+    context.log.text(examples, "select_queries/examples.md")
+    print(f"select_queries: {len(split):,} of {len(written.query):,} are kept; {left_out}", file=sys.stderr)
+    return {
+        **{f"written_{name}": counts[name] for name in SPLITS},
+        **{f"left_out_{reason}": count for reason, count in selection.counts.items()},
+        "examples": examples,
+        "headline": f"{'/'.join(f'{count:,}' for count in counts.values())} written queries of {len(written.query):,}",
+    }

@@ -1,0 +1,191 @@
+"""Which written queries are of use as labels, and to which split each belongs."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gnn_encoder.artifacts import Dataset, WrittenQueries
+from gnn_encoder.artifacts.dataset import SPLITS
+from gnn_encoder.artifacts.texts import folded, is_blank
+from gnn_encoder.data.splits import DEV, TEST, TRAIN, share
+from gnn_encoder.data.twins import similar_pairs
+from gnn_encoder.settings.written import SelectQueries
+from gnn_encoder.written.titles import SEPARATOR
+
+SHOWN = 5
+"""Examples of each reason."""
+
+
+@dataclass
+class Selection:
+    """Distinct queries, in the order in which they were written, each with the passages that it was written for.
+
+    left_out   reason → (query, passage's row) of each query that was left out
+    """
+
+    texts: list[str]
+    passages: list[list[int]]
+    left_out: dict[str, list[tuple[str, int]]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, written: WrittenQueries) -> "Selection":
+        """The written queries; equal ones (`folded`) are one query with the passages of all of them."""
+        selection, rows = cls([], []), dict[str, int]()
+        for text, passage in zip(written.query, written.passage, strict=True):
+            if is_blank(text):
+                selection.left_out.setdefault("without text", []).append((text, passage))
+                continue
+            row = rows.setdefault(folded(text), len(rows))
+            if row == len(selection.texts):
+                selection.texts.append(text)
+                selection.passages.append([])
+            if passage not in selection.passages[row]:
+                selection.passages[row].append(passage)
+        return selection
+
+    def keep(self, reason: str, wanted: Sequence[list[int]]) -> None:
+        """Keeps of each query the passages that are `wanted`; a query without any is left out for a reason."""
+        kept = [row for row, passages in enumerate(wanted) if passages]
+        gone = [(self.texts[row], self.passages[row][0]) for row, passages in enumerate(wanted) if not passages]
+        self.left_out.setdefault(reason, []).extend(gone)
+        self.texts, self.passages = [self.texts[row] for row in kept], [wanted[row] for row in kept]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Reason → number of queries that were left out."""
+        return {reason: len(queries) for reason, queries in self.left_out.items()}
+
+    def examples(self, titles: Callable[[int], str]) -> str:
+        """Returns what was kept and what was left out, with examples, in Markdown; `titles`: of a passage's row."""
+        kept = [(text, passages[0]) for text, passages in zip(self.texts, self.passages, strict=True)]
+        lines = []
+        for reason, queries in {"kept": kept, **self.left_out}.items():
+            lines += [f"**{reason}**: {len(queries):,}", ""]
+            step = max(1, len(queries) // SHOWN)
+            lines += [f"- {' '.join(text.split())[:200]} → {titles(row)}" for text, row in queries[::step][:SHOWN]]
+            lines.append("")
+        return "\n".join(lines)
+
+
+def select(
+    written: WrittenQueries,
+    data: Dataset,
+    found: Callable[[list[str], int], np.ndarray],
+    settings: SelectQueries,
+) -> Selection:
+    """Applies all filters.
+
+    Args:
+        found: returns the rows [n, k] of the first k hits of n queries; -1: no hit.
+    """
+    selection = Selection.of(written)
+    human = data.query_texts(np.arange(len(data.queries)))
+    known = {folded(text) for text in human}
+    selection.keep(
+        "a query of the data",
+        [[] if folded(text) in known else rows for text, rows in zip(selection.texts, selection.passages, strict=True)],
+    )
+    openings = _openings(data, sorted({row for rows in selection.passages for row in rows}))
+    selection.keep(
+        "quotes the passage's beginning",
+        [
+            [row for row in rows if not quotes(text, openings[row], settings.quoted_words)]
+            for text, rows in zip(selection.texts, selection.passages, strict=True)
+        ],
+    )
+    if settings.similarity:
+        near = later_copies([*human, *selection.texts], settings.similarity)[len(human) :]
+        selection.keep(
+            "nearly equal to an earlier query",
+            [[] if copy else rows for copy, rows in zip(near, selection.passages, strict=True)],
+        )
+    hits = found(selection.texts, settings.found_within)
+    selection.keep(
+        f"passage not in BM25's first {settings.found_within} hits",
+        [list(np.intersect1d(rows, first)) for rows, first in zip(selection.passages, hits, strict=True)],
+    )
+    return selection
+
+
+def quotes(query: str, opening: str, most: int) -> bool:
+    """Whether a query has the first `most` words of a text in a row, or is the text's beginning itself."""
+    words, first = folded(query).split(), folded(opening).split()[:most]
+    if words == first[: len(words)]:
+        return True
+    return len(first) == most and any(words[i : i + most] == first for i in range(len(words) - most + 1))
+
+
+def later_copies(texts: list[str], similarity: float) -> np.ndarray:
+    """bool [n]: texts whose set of words is nearly that of an earlier text, one that is no such copy itself."""
+    pairs = list(similar_pairs(texts, similarity, lambda left, right: np.ones(len(left), bool)))
+    copy = np.zeros(len(texts), dtype=bool)
+    if pairs:
+        later, earlier = np.max(np.hstack(pairs), axis=0), np.min(np.hstack(pairs), axis=0)
+        for first, second in sorted(zip(later.tolist(), earlier.tolist(), strict=True)):
+            copy[first] |= not copy[second]
+    return copy
+
+
+def _openings(data: Dataset, rows: list[int]) -> dict[int, str]:
+    """The texts of some passages, of which a query may not quote the beginning."""
+    texts = data.passages.column("text", np.asarray(rows, np.int64))
+    return dict(zip(rows, (text for part in texts for text in part.to_pylist()), strict=True))
+
+
+def units_of(data: Dataset, fewest: int) -> list[str]:
+    """Returns for each passage the name of the unit that belongs to one split: its document, or a part of it.
+
+    Of fewer than `fewest` documents the units are their top sections, by the passages' titles, or the ones below.
+    Without documents, each passage is alone.
+    """
+    if not data.structure:
+        return [str(passage) for passage in data.passages.ids().to_pylist()]
+    names = data.structure.document_ids.to_pylist()
+    titles = [title.split(SEPARATOR) for batch in data.passages.stream() for title in batch.titles]
+    documents = [names[number] for number in data.structure.document[: len(titles)].tolist()]
+    units: list[str] = []
+    for depth in range(max((len(title) for title in titles), default=0) + 1):
+        units = [SEPARATOR.join([name, *title[:depth]]) for name, title in zip(documents, titles, strict=True)]
+        if len(set(units)) >= fewest:
+            break
+    return units
+
+
+def splits_of(units: Sequence[str], shares: dict[int, float], seed: int) -> dict[str, int]:
+    """Unit → split. The units, one for each query, are dealt out by a hash, until a split has its share of queries."""
+    split, total = dict[str, int](), len(units)
+    waiting = sorted(Counter(units).items(), key=lambda unit: share(unit[0], f"split {seed}: "))
+    for code, fraction in shares.items():
+        taken = 0
+        while waiting and fraction and taken < fraction * total:
+            name, count = waiting.pop()
+            split[name], taken = code, taken + count
+    return split | {name: TRAIN for name, _ in waiting}
+
+
+def assign(selection: Selection, data: Dataset, labelled: dict[str, int], settings: SelectQueries) -> np.ndarray:
+    """Returns the split int8 [n] of each query.
+
+    The passages of a query that belong to another split than its first one are no longer among its passages. A split
+    in which people labelled queries (`labelled`: their number by split) gets no written ones, but train does.
+    """
+    units = units_of(data, settings.fewest_units)
+    first = [units[passages[0]] for passages in selection.passages]
+    fractions = {TEST: settings.test_fraction, DEV: settings.dev_fraction}
+    shares = {code: fraction for code, fraction in fractions.items() if not labelled[SPLITS[code]]}
+    of_unit = splits_of(first, shares, settings.seed)
+    split = np.array([of_unit[unit] for unit in first], dtype=np.int8)
+    most = {TRAIN: settings.max_train, DEV: settings.max_evaluated, TEST: settings.max_evaluated}
+    order = np.argsort([share(text, f"draw {settings.seed}: ") for text in selection.texts], kind="stable")
+    keep = np.ones(len(split), dtype=bool)
+    for code, count in most.items():
+        inside = order[split[order] == code]
+        keep[inside[count or len(inside) :]] = False
+    wanted = [
+        [row for row in passages if of_unit.get(units[row], code) == code] if kept else []
+        for passages, code, kept in zip(selection.passages, split.tolist(), keep.tolist(), strict=True)
+    ]
+    selection.keep("beyond the number that is wanted", wanted)
+    return np.asarray(split[keep])
