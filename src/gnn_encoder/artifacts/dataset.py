@@ -343,8 +343,18 @@ class Dataset:
     @cached_property
     def written_splits(self) -> tuple[str, ...]:
         """The splits with queries that a generator wrote (`select_queries`), of `SPLITS`; people wrote all others."""
+        return tuple(self._written["splits"])
+
+    @property
+    def quoting(self) -> bool:
+        """Whether the dev queries were written, and quote their passages (`select_queries.quoting`): then they say
+        nothing about people's queries."""
+        return bool(self._written["quoting"])
+
+    @cached_property
+    def _written(self) -> dict[str, Any]:
         file = self.path / WRITTEN_SPLITS
-        return tuple(json.loads(file.read_text("utf-8"))) if file.is_file() else ()
+        return dict(json.loads(file.read_text("utf-8"))) if file.is_file() else {"splits": [], "quoting": False}
 
     @cached_property
     def added(self) -> list[AddedLabel]:

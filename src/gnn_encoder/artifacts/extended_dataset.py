@@ -7,6 +7,7 @@ import numpy as np
 
 from gnn_encoder.artifacts.dataset import (
     CORPUS,
+    IDENTICAL,
     QRELS,
     QUERIES,
     RECURRING,
@@ -25,7 +26,9 @@ def extend_queries(
     texts: Sequence[str],
     splits: Sequence[str],
     passages: Sequence[Sequence[int]],
+    quoted: Sequence[int],
     recurring: np.ndarray,
+    quoting: bool,
 ) -> None:
     """Writes the dataset with n more queries into a draft, which keeps the settings with which the data were read.
 
@@ -33,7 +36,9 @@ def extend_queries(
         texts: texts of the queries [n]; their ids are `written-1` and so on.
         splits: their splits [n].
         passages: rows of the passages that are relevant to each of them [n].
+        quoted: rows of the passages that they quote, which are none of their hits [n]; -1: none.
         recurring: as `Dataset.recurring`, rows of all queries.
+        quoting: as `Dataset.quoting`.
     """
     writer = DatasetWriter(draft)
     try:
@@ -52,6 +57,9 @@ def extend_queries(
         relevance = np.concatenate([labels.relevance, np.ones(sum(counts), np.int32)])
         passage_ids = data.passages.ids().to_pylist()
         writer.qrels([query_ids[q] for q in query], [passage_ids[p] for p in passage], relevance, query, passage)
+        same = np.concatenate([data.identical, np.asarray(quoted, np.int32)])
+        if len(rows := np.flatnonzero(same >= 0)):
+            writer.identical(rows, same[rows])
         if len(recurring):
             writer.recurring(recurring)
         if TRAINED in data.manifest.files:
@@ -60,8 +68,8 @@ def extend_queries(
     finally:
         writer.close()
     written = [split for split in SPLITS if split in (*splits, *data.written_splits)]
-    (draft / WRITTEN_SPLITS).write_text(json.dumps(written), encoding="utf-8")
-    for name in data.manifest.files.keys() - {CORPUS, QUERIES, QRELS, RECURRING, TRAINED, WRITTEN_SPLITS}:
+    (draft / WRITTEN_SPLITS).write_text(json.dumps({"splits": written, "quoting": quoting}), encoding="utf-8")
+    for name in data.manifest.files.keys() - {CORPUS, QUERIES, QRELS, IDENTICAL, RECURRING, TRAINED, WRITTEN_SPLITS}:
         draft.link(data, name)
     for name in ("step", "settings", "inputs"):
         setattr(draft.manifest, name, getattr(data.manifest, name))

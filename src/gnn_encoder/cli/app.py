@@ -105,7 +105,7 @@ def run(
     if documents is not None:
         if dataset is not None:
             raise UserError("--documents and --dataset both name the data: give one of them")
-        dataset, changes = str(documents), ["ingest.format=documents", *changes]
+        dataset, changes = str(documents), ["ingest.format=documents", "ingest.copy_similarity=0.9", *changes]
     if generator is not None:
         changes = [*changes, *pipelines.path_override("write_queries.generator", generator)]
     only_shows = dry_run or mermaid

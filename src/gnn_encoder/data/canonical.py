@@ -19,8 +19,8 @@ from gnn_encoder.data.documents import Documents
 from gnn_encoder.data.pool import Pool
 from gnn_encoder.data.questions import Questions
 from gnn_encoder.data.rows import Source
-from gnn_encoder.data.validation import DataReport, Kind, Problems, refusal
-from gnn_encoder.errors import UserError
+from gnn_encoder.data.validation import SHOWN, DataReport, Kind, Problems, refusal
+from gnn_encoder.errors import UserError, printable
 from gnn_encoder.settings.foundation import Ingest
 
 
@@ -92,8 +92,11 @@ def canonicalize(
     if groups is not None:
         report.copies = int((groups != np.arange(len(groups))).sum())
         different = f"{len(groups) - report.copies:,} different texts"
+        copied = np.flatnonzero(groups != np.arange(len(groups)))[:SHOWN]
+        shown = ", ".join(f"{corpus.ids[row].as_py()!r} = {corpus.ids[groups[row]].as_py()!r}" for row in copied)
         report.remarks.append(
-            f"{len(groups):,} passages have {different}: a copy of a query's positive is no negative of the query"
+            f"{len(groups):,} passages have {different} ({printable(shown)}): a copy of a positive is no negative "
+            "of the query"
         )
         if draft:
             write_passage_groups(draft, groups)

@@ -28,6 +28,11 @@ def in_table(metrics: dict[str, Any], split: str) -> list[str]:
     return [s for s in metrics["results"][split] if s not in fusions or fusions[s]["method"] != RECIPROCAL]
 
 
+def of_split(metrics: Mapping[str, Any], split: str) -> str:
+    """Returns a split's name in tables and sentences: `test`, or `test, on generated queries`."""
+    return f"{split}, on generated queries" if split in metrics.get("written", ()) else split
+
+
 def means(values: PerQuery, names: Sequence[str] = NAMES) -> OfEach:
     """Returns {system: {measure: mean over queries}}."""
     return _named(list(values), np.array([figures.mean(axis=0) for figures in values.values()]), names)
@@ -213,6 +218,7 @@ def headline_of(metrics: dict[str, Any]) -> str:
     return (
         f"{candidate} {mean_name(measure)} {systems[candidate][measure]:.3f} "
         f"({baseline.lower()} {systems[baseline][measure]:.3f}, Holm-corrected p {p:.2g})"
+        f"{of_split(metrics, split).removeprefix(split)}"
     )
 
 

@@ -34,6 +34,8 @@ from gnn_encoder.tracking.pipeline_run import existing_store, impatient
 CHAMPION, PREVIOUS = "champion", "previous"
 BUNDLE, DIGEST, DECISION, REASON, RUNG = "bundle", "digest", "decision", "reason", "rung"
 """Tags of a version: address and digest of its bundle, and the gate's decision with its reason."""
+QUERIES, GENERATED, HUMAN = "evaluation.queries", "generated", "human"
+"""Tag of a version: who wrote the queries that it was measured on; a version without it is of people's queries."""
 AFTER, SET = "after", "aliases set"
 """Tags of a move: the previous move ("0": none), and whether the aliases are set. A move also has a tag per alias."""
 SCHEME = "models:/"

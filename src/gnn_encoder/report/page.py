@@ -11,6 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from gnn_encoder.artifacts import Manifest
 from gnn_encoder.artifacts.history import History
 from gnn_encoder.evaluation.measures import mean_name
+from gnn_encoder.evaluation.results import of_split
 from gnn_encoder.evaluation.significance import SIGNIFICANT, TESTS
 from gnn_encoder.evaluation.similarity import PAPER_TRIPLES, beside_paper
 from gnn_encoder.evaluation.strata import MEANING
@@ -68,19 +69,20 @@ def render_page(
         explained_by_graph=any(passage.why for passage in shown),
         is_best=is_best,
         is_significant=is_significant,
+        of_split=of_split,
     )
 
 
 def render_ablation(metrics: dict[str, Any], *, headline: str, plots: list[Plot], settings: StepSettings) -> str:
     """Returns the page of an ablation; `settings` are the settings of the full model."""
     full = settings.model_dump()
-    shared = {"is_best": is_best, "is_significant": is_significant}
+    shared = {"is_best": is_best, "is_significant": is_significant, "of_split": of_split}
     return fill("ablation.html.j2", metrics=metrics, headline=headline, plots=plots, settings=full, **shared)
 
 
 def render_study(metrics: dict[str, Any], *, headline: str, plots: Mapping[str, Plot]) -> str:
     """Returns the page of a study of re-rankers (`report.study`); a table without an entry in `metrics` is left out."""
-    shared = {"is_best": is_best, "is_significant": is_significant}
+    shared = {"is_best": is_best, "is_significant": is_significant, "of_split": of_split}
     return fill("study.html.j2", metrics=metrics, headline=headline, plots=plots, **shared)
 
 

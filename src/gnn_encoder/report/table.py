@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gnn_encoder.evaluation.measures import mean_name
-from gnn_encoder.evaluation.results import in_table
+from gnn_encoder.evaluation.results import in_table, of_split
 from gnn_encoder.evaluation.significance import SIGNIFICANT, TESTS
 from gnn_encoder.evaluation.strata import MEANING
 from gnn_encoder.settings.measures import COLD, WARM
@@ -40,7 +40,8 @@ def results_table(metrics: dict[str, Any], more: Mapping[str, Sequence[Row]] | N
         caption += f"\n+ {lexical}: weighted sum of the scores above and {lexical}'s; {weight}"
     blocks: dict[str, Sequence[Row]] = {}
     for split, systems in metrics["results"].items():
-        blocks[f"{split} ({metrics['queries'][split]:,})"] = [
+        title = of_split(metrics, split).replace(split, f"{split} ({metrics['queries'][split]:,})", 1)
+        blocks[title] = [
             (label, {measure: _cell(metrics, split, system, measure) for measure in systems[system]})
             for system, label in _rows(metrics, split)
         ]
@@ -92,10 +93,11 @@ def strata_table(metrics: dict[str, Any], split: str, baseline: str, systems: Ma
     }
     if len(there) < 2:
         (name,) = there
-        return f"all {there[name]['queries'][split]:,} {split} queries are {name}: {MEANING[name]}"
+        which = "generated " if split in metrics.get("written", ()) else ""
+        return f"all {there[name]['queries'][split]:,} {which}{split} queries are {name}: {MEANING[name]}"
     caption = f"worse: share of the queries below {baseline}"
     table = figures_table((), caption)
-    table.columns[0].header = f"{mean_name(measure)}, {split}"
+    table.columns[0].header = f"{mean_name(measure)}, {of_split(metrics, split)}"
     for name, stratum in there.items():
         table.add_column(f"{name} ({stratum['queries'][split]:,})", justify="right", no_wrap=True)
         table.add_column("worse", justify="right", no_wrap=True)

@@ -35,9 +35,12 @@ class SelectQueries(StepSettings):
     """The same of test queries."""
     fewest_units: PositiveInt = 20
     """Of fewer documents the top sections are divided among the splits, or those below them."""
-    max_train: Count = 10_000
+    max_train: Count = 2_000
     """Most written queries that become training queries, by a seeded draw. 0: all."""
     max_evaluated: Count = 500
     """The same of dev, and of test queries: each system ranks them all."""
+    quoting: Fraction = 0.9
+    """If words alone find a passage of so many of the written dev queries first, they are quotations: then they tune no
+    weight, and the recommendation is the same as without dev queries."""
     seed: Count = 0
     """Of all draws."""

@@ -68,6 +68,7 @@ def evaluate(context: Context, settings: Evaluate, dataset: Path, runs: list[Pat
         "baseline": settings.baseline,
         "candidate": settings.candidate,
         "headline_split": collected.shown,
+        "written": [split for split in queries if split in data.written_splits],
         "documents": len(collected.documents.ids) if collected.documents else None,
         "unlabelled_queries": {split: len(data.query_rows(split)) - len(rows) for split, rows in queries.items()},
         "without_hits": {split: systems for split, systems in collected.without_hits.items() if systems},

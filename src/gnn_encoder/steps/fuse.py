@@ -32,9 +32,9 @@ def fuse(
 ) -> Metrics:
     """Fuses two runs by a convex combination of scores, and by reciprocal ranks (`retrieval.fusion`).
 
-    The weight is tuned on labelled dev queries. Each of them is ranked by the weight that the others choose, because
-    its figure would be too high with one that it has helped to choose. If the measure uses only k passages, the tuning
-    uses only k hits, too.
+    The weight is tuned on labelled dev queries, but not on written ones that quote their passages (`Dataset.quoting`).
+    Each of them is ranked by the weight that the others choose, because its figure would be too high with one that it
+    has helped to choose. If the measure uses only k passages, the tuning uses only k hits, too.
     """
     data = Dataset(dataset)
     queries, depth = evaluated_queries(data), min(settings.depth, len(data.passages))
@@ -44,7 +44,7 @@ def fuse(
     tuned: dict[str, Any] = {"tuned_on": None}
     changed: dict[float, np.ndarray] = {}
     dev = labelled_queries(qrels)
-    if len(dev):
+    if len(dev) and not data.quoting:
         some = dev[np.linspace(0, len(dev) - 1, min(len(dev), TUNING_QUERIES)).astype(int)]
         ids, documents = data.judged_ids(), documents_of(data, (settings.measure,))
         tuning = context.progress("tuning", len(fusion.GRID), "weights")

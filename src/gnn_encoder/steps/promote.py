@@ -13,10 +13,22 @@ from gnn_encoder.artifacts.history import Record, read_history
 from gnn_encoder.artifacts.report import Decision
 from gnn_encoder.engines.step import Metrics, step
 from gnn_encoder.errors import Missing, Unreachable, UserError
+from gnn_encoder.evaluation.results import of_split
 from gnn_encoder.flow.arguments import ORIGIN
 from gnn_encoder.promotion.gate import KEEP, ChampionComparison, Verdict, against_baseline, decide
 from gnn_encoder.promotion.model_card import Described
-from gnn_encoder.promotion.registry import DECISION, DIGEST, REASON, RUNG, Registry, Version, registry_of
+from gnn_encoder.promotion.registry import (
+    DECISION,
+    DIGEST,
+    GENERATED,
+    HUMAN,
+    QUERIES,
+    REASON,
+    RUNG,
+    Registry,
+    Version,
+    registry_of,
+)
 from gnn_encoder.retrieval.search import Searcher
 from gnn_encoder.settings.measures import ALL, floor_parts
 from gnn_encoder.settings.outcome import Evaluate, Promote
@@ -76,6 +88,18 @@ def promote(
     }
 
 
+def on_generated(queries: str, champion: Version) -> str:
+    """Returns why a bundle that was measured on such queries cannot replace a champion; empty if it can.
+
+    Generated queries quote the passages that they were written for, so figures on them never outdo people's.
+    """
+    if queries == GENERATED and champion.tags.get(QUERIES, HUMAN) == HUMAN:
+        return (
+            f"the champion, version {champion.number}, has figures on people's queries, which outweigh generated ones"
+        )
+    return ""
+
+
 def _registered(challenger: "_Challenger", models: Registry) -> dict[str, Any]:
     """Decides and registers, again if another process has moved the aliases; returns the facts of the decision."""
     address, model = challenger.stored_bundle(), None
@@ -116,13 +140,15 @@ class _Challenger:
             verdict = Verdict(KEEP, f"this very bundle is the champion already, version {champion.number}")
         else:
             below = champion is not None and self._is_of_lower_rung(champion)
-            comparison = self._compared(champion, split) if champion and not below else None
+            if champion and not below:
+                comparison = on_generated(self.queries, champion) or self._compared(champion, split)
             baseline = self.evaluation.metrics["baseline"]
             named = "the dual encoder" if baseline == DUAL_ENCODER else baseline
             alone = "there was no champion"
             if champion and below:
                 alone = f"the champion, version {champion.number}, is of a rung below, whose systems were candidates"
-            verdict = decide(self.settings, split, plain, comparison, named, alone)
+            measured = of_split(self.evaluation.metrics, split)
+            verdict = decide(self.settings, measured, plain, comparison, named, alone)
         return {
             **asdict(verdict),
             "split": split,
@@ -139,6 +165,12 @@ class _Challenger:
             "bundle": address,
             "bundle_digest": digest,
         }
+
+    @property
+    def queries(self) -> str:
+        """Who wrote the queries of the decision: `GENERATED` or `HUMAN`."""
+        metrics = self.evaluation.metrics
+        return GENERATED if metrics["headline_split"] in metrics.get("written", ()) else HUMAN
 
     @property
     def rung(self) -> str:
@@ -201,6 +233,7 @@ class _Challenger:
         tags = {name: digest for name, digest in self.context.sources.items() if name in ORIGIN}
         tags |= {RUNG: self.rung} if self.rung else {}
         tags |= {DECISION: facts["decision"], REASON: facts["reason"], DIGEST: facts["bundle_digest"]}
+        tags[QUERIES] = self.queries
         tags["evaluation.digest"] = self.evaluation.metrics["digests"][facts["split"]]
         return models.register(facts["bundle"], tags, facts["figures"], self.card(facts), facts["model"])
 

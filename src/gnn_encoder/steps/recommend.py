@@ -57,7 +57,13 @@ def recommend(
     if baseline not in systems:
         raise UserError(f"recommend.order lacks {baseline}, which is evaluate.baseline: add it")
     queries = metrics["queries"].get(DEV, 0)
-    if queries:
+    if queries and data.quoting:
+        choice = Recommendation(baseline, baseline, ())
+        words = (
+            f"Recommended: {baseline}, untuned: the dev queries are generated, quote their passages, and do not say "
+            "which system people's queries need"
+        )
+    elif queries:
         shifted = shift_of(data, passage_vectors) if passage_vectors else None
         choice = _by_rule(settings, data, evaluated, list(systems), shifted)
         words = sentence(choice, mean_name(measure), queries) + (f"; {shifted}" if shifted else "")

@@ -6,6 +6,7 @@ came with the data stay in their splits; where these have dev or test queries, n
 """
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ from gnn_encoder.evaluation.measures import labelled_queries
 from gnn_encoder.retrieval.bm25 import Bm25
 from gnn_encoder.settings.foundation import Ingest
 from gnn_encoder.settings.written import SelectQueries
-from gnn_encoder.written.selection import assign, select
+from gnn_encoder.written.selection import Selection, assign, hits_of, select
 
 
 @step(dataset="dataset")
@@ -57,17 +58,40 @@ def select_queries(
     splits = np.append([SPLITS.index(name) for name in data.queries["split"].to_pylist()], split).astype(np.int64)
     similarity = Ingest.model_validate(data.manifest.settings).recurrence_similarity
     again = np.flatnonzero(recurring([*human, *selection.texts], splits, len(SPLITS), similarity)[:, 0])
-    extend_queries(dataset, data, selection.texts, [SPLITS[code] for code in split], selection.passages, again)
+    found_first = first_found(selection, split == SPLITS.index("dev"), lambda texts, k: index.search(texts, k)[1])
+    quoting = bool(counts["dev"]) and found_first >= settings.quoting
+    extend_queries(
+        dataset, data, selection.texts, [SPLITS[code] for code in split], selection.passages, selection.quoted, again,
+        quoting,
+    )  # fmt: skip
 
     def place(row: int) -> str:
         return str(data.passages.take(np.array([row])).ids[0])
 
     examples = selection.examples(place)
     context.log.text(examples, "select_queries/examples.md")
-    print(f"select_queries: {len(split):,} of {len(written.query):,} are kept; {left_out}", file=sys.stderr)
+    print(f"select_queries: {len(split):,} queries are kept; left out: {left_out}", file=sys.stderr)
+    if quoting:
+        print(
+            f"select_queries: words alone find {found_first:.0%} of the written dev queries first: they quote their "
+            "passages, so they tune nothing",
+            file=sys.stderr,
+        )
     return {
         **{f"written_{name}": counts[name] for name in SPLITS},
         **{f"left_out_{reason}": count for reason, count in selection.counts.items()},
+        "dev_found_first": found_first,
         "examples": examples,
-        "headline": f"{'/'.join(f'{count:,}' for count in counts.values())} written queries of {len(written.query):,}",
+        "headline": f"{'/'.join(f'{count:,}' for count in counts.values())} written queries",
     }
+
+
+def first_found(selection: Selection, dev: np.ndarray, found: Callable[[list[str], int], np.ndarray]) -> float:
+    """Returns the share of some queries, bool [n], of which the first hit is relevant; 0 without queries."""
+    if not dev.any():
+        return 0.0
+    rows = np.flatnonzero(dev).tolist()
+    hits = hits_of([selection.texts[row] for row in rows], [selection.quoted[row] for row in rows], found, 1)
+    return float(
+        np.mean([np.isin(selection.passages[row], first).any() for row, first in zip(rows, hits, strict=True)])
+    )

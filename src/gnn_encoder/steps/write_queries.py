@@ -3,6 +3,7 @@
 `generator` says what writes them. Each query is for one passage; `select_queries` decides which ones are of use.
 """
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from gnn_encoder.artifacts import Dataset, Draft, WrittenQueries
 from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.errors import UserError
 from gnn_encoder.settings.written import TITLES, WriteQueries
-from gnn_encoder.written.titles import queries_of_titles
+from gnn_encoder.written.titles import queries_of_headings, queries_of_sentences
 
 
 @step(written_queries="written_queries")
@@ -24,12 +25,13 @@ def write_queries(context: Context, settings: WriteQueries, dataset: Path, writt
     else:
         raise UserError(f"write_queries.generator = {settings.generator}: known is {TITLES}")
     written.write(written_queries)
-    kept = sum(map(bool, written.query))
+    kinds = dict(zip(written.query, written.kind, strict=True))
+    kinds.pop("", None)
     return {
-        "queries": kept,
-        "passages": len(rows),
-        **{f"queries_{kind}": written.kind.count(kind) for kind in dict.fromkeys(written.kind)},
-        "headline": f"{kept:,} queries for {len(set(written.passage)):,} passages by {settings.generator}",
+        "queries": len(kinds),
+        "passages": len(set(written.passage)),
+        **{f"queries_{kind}": count for kind, count in Counter(kinds.values()).items()},
+        "headline": f"{len(kinds):,} queries for {len(set(written.passage)):,} passages by {settings.generator}",
     }
 
 
@@ -42,11 +44,10 @@ def drawn_passages(count: int, settings: WriteQueries) -> np.ndarray:
 
 def of_titles(data: Dataset, rows: np.ndarray, settings: WriteQueries) -> WrittenQueries:
     """Returns the queries that the generator `titles` writes."""
-    drawn, taken = set(rows.tolist()), dict[int, int]()
-    out = WrittenQueries([], [], [], [], [])
-    for written in queries_of_titles(data.passages.stream()):
-        if written.passage in drawn and taken.get(written.passage, 0) < settings.per_passage:
-            taken[written.passage] = taken.get(written.passage, 0) + 1
-            for column, value in zip(vars(out).values(), (*written, "", ""), strict=True):
-                column.append(value)
-    return out
+    drawn = set(rows.tolist())
+    written = [of for of in queries_of_sentences(data.passages.stream(), settings.per_passage) if of.quoted in drawn]
+    if not written:  # no section has two passages
+        written = [of for of in queries_of_headings(data.passages.stream()) if of.passage in drawn]
+    passage, kind, query, quoted = (list(column) for column in zip(*written, strict=True)) if written else ([],) * 4
+    none = [""] * len(written)
+    return WrittenQueries(passage, kind, query, none, none, quoted)

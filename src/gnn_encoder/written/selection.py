@@ -9,6 +9,7 @@ import numpy as np
 from gnn_encoder.artifacts import Dataset, WrittenQueries
 from gnn_encoder.artifacts.dataset import SPLITS
 from gnn_encoder.artifacts.texts import folded, is_blank
+from gnn_encoder.artifacts.words import words as words_of
 from gnn_encoder.data.splits import DEV, TEST, TRAIN, share
 from gnn_encoder.data.twins import similar_pairs
 from gnn_encoder.settings.written import SelectQueries
@@ -16,24 +17,29 @@ from gnn_encoder.written.titles import SEPARATOR
 
 SHOWN = 5
 """Examples of each reason."""
+SEARCHED = 2
+"""How many times as many queries are searched as are wanted."""
 
 
 @dataclass
 class Selection:
     """Distinct queries, in the order in which they were written, each with the passages that it was written for.
 
+    quoted     row of the passage that each query quotes; -1: none
     left_out   reason → (query, passage's row) of each query that was left out
     """
 
     texts: list[str]
     passages: list[list[int]]
+    quoted: list[int]
     left_out: dict[str, list[tuple[str, int]]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, written: WrittenQueries) -> "Selection":
         """The written queries; equal ones (`folded`) are one query with the passages of all of them."""
-        selection, rows = cls([], []), dict[str, int]()
-        for text, passage in zip(written.query, written.passage, strict=True):
+        selection, rows = cls([], [], []), dict[str, int]()
+        quoted = written.quoted or [-1] * len(written.query)
+        for text, passage, source in zip(written.query, written.passage, quoted, strict=True):
             if is_blank(text):
                 selection.left_out.setdefault("without text", []).append((text, passage))
                 continue
@@ -41,7 +47,8 @@ class Selection:
             if row == len(selection.texts):
                 selection.texts.append(text)
                 selection.passages.append([])
-            if passage not in selection.passages[row]:
+                selection.quoted.append(source)
+            if passage not in (selection.quoted[row], *selection.passages[row]):
                 selection.passages[row].append(passage)
         return selection
 
@@ -51,6 +58,7 @@ class Selection:
         gone = [(self.texts[row], self.passages[row][0]) for row, passages in enumerate(wanted) if not passages]
         self.left_out.setdefault(reason, []).extend(gone)
         self.texts, self.passages = [self.texts[row] for row in kept], [wanted[row] for row in kept]
+        self.quoted = [self.quoted[row] for row in kept]
 
     @property
     def counts(self) -> dict[str, int]:
@@ -101,17 +109,38 @@ def select(
             "nearly equal to an earlier query",
             [[] if copy else rows for copy, rows in zip(near, selection.passages, strict=True)],
         )
-    hits = found(selection.texts, settings.found_within)
+    wanted = settings.max_train + 2 * settings.max_evaluated
+    if settings.max_train and settings.max_evaluated and len(selection.texts) > SEARCHED * wanted:
+        drawn = set(_order(selection.texts, settings.seed)[: SEARCHED * wanted].tolist())
+        selection.keep(
+            "beyond the number that is wanted",
+            [rows if row in drawn else [] for row, rows in enumerate(selection.passages)],
+        )
+    hits = hits_of(selection.texts, selection.quoted, found, settings.found_within)
+    # All passages stay if one is found: the others are as relevant, and their words are other ones.
     selection.keep(
         f"passage not in BM25's first {settings.found_within} hits",
-        [list(np.intersect1d(rows, first)) for rows, first in zip(selection.passages, hits, strict=True)],
+        [rows if np.isin(rows, first).any() else [] for rows, first in zip(selection.passages, hits, strict=True)],
     )
     return selection
 
 
+def hits_of(
+    texts: list[str], quoted: list[int], found: Callable[[list[str], int], np.ndarray], count: int
+) -> list[np.ndarray]:
+    """Returns the rows of the first `count` hits of each query [n], without the passage that it quotes."""
+    every = found(texts, count + 1)
+    return [hits[hits != source][:count] for hits, source in zip(every, quoted, strict=True)]
+
+
+def _order(texts: list[str], seed: int) -> np.ndarray:
+    """The rows of texts in a seeded order, which is the same for each text in any company."""
+    return np.argsort([share(text, f"draw {seed}: ") for text in texts], kind="stable")
+
+
 def quotes(query: str, opening: str, most: int) -> bool:
     """Whether a query has the first `most` words of a text in a row, or is the text's beginning itself."""
-    words, first = folded(query).split(), folded(opening).split()[:most]
+    words, first = list(words_of(query, shortest=1)), list(words_of(opening, shortest=1))[:most]
     if words == first[: len(words)]:
         return True
     return len(first) == most and any(words[i : i + most] == first for i in range(len(words) - most + 1))
@@ -178,7 +207,7 @@ def assign(selection: Selection, data: Dataset, labelled: dict[str, int], settin
     of_unit = splits_of(first, shares, settings.seed)
     split = np.array([of_unit[unit] for unit in first], dtype=np.int8)
     most = {TRAIN: settings.max_train, DEV: settings.max_evaluated, TEST: settings.max_evaluated}
-    order = np.argsort([share(text, f"draw {settings.seed}: ") for text in selection.texts], kind="stable")
+    order = _order(selection.texts, settings.seed)
     keep = np.ones(len(split), dtype=bool)
     for code, count in most.items():
         inside = order[split[order] == code]

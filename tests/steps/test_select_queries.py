@@ -1,0 +1,208 @@
+"""Written queries become labels: what `titles` writes, what each filter leaves out, and the split of each query."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gnn_encoder.artifacts import Dataset, DatasetWriter, Passages, WrittenQueries, drafting
+from gnn_encoder.artifacts.bundle import Bm25Index
+from gnn_encoder.data import canonicalize, open_source
+from gnn_encoder.errors import UserError
+from gnn_encoder.retrieval.bm25 import Bm25
+from gnn_encoder.settings.bm25 import IndexBm25
+from gnn_encoder.settings.foundation import Ingest
+from gnn_encoder.settings.written import SelectQueries, WriteQueries
+from gnn_encoder.steps.index_bm25 import index_bm25
+from gnn_encoder.steps.select_queries import select_queries
+from gnn_encoder.steps.write_queries import write_queries
+from gnn_encoder.written.selection import later_copies, quotes, select, splits_of, units_of
+from gnn_encoder.written.titles import heading, queries_of_headings, queries_of_sentences, sentences
+
+ANIMALS = ("otter", "heron", "badger", "falcon", "weasel", "lizard", "beetle", "salmon", "sparrow", "hedgehog")
+PLACES = ("river", "marsh", "forest", "meadow")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """40 pages of two passages each."""
+    folder = tmp_path_factory.mktemp("written")
+    (folder / "docs").mkdir()
+    for animal in ANIMALS:
+        for place in PLACES:
+            text = f"# {animal} of the {place}\n\nThe {animal} lives by the {place}. "
+            text += f"It hunts {place} {animal} rivals at dawn."
+            text += f"\n\nWinter drives every {animal} from the {place}. Then it sleeps long below {place} stones."
+            (folder / "docs" / f"{animal}-{place}.md").write_text(text)
+    settings = Ingest(dataset=str(folder / "docs"), format="documents", needs="passages", passage_words=16)
+    with drafting(folder / "dataset", "dataset") as draft:
+        canonicalize(open_source(settings), settings, draft=draft)
+        draft.manifest.step, draft.manifest.settings = "ingest", settings.model_dump()
+    index_bm25(IndexBm25(), dataset=folder / "dataset", bm25_index=folder / "index")
+    return folder
+
+
+def selected(folder: Path, out: Path, written: WrittenQueries, **changes: object) -> Dataset:
+    with drafting(out / "written", "written_queries") as draft:
+        written.write(draft)
+    inputs = {"source": folder / "dataset", "bm25_index": folder / "index", "written_queries": out / "written"}
+    select_queries(SelectQueries(**changes), **inputs, dataset=out / "dataset")
+    return Dataset(out / "dataset")
+
+
+def of(*queries: tuple[int, str]) -> WrittenQueries:
+    rows = [row for row, _ in queries]
+    none = [""] * len(rows)
+    return WrittenQueries(rows, ["test"] * len(rows), [text for _, text in queries], none, none)
+
+
+def test_titles_writes_headings_and_sentences(folder: Path, tmp_path: Path) -> None:
+    write_queries(WriteQueries(generator="titles"), dataset=folder / "dataset", written_queries=tmp_path / "all")
+    written = WrittenQueries.read(tmp_path / "all")
+    data = Dataset(folder / "dataset")
+    passages = next(data.passages.stream())
+    first = passages.ids.index("otter-marsh.md#otter-of-the-marsh:1")
+    rows = list(zip(written.passage, written.kind, written.query, written.quoted, strict=True))
+    assert [row for row in rows if row[3] in (first, first + 1)] == [
+        (first + 1, "sentence", "It hunts marsh otter rivals at dawn", first),
+        (first + 1, "sentence", "The otter lives by the marsh", first),
+        (first, "sentence", "Winter drives every otter from the marsh", first + 1),
+        (first, "sentence", "Then it sleeps long below marsh stones", first + 1),
+    ]
+    assert not any(row[0] == row[3] for row in rows)
+    few = WriteQueries(generator="titles", max_passages=7, per_passage=1, seed=3)
+    write_queries(few, dataset=folder / "dataset", written_queries=tmp_path / "few")
+    drawn = WrittenQueries.read(tmp_path / "few").quoted
+    assert len(set(drawn)) == len(drawn) == 7
+    with pytest.raises(UserError, match=r"write_queries.generator = none-such"):
+        write_queries(
+            WriteQueries(generator="none-such"), dataset=folder / "dataset", written_queries=tmp_path / "unknown"
+        )
+
+
+def test_a_passage_alone_in_its_section_has_its_neighbours() -> None:
+    titles = ["A > B", "A > C", "A > C", "D", ""]
+    texts = [f"This is passage number {number}." for number in range(5)]
+    found = [(of.quoted, of.passage) for of in queries_of_sentences([Passages(titles, titles, texts)], 1)]
+    assert found == [(0, 1), (1, 2), (2, 1)]
+    many = ["A"] * 40
+    near = [of for of in queries_of_sentences([Passages(many, many, texts[:1] * 40)], 1) if of.quoted == 20]
+    assert [of.passage for of in near] == [*range(10, 20), *range(21, 31)]
+
+
+def test_a_short_heading_has_the_one_above_it() -> None:
+    assert heading("Guide > Install") == "Guide Install" and heading("Guide > On Debian") == "On Debian"
+    assert heading("") == "" and heading("Guide") == "Guide"
+    found = queries_of_headings([Passages(["1", "2"], ["Guide", ""], ["", ""])])
+    assert [tuple(of) for of in found] == [(0, "heading", "Guide", -1)]
+    text = "One. Two words here are five now. This one is a longer sentence than the other."
+    assert sentences(text) == ["This one is a longer sentence than the other", "Two words here are five now"]
+
+
+def test_each_filter_leaves_out_what_it_should(folder: Path, tmp_path: Path) -> None:
+    ids = next(Dataset(folder / "dataset").passages.stream()).ids
+    row = {name: ids.index(f"{name}.md#{name.replace('-', '-of-the-')}:1") for name in ("otter-marsh", "heron-river")}
+    otter, heron = row["otter-marsh"], row["heron-river"]
+    written = of(
+        (otter, "where do otters of the marsh hunt"),
+        (otter, "Where do otters of the marsh HUNT"),
+        (heron, "where do otters of the marsh hunt"),
+        (otter, "where do the otters of the marsh hunt"),
+        (otter, "zebra crossing rules"),
+        (otter, "The otter lives by the marsh"),
+        (otter, "  "),
+        (heron, "who rivals the heron by its river at dawn"),
+    )
+    index = Bm25.load(Bm25Index.read(folder / "index").path)
+    selection = select(
+        written, Dataset(folder / "dataset"), lambda texts, k: index.search(texts, k)[1], SelectQueries(found_within=1)
+    )
+    # The first query was written for the heron, too, which stays, as the otter is found.
+    assert dict(zip(selection.texts, selection.passages, strict=True)) == {
+        "where do otters of the marsh hunt": [otter, heron], "who rivals the heron by its river at dawn": [heron],
+    }  # fmt: skip
+    assert selection.left_out == {
+        "without text": [("  ", otter)],
+        "a query of the data": [],
+        "quotes the passage's beginning": [("The otter lives by the marsh", otter)],
+        "nearly equal to an earlier query": [("where do the otters of the marsh hunt", otter)],
+        "passage not in BM25's first 1 hits": [("zebra crossing rules", otter)],
+    }
+    assert "**without text**: 1" in selection.examples(str) and f"zebra crossing rules → {otter}" in selection.examples(
+        str
+    )
+
+
+def test_splits_are_of_whole_documents_and_the_data_are_the_same(folder: Path, tmp_path: Path) -> None:
+    write_queries(WriteQueries(generator="titles"), dataset=folder / "dataset", written_queries=tmp_path / "written")
+    written = WrittenQueries.read(tmp_path / "written")
+    data = selected(folder, tmp_path / "out", written)
+    quoted = dict(zip(written.query, written.quoted, strict=True))
+    assert [quoted[text] for text in data.queries["text"].to_pylist()] == data.identical.tolist() and not data.quoting
+    before = Dataset(folder / "dataset")
+    assert data.passages.digest == before.passages.digest and data.structure and before.structure
+    assert data.structure.node_ids.equals(before.structure.node_ids)
+    assert data.manifest.settings == before.manifest.settings and data.written_splits == ("train", "dev", "test")
+    assert before.written_splits == ()
+    documents = {
+        split: set(data.structure.document[data.split_qrels(split).passage].tolist())
+        for split in ("train", "dev", "test")
+    }
+    assert all(documents.values()) and len(set().union(*documents.values())) == sum(map(len, documents.values()))
+    assert len(documents["test"]) == pytest.approx(8, abs=3)
+    assert not (data.identical[data.qrels.query] == data.qrels.passage).any()
+    again = selected(folder, tmp_path / "again", WrittenQueries.read(tmp_path / "written"))
+    assert again.manifest.digest == data.manifest.digest
+    other = selected(folder, tmp_path / "other", WrittenQueries.read(tmp_path / "written"), seed=1, max_train=5)
+    assert other.manifest.digest != data.manifest.digest and len(other.query_rows("train")) == 5
+    easy = selected(folder, tmp_path / "easy", of(*enumerate(next(data.passages.stream()).titles)), quoted_words=99)
+    assert easy.quoting and easy.written_splits
+    with pytest.raises(UserError, match=r"too few; left out: 1 quotes the passage's beginning"):
+        selected(folder, tmp_path / "none", of((0, "The badger lives by the forest.")))
+
+
+def test_people_s_test_queries_stay_alone(folder: Path, tmp_path: Path) -> None:
+    with drafting(tmp_path / "dataset", "dataset") as draft:
+        writer = DatasetWriter(draft)
+        old = Dataset(folder / "dataset")
+        for batch in old.passages.batches():
+            writer.passages(*batch.columns)
+        writer.queries(["q"], ["what does a hedgehog do in winter"], ["test"], [[]])
+        writer.qrels(["q"], [old.passages.ids()[1].as_py()], [1], [0], [1])
+        writer.close()
+        draft.manifest.settings = old.manifest.settings
+    (tmp_path / "index").symlink_to(folder / "index")
+    write_queries(WriteQueries(generator="titles"), dataset=tmp_path / "dataset", written_queries=tmp_path / "written")
+    data = selected(tmp_path, tmp_path / "out", WrittenQueries.read(tmp_path / "written"))
+    assert data.written_splits == ("train", "dev") and data.query_rows("test").tolist() == [0]
+    assert data.split_qrels("test").passage.tolist() == [1] and len(data.query_rows("train")) > 20
+
+
+def test_near_copies_of_earlier_ones_are_found() -> None:
+    random, vocabulary = np.random.default_rng(0), [f"w{i}" for i in range(12)]
+    texts = [" ".join(random.choice(vocabulary, random.integers(2, 6), replace=False)) for _ in range(80)]
+    kept: list[set[str]] = []
+    expected = []
+    for text in texts:
+        some = set(text.split())
+        expected.append(any(len(some & other) >= 0.6 * len(some | other) for other in kept))
+        if not expected[-1]:
+            kept.append(some)
+    assert later_copies(texts, 0.6).tolist() == expected and 0 < sum(expected) < 80
+
+
+def test_a_quotation_of_the_beginning_is_seen() -> None:
+    opening = "The quick brown fox jumps over the lazy dog today"
+    assert quotes("the QUICK brown", opening, 4) and quotes("so the quick brown fox ran", opening, 4)
+    assert not quotes("so the quick brown cat", opening, 4) and not quotes("jumps over the lazy dog", opening, 4)
+
+
+def test_units_are_dealt_out_by_share(folder: Path) -> None:
+    units = [f"u{i}" for i in range(100) for _ in range(i % 3 + 1)]
+    split = splits_of(units, {2: 0.2, 1: 0.1}, 0)
+    taken = [sum(split[unit] == code for unit in units) for code in (0, 1, 2)]
+    assert taken[2] == pytest.approx(0.2 * len(units), abs=3) and taken[1] == pytest.approx(0.1 * len(units), abs=3)
+    data = Dataset(folder / "dataset")
+    assert len(set(units_of(data, 20))) == 40
+    # Of too few documents, the units are sections: one here, so each page stays whole.
+    assert len(set(units_of(data, 41))) == 40 and units_of(data, 41) != units_of(data, 20)
