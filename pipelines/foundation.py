@@ -97,15 +97,20 @@ def lay_foundation(
 
 
 def search_by_words(graph: Graph, settings: Settings, trains: bool = True) -> Words:
-    """Adds the reading of the data, BM25's index, queries if a generator writes some, and BM25's ranking of all."""
+    """Adds the reading of the data, BM25's index, and its ranking of the queries of all splits."""
+    read = read_data(graph, settings, trains)
+    return Words(**read, bm25_run=graph.parallel("bm25_retrieve", settings.bm25_retrieve, **read))
+
+
+def read_data(graph: Graph, settings: Settings, trains: bool = True) -> dict[str, Output]:
+    """Adds the reading of the data, BM25's index, and queries if a generator writes some; returns data and index."""
     dataset = graph.add("ingest", settings.ingest_of(trains)).output
     index = graph.add("index_bm25", settings.index_bm25, dataset=dataset).output
     if settings.write_queries.generator:
         read = {"source": dataset, "bm25_index": index}
         read["written_queries"] = graph.add("write_queries", settings.write_queries, dataset=dataset).output
         dataset = graph.add("select_queries", settings.select_queries, **read).output
-    read = {"dataset": dataset, "bm25_index": index}
-    return Words(**read, bm25_run=graph.parallel("bm25_retrieve", settings.bm25_retrieve, **read))
+    return {"dataset": dataset, "bm25_index": index}
 
 
 def write_queries(

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from gnn_encoder.flow.graph import Artifact, Given, Graph
+from gnn_encoder.pipelines.foundation import read_data
 from gnn_encoder.pipelines.train import bundle_of, bundles_without_training, encode_graph
 from gnn_encoder.settings.pipeline import Settings
 from gnn_encoder.settings.systems import DUAL_ENCODER, systems_with_models
@@ -18,22 +19,13 @@ def update(settings: Settings, models: Mapping[str, Given]) -> Graph:
             bundles are wanted (`System.model`).
     """
     flow = Graph("update", "Encodes what has changed with the models of an earlier run.")
-    dataset = flow.add("ingest", settings.ingest).output
-    bm25_index: Artifact | None = None
-    if settings.encode_corpus.bm25:
-        bm25_index = flow.add("index_bm25", settings.index_bm25, dataset=dataset).output
-    built = flow.add(
-        "build_graph",
-        settings.build_graph,
-        dataset=dataset,
-        dual_encoder=models["dual_encoder"],
-        cross_encoder=models["cross_encoder"],
-    )
-    inputs: dict[str, Artifact] = {
-        "dataset": dataset,
-        "dual_encoder": models["dual_encoder"],
-        "passage_vectors": built["passage_vectors"],
-    }
+    searched = settings.encode_corpus.bm25 or settings.write_queries.generator
+    read = read_data(flow, settings) if searched else {"dataset": flow.add("ingest", settings.ingest_of(True)).output}
+    dataset, bm25_index = read["dataset"], read.get("bm25_index") if settings.encode_corpus.bm25 else None
+    encoders = {name: models[name] for name in ("dual_encoder", "cross_encoder")}
+    built = flow.add("build_graph", settings.build_graph, dataset=dataset, **encoders)
+    inputs: dict[str, Artifact] = {"dataset": dataset, "dual_encoder": models["dual_encoder"]}
+    inputs["passage_vectors"] = built["passage_vectors"]
     bundles = list(
         bundles_without_training(flow, settings, settings.build_graph.speed, bm25_index=bm25_index, **inputs).values()
     )

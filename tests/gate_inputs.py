@@ -38,7 +38,13 @@ def write_bundle(path: Path, dataset: Dataset, backbone: Path, found: int, noise
 
 
 def write_evaluation(
-    path: Path, bundle: Path, dataset: Dataset, value: float, steps: int = 2, cold: float | None = None
+    path: Path,
+    bundle: Path,
+    dataset: Dataset,
+    value: float,
+    steps: int = 2,
+    cold: float | None = None,
+    written: tuple[str, ...] = (),
 ) -> Path:
     """The evaluation of a bundle in which its figures are `value`, and the dual encoder's 0.1; 12 queries are cold."""
 
@@ -57,6 +63,7 @@ def write_evaluation(
         "baseline": BASELINE,
         "candidate": CANDIDATE,
         "headline_split": "test",
+        "written": written,
         "test": "randomization",
         "digests": {"test": "data"},
     }
@@ -109,10 +116,11 @@ def write_inputs(
     noise: float = 0.0,
     steps: int = 2,
     cold: float | None = None,
+    written: tuple[str, ...] = (),
 ) -> dict[str, Path]:
     """What `promote` reads."""
     made = write_bundle(folder / "gnn_encoder", dataset, backbone, found, noise)
-    evaluation = write_evaluation(folder / "evaluation", made, dataset, found / 20, steps, cold)
+    evaluation = write_evaluation(folder / "evaluation", made, dataset, found / 20, steps, cold, written)
     recommendation = write_recommendation(folder / "recommendation", evaluation)
     bundle = write_chosen(folder / "bundle", made, recommendation)
     graph = write_graph(folder / "graph", dataset)

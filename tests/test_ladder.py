@@ -31,6 +31,7 @@ from gnn_encoder.flow.graph import Graph, Output
 from gnn_encoder.labels.adding import add_labels, opened
 from gnn_encoder.labels.requests import Wanted
 from gnn_encoder.pipelines.ladder import HYBRID, ladder
+from gnn_encoder.pipelines.train import train
 from gnn_encoder.promotion.champion import bundle_figures
 from gnn_encoder.retrieval.latency import served_path
 from gnn_encoder.retrieval.reranking import weighed
@@ -359,3 +360,19 @@ def test_a_whole_climb_puts_a_reranked_bundle_into_service(
     bundle = Bundle.read(latest / "bundle")
     assert bundle.reranker_path and Retriever(bundle).search(QUESTION, 3, rerank=True)
     assert Retriever(bundle).reranks() is bundle.serving.reranks
+
+
+def test_all_later_steps_read_the_data_with_the_queries_of_a_generator() -> None:
+    tree = {"ingest": {"dataset": "/data"}, "write_queries": {"generator": "titles"}}
+    for graph in (ladder(parse_settings(tree), RERANKING), train(parse_settings(tree))):
+        selected, read = graph["select_queries"], {"index_bm25", "write_queries"}
+        assert graph["ingest"].settings.needs == "passages"
+        assert selected.inputs["source"] == graph["ingest"].output
+        for node in graph.nodes:
+            if "dataset" in node.inputs:
+                wanted = graph["ingest"] if node.step in read else selected
+                assert node.inputs["dataset"] == wanted.output, node.title
+    plain = parse_settings({"ingest": {"dataset": "/data"}})
+    needs = [ladder(plain, rung)["ingest"].settings.needs for rung in RUNGS]
+    assert needs == ["judged", "judged", "labels", "labels", "labels"]
+    assert not {"write_queries", "select_queries"} & {node.step for node in ladder(plain, RERANKING).nodes}

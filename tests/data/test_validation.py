@@ -375,3 +375,16 @@ def test_the_first_place_of_a_kind_is_the_first_in_the_order_of_the_files(tmp_pa
         "qrels/train.tsv line 5: byte 0xff at 1",
     ]
     assert problems_of(folder) == {Kind.ENCODING: (3, places)}
+
+
+def test_data_with_test_queries_alone_can_be_measured_but_not_learnt_from(tmp_path: Path) -> None:
+    folder = write_beir(tmp_path / "data", qrels={"test": QRELS["test"]})
+    settings = Ingest(dataset=str(folder))
+    assert Kind.NO_TRAINING in problems_of(folder)
+    for needs, kinds in (("judged", []), ("passages", [])):
+        report = check(settings.model_copy(update={"needs": needs}))
+        assert [problem.kind for problem in report.problems] == kinds and report.findable["test"] == len(QRELS["test"])
+    for path in (folder / "qrels").iterdir():
+        path.write_text("query-id\tcorpus-id\tscore\n")
+    nothing = check(settings.model_copy(update={"needs": "judged"})).problems
+    assert [problem.kind for problem in nothing] == [Kind.NO_EVALUATION]

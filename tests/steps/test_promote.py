@@ -15,9 +15,9 @@ from gnn_encoder.artifacts.report import Decision
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.measures import NAMES
 from gnn_encoder.flow.arguments import ORIGIN, StepArguments
-from gnn_encoder.promotion.registry import CHAMPION, PREVIOUS
+from gnn_encoder.promotion.registry import CHAMPION, GENERATED, HUMAN, PREVIOUS, QUERIES
 from gnn_encoder.settings.rungs import LABELS, TRAINING, WORDS
-from gnn_encoder.steps.promote import promote
+from gnn_encoder.steps.promote import on_generated, promote
 
 
 @pytest.fixture
@@ -139,6 +139,18 @@ def test_a_store_that_cannot_be_reached_does_not_cost_the_champion_its_place(
     with pytest.raises(UserError, match="cannot be reached"):
         gate.decided("second", 18)
     assert gate.aliases() == {CHAMPION: "1"} and len(gate.models.versions()) == 1
+
+
+def test_figures_on_generated_queries_replace_no_champion_of_people_s(gate: Gate) -> None:
+    gate.decided("one", 4)
+    kept = gate.decided("two", 18, written=("test",))
+    assert kept["decision"] == "keep" and kept["reason"].startswith("test, on generated queries MRR@10")
+    assert "version 1, has figures on people's queries" in kept["reason"]
+    assert gate.decided("three", 18, noise=0.01)["decision"] == "promote"  # the same figures, on people's queries
+    tags = {version.number: version.tags[QUERIES] for version in gate.models.versions()}
+    assert tags == {"1": HUMAN, "2": GENERATED, "3": HUMAN}
+    generated = next(version for version in gate.models.versions() if version.number == "2")
+    assert not on_generated(GENERATED, generated) and not on_generated(HUMAN, generated)
 
 
 def test_what_the_run_was_made_of_is_written_to_the_version(gate: Gate) -> None:

@@ -22,6 +22,7 @@ from gnn_encoder.artifacts import (
 from gnn_encoder.artifacts.added_labels import AddedLabels
 from gnn_encoder.artifacts.arrays import EVALUATED, QUERIES, create_rows, create_vectors
 from gnn_encoder.artifacts.bundle import Serving
+from gnn_encoder.artifacts.extended_dataset import extend_queries
 from gnn_encoder.artifacts.folder import README
 from gnn_encoder.artifacts.history import Record, write_history
 from gnn_encoder.errors import UserError
@@ -179,6 +180,17 @@ def test_without_dev_queries_it_is_the_baseline(tmp_path: Path, tiny_dataset: Da
     facts = advice(tmp_path, tiny_dataset, MEANS, Recommend(), splits=("test",))
     assert (facts["system"], facts["queries"], facts["standings"]) == (PLAIN, 0, [])
     assert "no labelled dev query" in facts["sentence"]
+
+
+def test_dev_queries_that_quote_decide_nothing(tmp_path: Path, tiny_dataset: Dataset) -> None:
+    counts = [len(tiny_dataset.query_rows(split)) for split in ("train", "dev", "test")]
+    for quoting, system in ((True, PLAIN), (False, GRAPH)):
+        with drafting(tmp_path / f"data{quoting}", "dataset") as draft:
+            extend_queries(draft, tiny_dataset, [], [], [], [], tiny_dataset.recurring, quoting)
+        data = Dataset(tmp_path / f"data{quoting}")
+        assert [len(data.query_rows(split)) for split in ("train", "dev", "test")] == counts
+        facts = advice(tmp_path / str(quoting), data, MEANS, Recommend())
+        assert facts["system"] == system and ("quote their passages" in facts["sentence"]) == quoting
 
 
 def test_an_evaluation_of_other_data_is_refused(tmp_path: Path, tiny_dataset: Dataset, tiny_documents: Dataset) -> None:

@@ -35,6 +35,7 @@ INGEST = "ingest"
 OF_ORIGIN = (
     "merge", "choose_graph", "fuse_parts", "rank", "fuse", "evaluate", "recommend", "choose_bundle", "measure_latency",
     "report", "try_variant", "compare_variants", "choose_reranker", "compare_rerankers", "bundle_reranker",
+    "select_queries",
 )  # fmt: skip
 """Steps that read how their inputs were made, or pass it on: the history, or the settings and inputs in the manifest.
 Two indexes with the same hits make the same run, but the page, the README and the check of `choose_bundle` name one of

@@ -178,9 +178,11 @@ def updating(
     models = {name: Given(str((since / name).resolve())) for name in MODELS}
     for model in models.values():
         read_manifest(model.address, "model")
-    artifacts = {"ingest": since / "dataset", "build_graph": since / "graph", "encode_corpus": graph_bundle(since)}
+    artifacts = {"build_graph": since / "graph", "encode_corpus": graph_bundle(since)}
     tree = {step: read_manifest(artifact).settings for step, artifact in artifacts.items()} | {"choose_bundle": {}}
-    tree["ingest"].pop("chosen_on_dev", None)  # of the run's trainings
+    for step, record in read_history(since / "dataset").items():
+        if step in ("ingest", "write_queries", "select_queries"):
+            tree[step] = {name: value for name, value in record.settings.items() if name in settable(step)}
     tree["index_bm25"] = _bm25_settings(Bundle.read(artifacts["encode_corpus"]))
     for name in IndexBm25.model_fields:
         tree["encode_corpus"].pop(name, None)  # of a run before `index_bm25`

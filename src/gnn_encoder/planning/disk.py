@@ -33,6 +33,8 @@ WORD = 16.5
 """Bytes of text to a posting of BM25: 470 bytes of a passage of `obliqa` have 28.4 of them."""
 POSTING, VOCABULARY_GROWTH = 8, 700
 """Bytes of a posting, passage int32 and weight fp32; and of a vocabulary, for each root of the number of postings."""
+WRITTEN = 400.0
+"""Bytes of a written query with its prompt and answer, about."""
 PARTS = 5
 """Postings of a text in another language, with the parts of its words, to a posting of its words; `auto` counts as
 English."""
@@ -124,6 +126,8 @@ class _Forecast:
         self.steps: dict[str, Callable[[Any], tuple[float, float]]] = {
             "ingest": lambda _: (size.dataset, 0),
             "index_bm25": lambda step: (self._postings() * (1 if step.language in ("en", "auto") else PARTS), 0),
+            "write_queries": lambda step: (WRITTEN * (step.max_passages or self.m) * step.per_passage, 0),
+            "select_queries": lambda _: (size.dataset, 0),  # the corpus once more
             "bm25_retrieve": self._retrieved,
             "train_dpr": self._dual_encoder,
             "dense_retrieve": lambda step: (self._retrieved(step)[0] * step.shards, self.wide),  # hits in each part

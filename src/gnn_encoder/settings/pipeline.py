@@ -146,6 +146,8 @@ PIPELINES: dict[str, tuple[str, ...]] = {
     "update": (
         "ingest",
         "index_bm25",
+        "write_queries",
+        "select_queries",
         "build_graph",
         "encode_with_labels",
         "make_parts",

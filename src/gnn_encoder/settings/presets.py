@@ -119,7 +119,8 @@ def parse_settings(tree: Any, overrides: Iterable[str] = (), source: str = "sett
         if step in HAD_BM25 and (moved := [name for name in section if name in IndexBm25.model_fields]):
             raise UserError(f"{source}: {step}.{moved[0]} has moved to index_bm25.{moved[0]}: all steps use one index")
         _refuse_unknown(source, f"setting {step}.{{}}", section, fields)
-        sections[step] = {name: value for name, value in shared.items() if name in fields} | section
+        taken = fields - NOT_SHARED.get(step, set())
+        sections[step] = {name: value for name, value in shared.items() if name in taken} | section
     depths = {name: value for name, value in sections["bm25_retrieve"].items() if name in settable("first_stage")}
     sections["first_stage"] |= depths | first_stage
     try:
@@ -146,6 +147,8 @@ ELSEWHERE: dict[str, set[str]] = {
     "compare_rerankers": {"study", "depth"},
 }
 """Step → settings that a pipeline derives from other sections, or from its systems or study."""
+NOT_SHARED = {"write_queries": {"generator"}}
+"""Step → settings with the name of a shared one that do not take its value: with a generator the labels are written."""
 HAD_BM25 = ("bm25_retrieve", "encode_corpus", "first_stage")
 """Steps that had BM25's parameters before `index_bm25`."""
 NUMBERS = {"shard"}
