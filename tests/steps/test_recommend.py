@@ -182,15 +182,15 @@ def test_without_dev_queries_it_is_the_baseline(tmp_path: Path, tiny_dataset: Da
     assert "no labelled dev query" in facts["sentence"]
 
 
-def test_dev_queries_that_quote_decide_nothing(tmp_path: Path, tiny_dataset: Dataset) -> None:
-    counts = [len(tiny_dataset.query_rows(split)) for split in ("train", "dev", "test")]
-    for quoting, system in ((True, PLAIN), (False, GRAPH)):
-        with drafting(tmp_path / f"data{quoting}", "dataset") as draft:
-            extend_queries(draft, tiny_dataset, [], [], [], [], tiny_dataset.recurring, quoting)
-        data = Dataset(tmp_path / f"data{quoting}")
-        assert [len(data.query_rows(split)) for split in ("train", "dev", "test")] == counts
-        facts = advice(tmp_path / str(quoting), data, MEANS, Recommend())
-        assert facts["system"] == system and ("quote their passages" in facts["sentence"]) == quoting
+def test_generated_dev_queries_decide_nothing_unless_they_are_let(tmp_path: Path, tiny_dataset: Dataset) -> None:
+    dev = tiny_dataset.split_qrels("dev")
+    with drafting(tmp_path / "data", "dataset") as draft:
+        extend_queries(draft, tiny_dataset, ["one more"], ["dev"], [[3, 4]], [-1], tiny_dataset.recurring, False)
+    data = Dataset(tmp_path / "data")
+    assert data.split_qrels("dev").passage.tolist() == [*dev.passage.tolist(), 3, 4] and data.written_splits == ("dev",)
+    for settings, system in ((Recommend(), PLAIN), (Recommend(by_generated=True), GRAPH)):
+        facts = advice(tmp_path / system, data, MEANS, settings)
+        assert facts["system"] == system and ("the dev queries are generated" in facts["sentence"]) == (system == PLAIN)
 
 
 def test_an_evaluation_of_other_data_is_refused(tmp_path: Path, tiny_dataset: Dataset, tiny_documents: Dataset) -> None:

@@ -87,7 +87,7 @@ def test_a_passage_alone_in_its_section_has_its_neighbours() -> None:
     assert found == [(0, 1), (1, 2), (2, 1)]
     many = ["A"] * 40
     near = [of for of in queries_of_sentences([Passages(many, many, texts[:1] * 40)], 1) if of.quoted == 20]
-    assert [of.passage for of in near] == [*range(10, 20), *range(21, 31)]
+    assert [of.passage for of in near] == [17, 18, 19, 21, 22, 23]
 
 
 def test_a_short_heading_has_the_one_above_it() -> None:

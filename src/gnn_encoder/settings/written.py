@@ -40,7 +40,7 @@ class SelectQueries(StepSettings):
     max_evaluated: Count = 500
     """The same of dev, and of test queries: each system ranks them all."""
     quoting: Fraction = 0.9
-    """If words alone find a passage of so many of the written dev queries first, they are quotations: then they tune no
-    weight, and the recommendation is the same as without dev queries."""
+    """If words alone find a passage of so many of the written dev queries first, they are quotations, and tune no
+    weight of a sum with BM25."""
     seed: Count = 0
     """Of all draws."""

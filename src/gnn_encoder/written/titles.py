@@ -19,8 +19,8 @@ SEPARATOR = " > "
 """Between the titles of sections in a passage's title."""
 FEWEST, MOST = 5, 40
 """Words of a sentence that is a query."""
-REACH = 10
-"""Passages before and behind a sentence's that it is a query for: all of a section of usual length."""
+REACH = 3
+"""Passages before and behind a sentence's that it is a query for. The time to tune uses of labels grows with it."""
 
 
 class Written(NamedTuple):
