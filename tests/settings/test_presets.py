@@ -186,7 +186,7 @@ def graph_of(pipeline: str, settings: Settings) -> Graph:
 
 @pytest.mark.parametrize("name", PIPELINES)
 def test_a_pipelines_sections_are_those_of_the_steps_in_its_graph(name: str) -> None:
-    settings = override("choose_graph.variants={one: {train_gnn.epochs: 9}}")
+    settings = override("choose_graph.variants={one: {train_gnn.epochs: 9}}", "write_queries.generator=titles")
     steps = {node.step for node in graph_of(name, settings).nodes}
     not_listed = {"train": {"choose_bundle"}, "ladder": {"choose_bundle"}, "rerank": {"evaluate"}}.get(name, set())
     assert steps & Settings.model_fields.keys() == {*PIPELINES[name]} | not_listed

@@ -215,7 +215,7 @@ def ablate(
     from gnn_encoder.engines import pipelines, reranking
     from gnn_encoder.report.ablation import ablation_tables
     from gnn_encoder.report.study import study_table
-    from gnn_encoder.settings.pipeline import FOUNDATION, PIPELINES
+    from gnn_encoder.settings.pipeline import FOUNDATION
     from gnn_encoder.settings.reranking_systems import RERANKING_STUDIES
     from gnn_encoder.settings.studies import STUDIES
 
@@ -229,7 +229,7 @@ def ablate(
             show_graph(graph, root, mermaid)
             return
         job = partial(reranking.rerank, preset, dataset, overrides or [], (), None, root, study=of_rerankers[0])
-        show_table(study_table, follow(PIPELINES["rerank"][:3], job), "study")
+        show_table(study_table, follow(("ingest", "index_bm25", "bm25_retrieve"), job), "study")
         return
     studies = study or ([] if variant else list(STUDIES))
     changes = [f"try_variant.mode={mode or 'frozen'}", *(overrides or [])]

@@ -34,10 +34,10 @@ def data_remarks(data: Dataset, split: str) -> Iterator[str]:
             )
             without = ""
     if alike := int((data.identical[queries] >= 0).sum()):
-        yield (
-            f"{alike:,} of {len(queries):,} {split} queries have the id of a passage, which is left out of their hits, "
-            "as BEIR does (ingest.ignore_identical_ids)"
-        )
+        does = "have the id of a passage, which is left out of their hits, as BEIR does (ingest.ignore_identical_ids)"
+        if split in data.written_splits:
+            does = "quote a passage, which is left out of their hits"
+        yield f"{alike:,} of {len(queries):,} {split} queries {does}"
 
 
 def hit_remarks(data: Dataset, split: str, queries: int, without_hits: Mapping[str, int]) -> Iterator[str]:

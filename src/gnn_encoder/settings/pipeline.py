@@ -159,6 +159,8 @@ PIPELINES: dict[str, tuple[str, ...]] = {
     "rerank": (
         "ingest",
         "index_bm25",
+        "write_queries",
+        "select_queries",
         "bm25_retrieve",
         "first_stage",
         "train_query_generator",
