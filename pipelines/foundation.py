@@ -107,7 +107,7 @@ def read_data(graph: Graph, settings: Settings, trains: bool = True) -> dict[str
     dataset = graph.add("ingest", settings.ingest_of(trains)).output
     index = graph.add("index_bm25", settings.index_bm25, dataset=dataset).output
     if settings.write_queries.generator:
-        read = {"source": dataset, "bm25_index": index}
+        read = {"passages": dataset, "bm25_index": index}
         read["written_queries"] = graph.add("write_queries", settings.write_queries, dataset=dataset).output
         dataset = graph.add("select_queries", settings.select_queries, **read).output
     return {"dataset": dataset, "bm25_index": index}

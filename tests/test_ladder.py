@@ -367,7 +367,7 @@ def test_all_later_steps_read_the_data_with_the_queries_of_a_generator() -> None
     for graph in (ladder(parse_settings(tree), RERANKING), train(parse_settings(tree))):
         selected, read = graph["select_queries"], {"index_bm25", "write_queries"}
         assert graph["ingest"].settings.needs == "passages"
-        assert selected.inputs["source"] == graph["ingest"].output
+        assert selected.inputs["passages"] == graph["ingest"].output
         for node in graph.nodes:
             if "dataset" in node.inputs:
                 wanted = graph["ingest"] if node.step in read else selected

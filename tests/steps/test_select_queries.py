@@ -45,7 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def selected(folder: Path, out: Path, written: WrittenQueries, **changes: object) -> Dataset:
     with drafting(out / "written", "written_queries") as draft:
         written.write(draft)
-    inputs = {"source": folder / "dataset", "bm25_index": folder / "index", "written_queries": out / "written"}
+    inputs = {"passages": folder / "dataset", "bm25_index": folder / "index", "written_queries": out / "written"}
     select_queries(SelectQueries(**changes), **inputs, dataset=out / "dataset")
     return Dataset(out / "dataset")
 

@@ -30,7 +30,7 @@ from gnn_encoder.written.selection import Selection, assign, hits_of, select
 def select_queries(
     context: Context,
     settings: SelectQueries,
-    source: Path,
+    passages: Path,
     written_queries: Path,
     bm25_index: Path,
     dataset: Draft,
@@ -40,7 +40,7 @@ def select_queries(
     Raises:
         UserError: too few are left to learn from or to measure with.
     """
-    data, written = Dataset(source), WrittenQueries.read(written_queries)
+    data, written = Dataset(passages), WrittenQueries.read(written_queries)
     index = Bm25.load(Bm25Index.read(bm25_index).path)
     searching = context.progress("searching", len(set(written.query)), "queries")
     selection = select(written, data, lambda texts, k: index.search(texts, k, searching)[1], settings)
