@@ -12,7 +12,7 @@ from gnn_encoder.data.blocks import Block
 from gnn_encoder.data.cutting import words_in
 from gnn_encoder.data.document_folder import joined
 from gnn_encoder.data.file_reader import FileReader, Unreadable, decoded, read
-from gnn_encoder.data.validation import DataReport
+from gnn_encoder.data.validation import DataReport, Problems
 from gnn_encoder.errors import UserError
 from gnn_encoder.settings.foundation import Ingest
 
@@ -248,3 +248,16 @@ def test_large_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (tmp_path / "bomb.docx").write_bytes(docx_of([]))
     with pytest.raises(Unreadable, match="unpacks to"):
         list(read(tmp_path / "bomb.docx"))
+
+
+def test_a_file_that_may_not_be_read_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root may read all files, so one that is gone after it was listed stands for one without permission."""
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    for name in ("a.md", "b.md"):
+        (folder / name).write_text(f"# {name}\n\nText.")
+    source = open_source(settings_of(folder))
+    (folder / "b.md").unlink()
+    assert len(source.digest()) == 64
+    (rows,) = source.passages(Problems())
+    assert rows.ids == ["a.md#amd:1"] and source.remarks == ["b.md was not read: No such file or directory"]

@@ -26,7 +26,9 @@ def _only() -> None:
 @data.command()
 def check(
     dataset: Annotated[str, typer.Argument(help="Path or URI of the data, or python-docs.")],
-    format: Annotated[str, typer.Option(help="auto, beir, msmarco, dpr, markup, ir_datasets or python-docs.")] = "auto",
+    format: Annotated[
+        str, typer.Option(help="auto, beir, msmarco, dpr, markup, documents, ir_datasets or python-docs.")
+    ] = "auto",
     document_depth: Annotated[int, typer.Option(help="Cut documents at this depth, as ingest.document_depth.")] = 0,
     similarity: Annotated[
         float, typer.Option(help="Similarity of recurring queries, as ingest.recurrence_similarity.")

@@ -31,7 +31,7 @@ from gnn_encoder.data.beir import BeirQueries
 from gnn_encoder.data.blocks import Anchors, Block, anchor
 from gnn_encoder.data.cutting import cut
 from gnn_encoder.data.html import html_blocks
-from gnn_encoder.data.lines import find
+from gnn_encoder.data.lines import files_digest, find
 from gnn_encoder.data.markdown import markdown_blocks
 from gnn_encoder.data.rows import PLACES, Label, PassageRows, Query, SectionRows
 from gnn_encoder.data.validation import Kind, Problems
@@ -148,8 +148,16 @@ class Markup(BeirQueries):
 
     def digest(self) -> str:
         """Hex digest of the paths and contents of the files that are read."""
-        files = {path.relative_to(self.folder).as_posix(): sha256(path) for path in self.corpora}
-        return digest_of({"pages": files, "others": super().digest()})
+        files = {path.relative_to(self.folder).as_posix(): _content(path) for path in self.corpora}
+        return digest_of({"pages": files, "others": files_digest(self._others)})
+
+
+def _content(path: Path) -> str:
+    """The digest of a file, or why it cannot be read: then its reader says so, too."""
+    try:
+        return sha256(path)
+    except OSError as error:
+        return error.strerror or str(error)
 
 
 class _Page:

@@ -100,16 +100,14 @@ class Questions:
         """Yields what a run needs and the queries lack; a step would find it only after hours of training."""
         if needs == "passages":
             return
-        if needs == "judged":
-            pass
-        elif (different := self._different(self.trained)) < FEWEST_TRAINING:
+        if needs == "labels" and (different := self._different(self.trained)) < FEWEST_TRAINING:
             if self._different(self.split == TRAIN) >= FEWEST_TRAINING:
                 raise UserError(
                     f"ingest.max_trained_queries leaves {different} different training queries with a relevant "
                     f"passage: set it to at least {FEWEST_TRAINING}, or more if queries ask the same"
                 )
             yield Kind.NO_TRAINING
-        elif not self.has_negatives(np.arange(passages)):
+        elif needs == "labels" and not self.has_negatives(np.arange(passages)):
             yield Kind.NO_NEGATIVE
         if not (self._answered(findable=True) & (self.split != TRAIN)).any():
             yield Kind.NO_EVALUATION

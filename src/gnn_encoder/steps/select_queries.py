@@ -70,7 +70,7 @@ def select_queries(
 
     examples = selection.examples(place)
     context.log.text(examples, "select_queries/examples.md")
-    print(f"select_queries: {len(split):,} queries are kept; left out: {left_out}", file=sys.stderr)
+    print(f"select_queries: {len(split):,} queries are kept; left out: {left_out}\n{examples}", file=sys.stderr)
     if quoting:
         print(
             f"select_queries: words alone find {found_first:.0%} of the written dev queries first: they quote their "
@@ -81,7 +81,6 @@ def select_queries(
         **{f"written_{name}": counts[name] for name in SPLITS},
         **{f"left_out_{reason}": count for reason, count in selection.counts.items()},
         "dev_found_first": found_first,
-        "examples": examples,
         "headline": f"{'/'.join(f'{count:,}' for count in counts.values())} written queries",
     }
 
