@@ -165,12 +165,12 @@ def _unhyphenated(text: str) -> str:
 
 
 def _office_blocks(path: Path) -> Iterator[Block]:
-    from markitdown import StreamInfo
-    from markitdown.converters import DocxConverter, EpubConverter, PptxConverter
-
     with zipfile.ZipFile(path) as archive:
         if (unpacked := sum(part.file_size for part in archive.infolist())) > UNPACKED:
             raise Unreadable(f"unpacks to {unpacked:,} bytes; at most {UNPACKED:,} are read")
+    from markitdown import StreamInfo
+    from markitdown.converters import DocxConverter, EpubConverter, PptxConverter
+
     ending = path.suffix.lower()
     converters: dict[str, Any] = {".docx": DocxConverter, ".pptx": PptxConverter, ".epub": EpubConverter}
     converter = converters[ending]()
