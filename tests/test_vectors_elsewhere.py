@@ -26,8 +26,9 @@ from gnn_encoder.cli import app
 from gnn_encoder.data.given_vectors import GivenVectors
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.collected import evaluated_queries
-from gnn_encoder.models.address import KEY, AddressEncoder
+from gnn_encoder.models.address import AddressEncoder
 from gnn_encoder.models.dual_encoder import DualEncoder
+from gnn_encoder.models.service import KEY
 from gnn_encoder.serving.following import PROBE
 from gnn_encoder.settings.first_stage import FirstStage
 from gnn_encoder.settings.foundation import Encode

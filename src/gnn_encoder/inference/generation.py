@@ -1,7 +1,7 @@
 """Generates a query for each passage, and computes log P(query | passage); makes what a query generator reads."""
 
-from collections.abc import Callable, Sequence
-from typing import Unpack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -108,30 +108,51 @@ def generate(
     generator: QueryGenerator,
     passages: Tokens,
     *,
-    rows: np.ndarray | None = None,
     batches: Sequence[np.ndarray] | None = None,
+    beams: int = 1,
+    tokens_per_batch: int = 4096,
+    progress: Progress | None = None,
+    **options: Any,
+) -> list[str]:
+    """Generates a query in one line for each of n tokenized passages; see `generate_batches` for the other options.
+
+    `batches`: the batches of `generation_batches` to generate, by default all; the other texts are empty.
+    """
+    texts = [""] * len(passages)
+    batches = generation_batches(generator, passages, beams, tokens_per_batch) if batches is None else batches
+    for part, written, _ in generate_batches(generator, passages, batches, beams=beams, **options):
+        for row, text in zip(part, written, strict=True):
+            texts[row] = " ".join(text.split())
+        if progress:
+            progress.advance(len(part))
+    return texts
+
+
+def generate_batches(
+    generator: QueryGenerator,
+    passages: Tokens,
+    batches: Iterable[np.ndarray],
+    *,
+    rows: np.ndarray | None = None,
     beams: int = 1,
     top_k: int = 0,
     temperature: float = 1.0,
     seed: int = 0,
     precision: str = "auto",
-    tokens_per_batch: int = 4096,
-    progress: Progress | None = None,
-) -> list[str]:
-    """Generates a query for each of n tokenized passages: by greedy decoding, beam search, or sampling.
+) -> Iterator[tuple[np.ndarray, list[str], np.ndarray]]:
+    """Yields each batch, a text for each of its passages, and the tokens of the texts int64 [b].
 
-    Passages of about equal length are read together; each beam counts as a passage in the token budget. A `top_k` of 1
-    or more samples each token from the `top_k` likeliest. The draws depend on the seed and the passage's row
-    alone, in `rows` [n] (by default 0 to n - 1). `batches`: the batches of `generation_batches` to generate, by default
-    all; the other texts are empty.
+    By greedy decoding, beam search, or sampling. Passages of about equal length are read together; each beam counts as
+    a passage in the token budget. A `top_k` of 1 or more samples each token from the `top_k` likeliest. The draws
+    depend on the seed and the passage's row alone, in `rows` [n] (by default 0 to n - 1).
     """
     rows = np.arange(len(passages)) if rows is None else rows
-    texts, where = [""] * len(passages), device()
+    where = device()
     limits = {"max_length": generator.query_length}
     if generator.causal:
         limits = {"max_new_tokens": generator.query_length, "eos_token_id": generator.tokenizer.eos_token_id}
     with inference_copy(generator, precision) as ready:
-        for part in generation_batches(generator, passages, beams, tokens_per_batch) if batches is None else batches:
+        for part in batches:
             ids, mask = prompts(generator, passages, part)
             written = ready.model.generate(
                 input_ids=torch.from_numpy(ids).to(where),
@@ -141,14 +162,10 @@ def generate(
                 logits_processor=[sampled(rows[part], top_k, temperature, seed)] if top_k else None,
                 pad_token_id=generator.pad,
                 **limits,
-            )
-            begin = ids.shape[1] if generator.causal else 0
-            decoded = generator.tokenizer.batch_decode(written[:, begin:], skip_special_tokens=True)
-            for row, text in zip(part, decoded, strict=True):
-                texts[row] = " ".join(text.split())
-            if progress:
-                progress.advance(len(part))
-    return texts
+            )[:, ids.shape[1] if generator.causal else 0 :]
+            # The end token may be the padding: then it is not counted.
+            counts = (written != generator.pad).sum(1).cpu().numpy()
+            yield part, generator.tokenizer.batch_decode(written, skip_special_tokens=True), counts
 
 
 def sampled(rows: np.ndarray, top_k: int, temperature: float, seed: int) -> Callable[[Tensor, Tensor], Tensor]:

@@ -2,32 +2,26 @@
 
 `ADDRESS#MODEL`, such as `https://api.openai.com/v1#text-embedding-3-small`; without `#MODEL` the service's only model
 is asked. The official client sends the requests and repeats those that fail for a while. A text that is too long for
-the service is cut by halves until it fits.
-
-The key is in the environment variable OPENAI_API_KEY and nowhere else. It is sent to OpenAI, to the address in
-OPENAI_BASE_URL, and to an address that the command at hand names, if that is https or this machine; so an address in
-somebody else's bundle does not get it.
+the service is cut by halves until it fits. `models.service` says where the key is sent.
 """
 
 import json
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import numpy as np
 from torch import nn
 
 from gnn_encoder.artifacts.digests import WORDS, Finder, text_digests
-from gnn_encoder.errors import Unreachable, UserError, one_line, without_password
+from gnn_encoder.errors import Unreachable, one_line
 from gnn_encoder.models.backbone import ADDRESS
 from gnn_encoder.models.dual_encoder import TextEncoder
+from gnn_encoder.models.service import Service
 
-KEY, BASE = "OPENAI_API_KEY", "OPENAI_BASE_URL"
 TEXTS, CHARACTERS = 32, 100_000
 """Most texts, and about the most characters, of a request."""
 LONGEST, SHORTEST = 24_000, 200
@@ -59,7 +53,7 @@ class AddressEncoder(TextEncoder):
         self.backbone = self.tokenizer = self.head = None
         self.store(np.empty((0, 2), WORDS), np.empty((0, width), np.float32))
         self.paid: Any = None
-        self._named, self._waits = False, QUESTION_WAITS
+        self._service, self._waits = Service(address, False), QUESTION_WAITS
 
     @classmethod
     def at(cls, name: str, normalize: str = "auto") -> "AddressEncoder":
@@ -69,18 +63,14 @@ class AddressEncoder(TextEncoder):
             UserError: the address has a password or a query, or the service does not answer as OpenAI's would
                 (`Unreachable`).
         """
-        address, _, model = name.partition("#")
-        if without_password(address) != address or "?" in address:
-            raise UserError(f"the address {without_password(address)} has a password or a query: give the key in {KEY}")
-        asking = cls(address, model, 0, normalize == "yes")
-        asking._named = True
+        service, model = Service.named(name)
+        asking = cls(service.address, model, 0, normalize == "yes")
+        asking._service = service
         if not model:
             models = asking._answer(lambda client: [str(one.id) for one in client.models.list().data])
-            if len(models) != 1:
-                raise UserError(f"{address} has the models {', '.join(models) or 'none'}: give one, as {address}#MODEL")
-            asking.model = models[0]
-        encoder = cls(address, asking.model, asking._request(["word"]).shape[1], asking.normalize)
-        encoder._named, encoder._waits = True, WAITS
+            asking.model = service.only_model(models)
+        encoder = cls(service.address, asking.model, asking._request(["word"]).shape[1], asking.normalize)
+        encoder._service, encoder._waits = service, WAITS
         return encoder
 
     def store(self, digests: np.ndarray, vectors: np.ndarray) -> None:
@@ -119,20 +109,7 @@ class AddressEncoder(TextEncoder):
 
     @cached_property
     def _client(self) -> Any:
-        # By its name, so that the digest of the steps' code does not depend on the client's version.
-        client = import_module("openai").OpenAI
-        # Services of one's own often need no key, but the client needs some text.
-        key = os.environ.get(KEY) if self._may_have_the_key else ""
-        return client(base_url=self.address, api_key=key or "none", **self._waits)
-
-    @property
-    def _may_have_the_key(self) -> bool:
-        parts, base = urlsplit(self.address), os.environ.get(BASE, "")
-        if base and self.address.rstrip("/") == base.rstrip("/"):
-            return True
-        if parts.scheme == "https":
-            return self._named or parts.hostname == "api.openai.com"
-        return self._named and parts.hostname in ("127.0.0.1", "::1", "localhost")
+        return self._service.client("OpenAI", **self._waits)
 
     def _ask(self, texts: Sequence[str], digests: np.ndarray) -> np.ndarray:
         vectors, start = np.empty((len(texts), self.width), np.float32), 0
@@ -187,12 +164,7 @@ class AddressEncoder(TextEncoder):
             raise self._unreachable(one_line(error)) from None
 
     def _unreachable(self, why: str) -> Unreachable:
-        """An error without the key, which some services repeat in theirs."""
-        key = os.environ.get(KEY)
-        why = why.replace(key, "…") if key else why
-        if key and not self._may_have_the_key:
-            why += f"; the key was not sent: {BASE}={self.address} allows it"
-        return Unreachable(f"{self.address}#{self.model} gives no vectors: {why}")
+        return self._service.unreachable(self.model, "vectors", why)
 
 
 class _TooLong(Unreachable):

@@ -94,8 +94,8 @@ class Encode(Inference, VectorsOfTexts):
 
     encoder: str = MINILM
     """A Hugging Face name, a local folder, or `minilm`; or the address of an embeddings service in OpenAI's form,
-    `http://…/v1#MODEL`, to which all texts are sent (`models.address`: the key, and how long texts may be). Empty, with
-    `vectors`: no other text can be encoded."""
+    `http://…/v1#MODEL`, to which all texts are sent (`models.address`: how long texts may be; `models.service`: where
+    the key is sent). Empty, with `vectors`: no other text can be encoded."""
     others: tuple[str, ...] = ()
     """Further encoders, named as `encoder`. Each encodes the corpus and the queries; `choose_encoder` chooses the one
     with which a run goes on."""
