@@ -5,7 +5,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -15,7 +15,7 @@ MODEL = "tiny"
 
 @dataclass
 class Service:
-    """`reply`: prompt → answer. `faults`: how the next requests fail: a status, or one of `break`, `text`, `other`."""
+    """`reply`: prompt → answer. `faults`: how the next requests fail: a status, `break`, `drip`, `text` or `other`."""
 
     reply: Callable[[str], str]
     address: str = ""
@@ -83,7 +83,11 @@ def chat_service(reply: Callable[[str], str], port: int = 0) -> Iterator[Service
             if status == 429:
                 self.send_header("Retry-After", "0.05")
             self.end_headers()
-            self.wfile.write(content[: len(content) // 2] if is_broken else content)
+            with suppress(ConnectionError):  # the client has given up, or was killed
+                for byte in content if status == "drip" else b"":
+                    self.wfile.write(bytes([byte]))
+                    time.sleep(0.05)
+                self.wfile.write(content[: len(content) // 2] if is_broken else content)
             self.close_connection = True
 
         def log_message(self, *_: object) -> None:

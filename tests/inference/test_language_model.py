@@ -1,11 +1,9 @@
 """Language models behind one interface: a service that fails in every way, and models of this machine."""
 
-import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +114,26 @@ def test_a_slow_answer_is_given_up(service: Service) -> None:
     assert all("no answer in 0.25 s" in answer.failure for answer in found)
 
 
+def test_an_answer_that_comes_in_drops_is_given_up(service: Service) -> None:
+    service.faults = ["drip"]
+    (answer,) = answered(service.address, None, PROMPTS[:1], call_seconds=0.3)
+    assert answer.text is None and answer.failure.endswith("no answer in 0.3 s")
+
+
+def test_a_service_that_is_killed_and_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(language_model, "IN_A_ROW", 3)
+    monkeypatch.setattr(language_model, "REPEATS", 0)
+    with chat_service(shout) as before:
+        answers = open_language_model(before.address, Asking(calls_at_once=1), tmp_path).answers(PROMPTS)
+        came = [next(answers).text for _ in range(5)]
+    with pytest.raises(Unreachable, match=r"Connection error\. \(3 failed calls in a row\); 5 of 12 answers came"):
+        list(answers)
+    with chat_service(shout, int(before.address.rpartition(":")[2].removesuffix("/v1"))) as after:
+        found = answered(after.address, tmp_path)
+    assert [answer.text for answer in found] == [*map(shout, PROMPTS)] and came == [*map(shout, PROMPTS[:5])]
+    assert set((before.answered + after.answered).values()) == {1}
+
+
 def test_parameters_that_a_model_refuses_are_left_out(service: Service) -> None:
     service.refused = ("max_tokens", "temperature")
     assert [answer.text for answer in answered(service.address, None)] == [*map(shout, PROMPTS)]
@@ -129,6 +147,13 @@ def test_an_answer_is_bounded_and_without_its_thoughts(service: Service) -> None
     assert answer.text == ("long " * 500)[: 10 * language_model.CHARACTERS] and answer.is_cut
 
 
+def test_an_answer_that_is_no_text_can_be_written_to_a_file(service: Service, tmp_path: Path) -> None:
+    service.reply = lambda _: "half a pair \ud800"
+    assert [answer.text for answer in answered(service.address, tmp_path, ["why"])] == ["half a pair ?"]
+    with pytest.raises(UnicodeEncodeError):
+        service.reply("why").encode()
+
+
 def test_the_estimate_counts_what_is_not_kept(service: Service, tmp_path: Path) -> None:
     model = open_language_model(service.address, Asking(price_in=2.0, price_out=10.0, answer_tokens=100), tmp_path)
     estimate = model.estimate([*PROMPTS, PROMPTS[0]])
@@ -140,27 +165,18 @@ def test_the_estimate_counts_what_is_not_kept(service: Service, tmp_path: Path) 
     assert "7 calls (5 more answers are kept from an earlier attempt)" in str(model.estimate(PROMPTS))
 
 
-ASK = """
-import sys
-from pathlib import Path
-from gnn_encoder.inference.language_model import open_language_model
-from gnn_encoder.settings.language_model import Asking
-for answer in open_language_model(sys.argv[1], Asking(calls_at_once=2), Path(sys.argv[2])).answers(sys.argv[3:]):
-    print(answer.index, answer.text, flush=True)
-"""
-
-
 def test_a_killed_process_pays_again_only_what_was_under_way(service: Service, tmp_path: Path) -> None:
-    service.seconds = 0.1
-    command = [sys.executable, "-c", ASK, f"{service.address}#{MODEL}", str(tmp_path), *PROMPTS]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout
-        seen = [process.stdout.readline() for _ in range(5)]
-        process.send_signal(signal.SIGKILL)
-    time.sleep(0.3)
+    service.seconds = 0.05
+    child = get_context("fork").Process(target=answered, args=(service.address, tmp_path), kwargs={"calls_at_once": 2})
+    child.start()
+    while service.answered.total() < 5:
+        assert child.is_alive()
+    child.kill()
+    child.join()
+    time.sleep(0.1)
     with (tmp_path / JOURNAL).open("a") as journal:
         journal.write('{"key": "cut')  # as a process that is killed while it writes
-    assert all(seen) and len(service.answered) < len(PROMPTS)
+    assert len(service.answered) < len(PROMPTS)
     service.seconds = 0.0
     found = answered(service.address, tmp_path)
     assert [answer.text for answer in found] == [*map(shout, PROMPTS)]
@@ -215,6 +231,12 @@ def test_a_local_model_answers_as_transformers_does(chat_model: Path, tmp_path: 
     again = answered(str(chat_model), tmp_path / "kept", TEXTS, **settings)
     assert [answer.text for answer in again] == [answer.text for answer in found]
     assert all(answer.is_kept for answer in again)
+
+
+def test_code_between_two_answers_may_train(chat_model: Path) -> None:
+    settings = Asking(prompt_tokens=40, answer_tokens=6, answer_batch=1)
+    for _ in open_language_model(str(chat_model), settings).answers(TEXTS):
+        assert not torch.is_inference_mode_enabled()
 
 
 def test_a_batch_of_which_a_part_was_kept_is_written_as_before(chat_model: Path, tmp_path: Path) -> None:

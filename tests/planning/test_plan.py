@@ -23,13 +23,14 @@ from gnn_encoder.pipelines.ladder import ladder
 from gnn_encoder.pipelines.train import train as train_graph
 from gnn_encoder.planning import auto
 from gnn_encoder.planning import rates as measuring
-from gnn_encoder.planning.auto import Candidate, PlannedClimb, planned_climb
+from gnn_encoder.planning.auto import PROMPT_TOKENS, Candidate, PlannedClimb, _writing, planned_climb
 from gnn_encoder.planning.budget import budget_seconds
 from gnn_encoder.planning.facts import DataFacts, data_facts
 from gnn_encoder.planning.plan import FEWEST, LENGTHS, OTHER_LABELS, PER_QUERY, RESERVE, Plan, plan_run
 from gnn_encoder.planning.rates import Rates, measure_rates
 from gnn_encoder.settings.presets import load_settings, parse_settings
 from gnn_encoder.settings.rungs import AS_IT_IS, LABELS, RERANKING, RUNGS, TRAINING, WORDS
+from gnn_encoder.settings.written import WriteQueries
 
 Planned = Callable[..., PlannedClimb]
 RATES = Rates("a machine", 30_000.0, 6_000.0)
@@ -130,6 +131,17 @@ def test_what_the_labels_decide() -> None:
     assert hurried["epochs"] == 1 and hurried["patience"] and hurried["keep"] == "best"  # DPR is kept if it is better
     with pytest.raises(UserError, match="no labelled training query"):
         plan_run(facts(train=0), RATES, 3600.0, "minilm")
+
+
+def test_the_calls_of_a_language_model_are_said_with_their_cost() -> None:
+    prices = {"price_in": 1.0, "price_out": 10.0}
+    settings = WriteQueries(generator="http://127.0.0.1:9/v1#m", max_calls=3_002, answer_tokens=100, **prices)
+    assert _writing(settings, facts()).startswith("3,000 calls for 1,000 passages, about ")
+    tokens = 3_000 * (PROMPT_TOKENS + facts().mean_passage(750))
+    assert f"about {tokens:,.0f} tokens in, at most 300,000 out, at most " in _writing(settings, facts())
+    assert f"at most {tokens / 1e6 + 3:,.2f} at the given price" in _writing(settings, facts())
+    assert settings.passages_of(100) == (100, 3) and settings.passages_of(10_000, kinds=1) == (3_002, 1)
+    assert WriteQueries(generator="titles", max_calls=5).passages_of(100) == (100, 0), "nothing is called"
 
 
 def test_facts_are_counted(tiny_dataset: Dataset, tiny_backbone: Path) -> None:

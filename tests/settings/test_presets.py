@@ -271,3 +271,9 @@ def test_ingest_knows_which_settings_choose_by_dev_queries() -> None:
         override("ingest.chosen_on_dev=[train_gnn.keep]")
     with pytest.raises(UserError, match=r"train_gnn\.keep = best needs dev_queries"):
         override("train_gnn.keep=best", "train_gnn.dev_queries=0")
+
+
+def test_a_shared_generator_does_not_write_queries() -> None:
+    settings = parse_settings({"shared": {"generator": "minilm", "seed": 3}})
+    assert settings.train_query_generator.generator == "minilm"
+    assert settings.write_queries.generator == "" and settings.write_queries.seed == 3

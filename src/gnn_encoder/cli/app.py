@@ -59,9 +59,14 @@ def run(
     generator: Annotated[
         str | None,
         typer.Option(
-            help="What writes queries for data that have none or few: titles (headings and sentences, without a model)."
+            help="What writes queries for data that have none or few: titles (headings and sentences, without a "
+            "model), the address of a chat service in OpenAI's form, http://…/v1#MODEL, smollm2, or a model's folder."
         ),
     ] = None,
+    examples: Annotated[
+        Path | None, typer.Option(help="Text file with queries of real people, one a line, for the generator's manner.")
+    ] = None,
+    max_calls: Annotated[int | None, typer.Option(help="Most calls of the generator.", min=1)] = None,
     encoder: Annotated[
         list[str] | None,
         typer.Option(
@@ -108,6 +113,10 @@ def run(
         dataset, changes = str(documents), ["ingest.format=documents", "ingest.copy_similarity=0.9", *changes]
     if generator is not None:
         changes = [*changes, *pipelines.path_override("write_queries.generator", generator)]
+    if examples is not None:
+        changes = [*changes, *pipelines.path_override("write_queries.examples", str(examples))]
+    if max_calls is not None:
+        changes = [*changes, f"write_queries.max_calls={max_calls}"]
     only_shows = dry_run or mermaid
     if preset != AUTO and until is None:
         for name, value in (("--budget", budget), ("--encoder", encoder or None), ("--vectors", vectors)):

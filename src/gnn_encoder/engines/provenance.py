@@ -29,6 +29,7 @@ from gnn_encoder.settings.outcome import Evaluate, Promote
 from gnn_encoder.settings.reranking import MADE_WORD_VECTORS, TrainReranker
 from gnn_encoder.settings.shared import is_address
 from gnn_encoder.settings.values import StepSettings
+from gnn_encoder.settings.written import WriteQueries
 from gnn_encoder.storage import file_at, is_remote, list_folder
 
 PACKAGE = "gnn_encoder"
@@ -162,9 +163,24 @@ def source_digests(step: str, values: StepSettings, registry: str = "") -> dict[
         if not Path(folder).is_dir():
             raise UserError(f"{step}.vectors = {folder}: no such folder")
         digests["vectors"] = folder_digest(Path(folder))
+    if isinstance(values, WriteQueries):
+        digests |= _digests_for_queries(values)
     for name in BACKBONES:
         if model := getattr(values, name, ""):
             digests[name] = backbone_digest(model)
+    return digests
+
+
+def _digests_for_queries(values: WriteQueries) -> dict[str, str]:
+    digests = {}
+    if values.prompts:
+        if not Path(values.prompts).is_dir():
+            raise UserError(f"write_queries.prompts = {values.prompts}: no such folder; give one with files KIND.j2")
+        digests["prompts"] = folder_digest(Path(values.prompts))
+    if values.examples:
+        if not Path(values.examples).is_file():
+            raise UserError(f"write_queries.examples = {values.examples}: no such file; give one with a query a line")
+        digests["examples"] = sha256(Path(values.examples))
     return digests
 
 

@@ -165,7 +165,8 @@ def generate_batches(
             )[:, ids.shape[1] if generator.causal else 0 :]
             # The end token may be the padding: then it is not counted.
             counts = (written != generator.pad).sum(1).cpu().numpy()
-            yield part, generator.tokenizer.batch_decode(written, skip_special_tokens=True), counts
+            with torch.inference_mode(False):  # the caller's code between two batches is not in this mode
+                yield part, generator.tokenizer.batch_decode(written, skip_special_tokens=True), counts
 
 
 def sampled(rows: np.ndarray, top_k: int, temperature: float, seed: int) -> Callable[[Tensor, Tensor], Tensor]:

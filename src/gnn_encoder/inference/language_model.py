@@ -45,8 +45,8 @@ HOPELESS = (401, 403, 404)
 """Answers of a service that another call will not change: no key, no right, no such model."""
 CHARACTERS = 8
 """An answer is cut to this many characters per token that it may have."""
-CHARACTERS_OF_TOKEN = 4
-"""Of English text, for estimates."""
+BYTES_OF_TOKEN = 4
+"""For estimates: about right for English."""
 SAMPLED = 50
 """Likeliest tokens from which a model of this machine samples, as transformers does by default."""
 PAIR = "encoder-decoder"
@@ -331,7 +331,7 @@ class LocalModel:
         for batch, texts, counts in written:
             for row, text, count in zip(batch.tolist(), texts, counts.tolist(), strict=True):
                 bounded, is_cut = _bounded(text, self._settings.answer_tokens)
-                is_cut = is_cut or count >= self._model.query_length
+                is_cut = is_cut or (count >= self._model.query_length and not self.is_trained_writer)
                 answer = Answer(0, bounded, "", is_cut, int(tokens.lengths[row]), count)
                 self._journal.add(keys[row], answer)
                 yield from (replace(answer, index=index) for index in wanted[keys[row]])
@@ -381,9 +381,10 @@ def _indices(journal: Journal, prompts: Sequence[str]) -> dict[str, list[int]]:
 
 def _bounded(text: str, tokens: int) -> tuple[str, bool]:
     """An answer without what a model thinks before it, and whether it was cut."""
+    text = text.encode("utf-8", "replace").decode()  # JSON may have half a pair of surrogates, which no file can
     spoken, longest = text.rpartition("</think>")[2].strip(), CHARACTERS * tokens
     return spoken[:longest], len(spoken) > longest
 
 
 def _tokens(text: str) -> int:
-    return -(-len(text) // CHARACTERS_OF_TOKEN)
+    return -(-len(text.encode()) // BYTES_OF_TOKEN)

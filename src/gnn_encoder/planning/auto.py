@@ -33,6 +33,7 @@ from gnn_encoder.settings.presets import parse_settings
 from gnn_encoder.settings.rungs import AS_IT_IS, LABELS, RERANKING, RUNGS, TRAINING, WORDS, height
 from gnn_encoder.settings.shared import MINILM, is_address
 from gnn_encoder.settings.systems import RERANKED, UNTRAINED
+from gnn_encoder.settings.written import WriteQueries
 
 LADDER = {"index_bm25": {"k1": 0.9, "b": 0.4}}
 """BM25's settings without a preset, as in Anserini. On training queries, each out of its fold, the linear fusion has
@@ -56,6 +57,8 @@ TRAINED_SLOWER = 4.0
 """How many times as fast a model encodes as it trains, where its training was not measured."""
 PER_LABEL = 0.01
 """Seconds of each label: the choice among the uses of labels, and the examples of the fusions."""
+PROMPT_TOKENS = 220
+"""Of a prompt for queries without its passage, about."""
 CHARACTERS_OF_TOKEN = 4
 """Characters of a token, about, in English and other languages with spaces."""
 SERVED = 20_000.0
@@ -269,6 +272,8 @@ class _Plan:
             )
             each = " for each of them" if len(asked) > 1 else ""
             self.lines |= {"encoder": "; ".join(models), "to pay": f"{tokens}{each}; each text is sent once"}
+        if survey.settings.write_queries.is_asked:
+            self.lines["to write"] = _writing(survey.settings.write_queries, facts)
         if not facts.queries["train"] and height(survey.until) > height(AS_IT_IS):
             self.lines[LABELS] = (
                 "none, and no training: the data have no labelled training query; --generator titles would write some"
@@ -317,6 +322,20 @@ class _Plan:
             self.lines["more time"] = more
         _write(path, self.budget, self.tree, self.rungs[-1], self.lines, self.calls)
         return PlannedClimb(path, self.rungs[-1], self.calls, more)
+
+
+def _writing(settings: WriteQueries, facts: DataFacts) -> str:
+    """Says which calls the queries take that a language model writes; the step says it with the prompts themselves."""
+    passages, calls = settings.passages_of(facts.passages)
+    longest = settings.passage_characters // CHARACTERS_OF_TOKEN
+    tokens_in = passages * calls * (PROMPT_TOKENS + facts.mean_passage(longest))
+    tokens_out = passages * calls * settings.answer_tokens
+    cost = (tokens_in * settings.price_in + tokens_out * settings.price_out) / 1e6
+    priced = f", at most {cost:,.2f} at the given price" if cost else ""
+    return (
+        f"{passages * calls:,} calls for {passages:,} passages, about {tokens_in:,.0f} tokens in, at most "
+        f"{tokens_out:,} out{priced}; this takes its time beside the budget"
+    )
 
 
 def _characters(data: Dataset) -> int:

@@ -79,7 +79,7 @@ def with_written(facts: DataFacts, write: WriteQueries, select: SelectQueries) -
     """Returns the facts as expected once queries were written and selected; without a generator, as they are."""
     if not write.generator:
         return facts
-    kept = int(KEPT * write.per_passage * min(facts.passages, write.max_passages or facts.passages))
+    kept = int(KEPT * write.per_passage * write.passages_of(facts.passages)[0])
     shares = {"dev": select.dev_fraction, "test": select.test_fraction}
     evaluated = {
         split: facts.queries[split] or min(int(share * kept), select.max_evaluated or kept)

@@ -17,7 +17,7 @@ class Asking(StepSettings):
     """Of sampling. 0: the likeliest token each time."""
     answer_tokens: PositiveInt = 256
     """Most tokens of an answer."""
-    prompt_tokens: PositiveInt = 1024
+    prompt_tokens: PositiveInt = 4096
     """Most tokens of a prompt that a local model reads. A longer prompt is not answered."""
     seed: Count = 0
     """Of sampling. Services heed it as far as they can."""

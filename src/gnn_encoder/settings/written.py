@@ -1,22 +1,54 @@
 """The settings of the steps that write queries for passages, and select those that serve as labels."""
 
+from typing import Annotated
+
+from pydantic import Field
+
+from gnn_encoder.settings.language_model import Asking
 from gnn_encoder.settings.values import Count, Fraction, PositiveInt, StepSettings
 
 TITLES = "titles"
+KINDS = ("keyword", "question", "scenario")
+"""Of queries that a language model writes, if the user has no prompts of other kinds."""
 
 
-class WriteQueries(StepSettings):
+class WriteQueries(Asking):
     """Writes queries for passages of data that have too few queries of their own."""
 
     generator: str = ""
-    """What writes them. `titles`: headings and sentences of the documents, without a model. Empty: nothing does; the
-    data have queries of their own."""
+    """What writes them. `titles`: headings and sentences of the documents, without a model. A language model: the
+    address of a chat service in OpenAI's form, `http://…/v1#MODEL`, to which the passages are sent (`models.service`:
+    where the key is sent); or `smollm2`, a Hugging Face name, or a folder of a causal or seq2seq model, also of one
+    that `train_query_generator` has trained, which reads passages without a prompt. Empty: nothing; the data have
+    queries of their own."""
     per_passage: PositiveInt = 3
     """Most queries for a passage."""
     max_passages: Count = 0
     """Most passages that get queries, by a seeded draw. 0: all."""
+    prompts: str = ""
+    """Folder with a prompt for each kind of query, `KIND.j2` (`written.prompts`). Empty: the project's, for keywords,
+    questions and scenarios."""
+    examples: str = ""
+    """A text file with a query of real people a line, of which each prompt shows a few. Empty: none."""
+    passage_characters: PositiveInt = 3000
+    """Most characters of a passage in a prompt."""
+    temperature: Annotated[float, Field(ge=0.0, le=2.0)] = 0.7
+    """Of sampling (Promptagator: Dai et al., 2022). 0: the likeliest token each time."""
+    answer_tokens: PositiveInt = 160
+    """Most tokens of an answer."""
     seed: Count = 0
     """Of all draws."""
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether a language model writes."""
+        return self.generator not in ("", TITLES)
+
+    def passages_of(self, count: int, kinds: int = len(KINDS)) -> tuple[int, int]:
+        """Returns how many of `count` passages get queries at most, and the calls that each takes."""
+        calls = min(self.per_passage, kinds) if self.is_asked else 0
+        limit = self.max_calls // calls if calls and self.max_calls else count
+        return min(count, self.max_passages or count, limit), calls
 
 
 class SelectQueries(StepSettings):

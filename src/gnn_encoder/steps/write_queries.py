@@ -9,9 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from gnn_encoder.artifacts import Dataset, Draft, WrittenQueries
+from gnn_encoder.artifacts.folder import digest_of
 from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.errors import UserError
+from gnn_encoder.inference.language_model import open_language_model
 from gnn_encoder.settings.written import TITLES, WriteQueries
+from gnn_encoder.written.asking import drawn_passages, of_language_model
 from gnn_encoder.written.titles import queries_of_headings, queries_of_sentences
 
 
@@ -19,11 +22,19 @@ from gnn_encoder.written.titles import queries_of_headings, queries_of_sentences
 def write_queries(context: Context, settings: WriteQueries, dataset: Path, written_queries: Draft) -> Metrics:
     """Writes at most `per_passage` queries for each of the drawn passages."""
     data = Dataset(dataset)
-    rows = drawn_passages(len(data.passages), settings)
-    if settings.generator == TITLES:
-        written = of_titles(data, rows, settings)
+    name, figures = settings.generator, Metrics()
+    if name == TITLES:
+        drawn = drawn_passages(len(data.passages), settings.passages_of(len(data.passages))[0], settings.seed)
+        written = of_titles(data, drawn, settings)
     else:
-        raise UserError(f"write_queries.generator = {settings.generator}: known is {TITLES}")
+        # Beside the checkpoints, for all calls: other settings of the step pay for no answer twice.
+        folder = context.folder_of_all_calls(f"answers-{digest_of({'model': name})[:20]}")
+        try:
+            model = open_language_model(name, settings, folder, context.sources.get("generator", ""))
+        except UserError as error:
+            raise UserError(f"write_queries.generator = {name}: {error}; {TITLES!r} needs no model") from None
+        name = model.name
+        written, figures = of_language_model(model, data, settings, context)
     written.write(written_queries)
     kinds = dict(zip(written.query, written.kind, strict=True))
     kinds.pop("", None)
@@ -31,15 +42,9 @@ def write_queries(context: Context, settings: WriteQueries, dataset: Path, writt
         "queries": len(kinds),
         "passages": len(set(written.passage)),
         **{f"queries_{kind}": count for kind, count in Counter(kinds.values()).items()},
-        "headline": f"{len(kinds):,} queries for {len(set(written.passage)):,} passages by {settings.generator}",
+        **figures,
+        "headline": f"{len(kinds):,} queries for {len(set(written.passage)):,} passages by {name}",
     }
-
-
-def drawn_passages(count: int, settings: WriteQueries) -> np.ndarray:
-    """Returns the rows int64, ascending, of the passages that get queries."""
-    if not settings.max_passages or count <= settings.max_passages:
-        return np.arange(count)
-    return np.sort(np.random.default_rng(settings.seed).permutation(count)[: settings.max_passages])
 
 
 def of_titles(data: Dataset, rows: np.ndarray, settings: WriteQueries) -> WrittenQueries:

@@ -76,6 +76,11 @@ class Context:
         root = os.environ.get(CHECKPOINTS) or "gnn-encoder-runs/checkpoints"
         return root, f"{self.step}-{self.key[:20]}"
 
+    def note(self, message: str) -> None:
+        """Says something in the console and on stderr that is as it should be."""
+        emit(self.title or self.step, "note", message=message)
+        print(f"{self.title or self.step}: {message}", file=sys.stderr)
+
     def warn(self, message: str) -> None:
         """Says something in the console and on stderr that ends no step."""
         emit(self.title or self.step, "note", message=message)
