@@ -1,0 +1,94 @@
+"""Means over queries from few human labels and many of a judge that may err: prediction-powered inference.
+
+Angelopoulos, Bates, Fannjiang, Jordan and Zrnic ("Prediction-powered inference", Science 382, 2023); λ as in PPI++
+(Angelopoulos, Duchi and Zrnic, arXiv 2311.01453). Y_i is a query's figure by human labels, f_i the same figure by the
+judge. n queries have both, N others have f alone:
+
+    θ = λ · mean_N(f) + mean_n(Y − λ f)          variance = λ² · var_N(f) / N + var_n(Y − λ f) / n
+
+θ is unbiased for the mean of Y whatever the judge's errors are, if the n queries are a random draw of all: the second
+term measures the errors and takes them off. λ = 0 is the mean of the human figures alone. The λ in [0, 1] with the
+least estimated variance is taken, so the interval is never wider than that of the human figures alone, and a judge that
+says nothing about Y changes little.
+
+The library ppi-python computes the same (a test holds its figures), and would bring numba, statsmodels and gdown for
+these lines. It divides by n and takes normal quantiles, which is too narrow for 20 queries; here the variance divides
+by n − 1, and the quantiles are Student's with n − 1 degrees of freedom.
+"""
+
+from dataclasses import dataclass
+from math import inf, sqrt
+
+import numpy as np
+
+from gnn_encoder.evaluation.significance import CONFIDENCE
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate of a mean and its 95 % interval, from minus to plus infinity where one query alone is known."""
+
+    estimate: float
+    low: float
+    high: float
+
+    @property
+    def excludes_zero(self) -> bool:
+        """Whether zero is outside."""
+        return self.low > 0 or self.high < 0
+
+
+@dataclass(frozen=True)
+class Corrected:
+    """A mean in three ways.
+
+    weight     λ, the share of the judge in `corrected`
+    corrected  the prediction-powered estimate
+    human      of the human figures alone
+    judged     of the judge's figures alone, for all n + N queries: its errors are in it, and no width covers them
+    """
+
+    weight: float
+    corrected: Interval
+    human: Interval
+    judged: Interval
+
+
+def corrected_mean(
+    human: np.ndarray, judged: np.ndarray, judged_alone: np.ndarray, weight: float | None = None
+) -> Corrected:
+    """Returns the mean of a figure over queries, such as RR@10, or the paired difference of two systems in it.
+
+    Args:
+        human: [n] figures by human labels, of at least one query.
+        judged: [n] figures of the same queries by the judge.
+        judged_alone: [N] figures by the judge of further queries; N = 0: the human figures alone count.
+        weight: λ; None: the one with the least estimated variance.
+    """
+    n, more = len(human), len(judged_alone)
+    human, judged, judged_alone = (np.asarray(part, np.float64) for part in (human, judged, judged_alone))
+    alone, of_judge = _interval(human), _interval(np.concatenate([judged, judged_alone]))
+    variance_alone = judged_alone.var(ddof=1) / more if more > 1 else inf
+    if weight is None:
+        covariance = np.cov(human, judged) if n > 1 else np.full((2, 2), inf)
+        spread = variance_alone + covariance[1, 1] / n
+        weight = float(np.clip(covariance[0, 1] / n / spread, 0, 1)) if 0 < spread < inf else 0.0
+    if not weight:
+        return Corrected(weight, alone, alone, of_judge)
+    rectified = human - weight * judged
+    error = sqrt(rectified.var(ddof=1) / n + weight**2 * variance_alone)
+    estimate = weight * judged_alone.mean() + rectified.mean()
+    return Corrected(weight, _around(float(estimate), error, n), alone, of_judge)
+
+
+def _interval(values: np.ndarray) -> Interval:
+    """Returns the mean of values [n] with Student's interval."""
+    n = len(values)
+    return _around(float(values.mean()), float(values.std(ddof=1)) / sqrt(n) if n > 1 else inf, n)
+
+
+def _around(estimate: float, error: float, n: int) -> Interval:
+    from scipy.special import stdtrit
+
+    width = float(stdtrit(n - 1, (1 + CONFIDENCE) / 2)) * error if n > 1 else inf
+    return Interval(estimate, estimate - width, estimate + width)
