@@ -12,6 +12,7 @@ missing.parquet  query, passage_id, relevance: labels of dev and test queries fo
                  there are any: the corpus lacks the passage, or it is the query itself
 trained.parquet  query: row numbers of the training queries that are trained on, if these are a draw
 written_splits.json  the splits that have queries of a generator, if any have (`Dataset.written_splits`)
+traffic.parquet  query, clicks: how often queries of a log were used in their part of it, if a log gave any
 labels.jsonl     labels that were added to an earlier bundle and are in the other tables, if any are (`added_labels`)
 
 Data with documents have three files more (`artifacts.structure`). Files that only some data have leave the schema's
@@ -39,7 +40,8 @@ from gnn_encoder.artifacts.structure import CITATIONS, DOCUMENTS, NODES, STRUCTU
 
 CORPUS, QUERIES, QRELS, POOL = "corpus.parquet", "queries.parquet", "qrels.parquet", "pool.parquet"
 RECURRING, IDENTICAL, MISSING = "recurring.parquet", "identical.parquet", "missing.parquet"
-PASSAGE_GROUPS, TRAINED, WRITTEN_SPLITS = "passage_groups.npy", "trained.parquet", "written_splits.json"
+PASSAGE_GROUPS, TRAINED, TRAFFIC = "passage_groups.npy", "trained.parquet", "traffic.parquet"
+WRITTEN_SPLITS = "written_splits.json"
 BATCH = 10_000
 """Rows that a reader holds in memory at a time."""
 ROW_GROUP = 1_000
@@ -56,6 +58,7 @@ SCHEMAS = {
     IDENTICAL: pa.schema({"query": NUMBER, "passage": NUMBER}),
     MISSING: pa.schema({"query": NUMBER, "passage_id": TEXT, "relevance": NUMBER}),
     TRAINED: pa.schema({"query": NUMBER}),
+    TRAFFIC: pa.schema({"query": NUMBER, "clicks": pa.float64()}),
     **STRUCTURE_SCHEMAS,
 }
 SPLITS = ("train", "dev", "test")
@@ -336,6 +339,17 @@ class Dataset:
         return read_columns(file, "query")[0] if file.is_file() else self.query_rows("train")
 
     @cached_property
+    def traffic(self) -> np.ndarray | None:
+        """Float64 [n]: clicks of each query in its part of the log that labels it (`ingest.log`), 0 for other queries;
+        None: the data have no log."""
+        file = self.path / TRAFFIC
+        if not file.is_file():
+            return None
+        clicks, (query, used) = np.zeros(len(self.query_table)), read_columns(file, "query", "clicks")
+        clicks[query] = used
+        return clicks
+
+    @cached_property
     def trained_labels(self) -> Qrels:
         """Labels with relevance of at least 1 of the queries in `trained`."""
         return self.qrels.where(np.isin(self.qrels.query, self.trained)).positive()
@@ -457,6 +471,11 @@ class DatasetWriter:
         """Write the queries that are trained on, as `Dataset.trained`."""
         self._open(TRAINED)
         self._write(TRAINED, query)
+
+    def traffic(self, query: Column, clicks: Column) -> None:
+        """Write the clicks of a log's queries, for `Dataset.traffic`."""
+        self._open(TRAFFIC)
+        self._write(TRAFFIC, query, clicks)
 
     def added(self, labels: Iterable[AddedLabel]) -> None:
         """Write the labels of `Dataset.added`."""

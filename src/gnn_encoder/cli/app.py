@@ -77,6 +77,14 @@ def run(
     vectors: Annotated[
         Path | None, typer.Option(help="Folder with vectors of corpus and queries that any model has made.")
     ] = None,
+    log: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Log of searches whose clicks become labels: query, passage, count or clicks and views; position and "
+            "date, if there are any. CSV or JSON lines.",
+        ),
+    ] = None,
     budget: Annotated[
         str | None, typer.Option(help="Time after which a run without a preset ends, such as 5m or 2h [30m].")
     ] = None,
@@ -117,6 +125,8 @@ def run(
         changes = [*changes, *pipelines.path_override("write_queries.examples", str(examples))]
     if max_calls is not None:
         changes = [*changes, f"write_queries.max_calls={max_calls}"]
+    if log is not None:
+        changes = [*changes, *pipelines.path_override("ingest.log", str(log))]
     only_shows = dry_run or mermaid
     if preset != AUTO and until is None:
         for name, value in (("--budget", budget), ("--encoder", encoder or None), ("--vectors", vectors)):

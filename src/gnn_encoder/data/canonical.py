@@ -34,7 +34,8 @@ def canonicalize(
     """
     drop = settings.on_bad_rows == "drop"
     problems = Problems()
-    if draft and not source.has_queries and settings.needs != "passages":
+    has_queries = source.has_queries or bool(settings.log)
+    if draft and not has_queries and settings.needs != "passages":
         raise UserError(
             f"{source.name} has documents but no queries: let them be written, with --generator titles, or add "
             "queries.jsonl and qrels/train.tsv as in a BEIR folder; ids of passages are FILE#ANCHOR:NUMBER, numbered "
@@ -100,12 +101,7 @@ def canonicalize(
         )
         if draft:
             write_passage_groups(draft, groups)
-        if (
-            source.has_queries
-            and settings.needs == "labels"
-            and not report.fatal
-            and not questions.has_negatives(groups)
-        ):
+        if has_queries and settings.needs == "labels" and not report.fatal and not questions.has_negatives(groups):
             problems.add(Kind.NO_NEGATIVE, source.name)
             report.problems = problems.all()
             if draft:

@@ -13,10 +13,11 @@ from gnn_encoder.artifacts import DatasetWriter, pair_keys
 from gnn_encoder.artifacts.added_labels import read_labels
 from gnn_encoder.artifacts.dataset import BATCH, SPLITS, passage_text
 from gnn_encoder.artifacts.texts import blank, folded
+from gnn_encoder.data.query_log import QueryLog
 from gnn_encoder.data.rows import Label, Query, Source, duplicates, storable
 from gnn_encoder.data.splits import DEV, NONE, TRAIN, complete, drawn, highest, leaked
 from gnn_encoder.data.twins import recurring, twin_groups
-from gnn_encoder.data.validation import FEWEST_TRAINING, Kind, Problems
+from gnn_encoder.data.validation import FEWEST_TRAINING, Kind, Problems, WithoutMissing
 from gnn_encoder.errors import UserError
 from gnn_encoder.settings.foundation import Ingest
 
@@ -53,7 +54,17 @@ class Questions:
 
     def __init__(self, source: Source, passage_ids: pa.ChunkedArray, settings: Ingest, problems: Problems) -> None:
         self.remarks: list[str] = []
-        queries, self.labels = _tables(source, problems)
+        log, self._traffic = settings.log, dict[str, float]()
+        queries, self.labels = _tables(source.questions(WithoutMissing(problems) if log else problems), problems)
+        if log:
+            labelled = [split for code, split in enumerate(SPLITS) if code in self.labels["split"].to_numpy()]
+            read = QueryLog(settings, passage_ids, labelled, problems)
+            self.remarks += read.remarks
+            self._traffic = read.traffic
+            queries, self.labels = (
+                pa.concat_tables(tables).combine_chunks()
+                for tables in zip((queries, self.labels), _tables(iter(read.rows), problems), strict=True)
+            )
         self.queries = _usable(queries, problems)
         self._added = read_labels(Path(settings.labels)) if settings.labels else []
         self._add_labels(passage_ids)
@@ -85,7 +96,7 @@ class Questions:
         self.trained = train & self._drawn({TRAIN: settings.max_trained_queries}, settings.seed)
         texts = self.queries["text"].to_pylist()
         self.recurring = recurring(texts, self.split, len(SPLITS), settings.recurrence_similarity)
-        if not source.has_queries:
+        if not source.has_queries and not log:
             self.remarks.append("no queries: `run` and `rerank` need queries.jsonl and qrels/train.tsv in the folder")
         elif not problems.count(Kind.MISSING_FILE):
             for kind in self._lacks(len(passage_ids), settings.needs):
@@ -186,6 +197,9 @@ class Questions:
         again = np.flatnonzero(self.recurring[:, TRAIN])
         if len(again):
             writer.recurring(again)
+        traffic = np.array([self._traffic.get(query_id, 0.0) for query_id in ids.to_pylist()] if self._traffic else [])
+        if len(asked := np.flatnonzero(traffic)):
+            writer.traffic(asked, traffic[asked])
         if self.trained.sum() < (self.split == TRAIN).sum():
             writer.trained(np.flatnonzero(self.trained))
         added_rows = self.labels.filter(pa.array(_added(self.labels))).select(["query_id", "passage_id"]).to_pylist()
@@ -362,11 +376,11 @@ def _appended(table: pa.Table, rows: list[tuple[Any, ...]], schema: pa.Schema) -
     return pa.concat_tables([table, more]).combine_chunks()
 
 
-def _tables(source: Source, problems: Problems) -> list[pa.Table]:
+def _tables(questions: Iterator[Query | Label], problems: Problems) -> list[pa.Table]:
     """All queries and all labels that can be stored."""
     schemas: dict[Any, pa.Schema] = {Query: QUERIES, Label: LABELS}
     parts = {kind: [schema.empty_table()] for kind, schema in schemas.items()}
-    stream = (row for row in source.questions(problems) if _storable(row, problems))
+    stream = (row for row in questions if _storable(row, problems))
     while batch := list(islice(stream, BATCH)):
         for kind, schema in schemas.items():
             rows = [row for row in batch if isinstance(row, kind)]

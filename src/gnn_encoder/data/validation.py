@@ -112,6 +112,19 @@ class Problems:
         return self._by_kind[kind].count if kind in self._by_kind else 0
 
 
+class WithoutMissing(Problems):
+    """Adds to other problems all but missing files: of data whose queries and labels may come from elsewhere."""
+
+    def __init__(self, problems: Problems) -> None:
+        super().__init__()
+        self._others = problems
+
+    def add(self, kind: Kind, file: str, line: int | None = None, detail: str = "") -> None:
+        """As of `Problems`."""
+        if kind is not Kind.MISSING_FILE:
+            self._others.add(kind, file, line, detail)
+
+
 @dataclass
 class StructureCounts:
     """What the documents of a data set hold."""

@@ -42,7 +42,7 @@ OBSERVERS = tuple(
 digests are in the arguments."""
 STARTED_BY_NAME = {f"{PACKAGE}.training.ranks": f"{PACKAGE}.engines.rank"}
 """Module → the module that Python starts by its name (`-m`) in the steps that import the first one."""
-DATA = ("dataset", "labels")
+DATA = ("dataset", "labels", "log")
 """Settings of `ingest` that name data."""
 BACKBONES = ("backbone", "generator", "sentence_encoder", "untrained_backbone", "encoder", "published")
 """Settings that name a pretrained model."""
@@ -147,6 +147,8 @@ def source_digests(step: str, values: StepSettings, registry: str = "") -> dict[
             if not Path(values.labels).is_file():
                 raise UserError(f"ingest.labels = {values.labels}: no such file; give a labels.jsonl of a bundle")
             digests["labels"] = sha256(Path(values.labels))
+        if values.log and Path(values.log).is_file():
+            digests["log"] = sha256(Path(values.log))
     if step == "promote":  # a bundle registered in one store is not registered in another
         # Without the password, because a digest would allow to test guesses of the password.
         digests["registry"] = hashlib.sha256(without_password(registry).encode()).hexdigest()

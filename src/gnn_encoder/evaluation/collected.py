@@ -125,6 +125,21 @@ class Collected:
                     by_kind[name][split] = {system: figures[inside] for system, figures in systems.items()}
         return by_kind
 
+    def by_traffic(self, names: Sequence[str]) -> dict[str, PerQuery]:
+        """Returns `figures` whose means over queries are means over traffic (`Dataset.traffic`), m = Σ w v / Σ w.
+
+        The values are m + w (v − m) n / Σ w: their variance is that of m, a ratio of two means, by the delta method.
+        Splits without a query of a log are left out.
+        """
+        weights = {
+            split: self.data.traffic[rows] for split, rows in self.queries.items() if self.data.traffic is not None
+        }
+        return {
+            split: {system: _weighted(figures, weights[split]) for system, figures in systems.items()}
+            for split, systems in self.figures(names).items()
+            if split in weights and weights[split].any()
+        }
+
     def remarks(self, split: str) -> list[str]:
         """Returns what a reader of the split's figures has to know about its labels, ids and hits."""
         missed = hit_remarks(self.data, split, len(self.queries[split]), self.without_hits[split])
@@ -138,6 +153,13 @@ class Collected:
             )
             for split, rows in self.answered.items()
         }
+
+
+def _weighted(values: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """Returns the values of `by_traffic` from values [n, measures] and weights [n]."""
+    means = np.average(values, axis=0, weights=weight)
+    weighted: np.ndarray = means + (weight / weight.mean())[:, None] * (values - means)
+    return weighted
 
 
 def evaluated_queries(data: Dataset) -> np.ndarray:

@@ -33,6 +33,11 @@ def data_remarks(data: Dataset, split: str) -> Iterator[str]:
                 f"counts them{without}"
             )
             without = ""
+    if data.traffic is not None and (clicked := int((data.traffic[queries] > 0).sum())):
+        yield (
+            f"{clicked:,} of {len(queries):,} {split} queries have labels from clicks in a log (ingest.log), which "
+            "nobody judged: a relevant passage that users were not shown counts as not relevant"
+        )
     if alike := int((data.identical[queries] >= 0).sum()):
         does = "have the id of a passage, which is left out of their hits, as BEIR does (ingest.ignore_identical_ids)"
         if split in data.written_splits:

@@ -190,7 +190,8 @@ def flat(metrics: dict[str, Any]) -> dict[str, float]:
     `test/GNN-encoder/p/RR@10`, and the shares of queries with a better or worse value than the baseline's as
     `test/GNN-encoder/worse/RR@10`. Of strata, p-values and shares are of the first measure only:
     `test/GNN-encoder/cold/p/RR@10`. The first measure of recurring and unseen queries as of strata; the smallest
-    differences that the queries can show as `test/GNN-encoder/detectable/RR@10`. `metrics.json` has all.
+    differences that the queries can show as `test/GNN-encoder/detectable/RR@10`. Means by a log's traffic as
+    `test/GNN-encoder/traffic/RR@10`. `metrics.json` has all.
     """
     first = metrics["measures"][:1]
     figures = [("", facts["results"], None) for facts in (metrics, metrics["judged"], metrics["answers"]) if facts]
@@ -199,6 +200,7 @@ def flat(metrics: dict[str, Any]) -> dict[str, float]:
         figures += [(f"{name}/", facts["results"], None)]
         figures += [(f"{name}/{kind}/", facts[key], first) for kind, key in KINDS.items()]
     figures += [(f"{name}/", facts["results"], None) for name, facts in metrics["recurrence"].items()]
+    figures += [("traffic/", metrics["traffic"]["results"], None)] if "traffic" in metrics else []
     figures += [("detectable/", metrics["detectable"], None)]
     return {
         f"{split}/{system}/{kind}{measure}": value

@@ -163,8 +163,7 @@ def _check(settings: Settings, graph: Graph, cluster: Cluster) -> None:
     local = []
     if not is_remote(settings.ingest.dataset) and open_source(settings.ingest).format in FOLDERS:
         local.append(settings.ingest.dataset)
-    if settings.ingest.labels:
-        local.append(settings.ingest.labels)
+    local += [file for file in (settings.ingest.labels, settings.ingest.log) if file]
     for step, values in ((node.step, node.settings) for node in graph.nodes):
         local += [model for name in BACKBONES if (model := getattr(values, name, "")) and Path(model).is_dir()]
         named = getattr(values, "bundle", "") or getattr(values, "source", ""), getattr(values, "word_vectors", "")

@@ -45,6 +45,11 @@ def results_table(metrics: dict[str, Any], more: Mapping[str, Sequence[Row]] | N
             (label, {measure: _cell(metrics, split, system, measure) for measure in systems[system]})
             for system, label in _rows(metrics, split)
         ]
+    for split, systems in metrics.get("traffic", {"results": {}})["results"].items():
+        blocks[f"{split}, by traffic"] = [
+            (label, {measure: f"{value:.3f} " for measure, value in systems[system].items()})
+            for system, label in _rows(metrics, split)
+        ]
     blocks |= more or {}
     parts = _fitting(metrics["measures"], max(len(label) for rows in blocks.values() for label, _ in rows))
     tables = [figures_table(part, caption if part is parts[-1] else "") for part in parts]

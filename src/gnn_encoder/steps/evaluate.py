@@ -94,6 +94,7 @@ def evaluate(context: Context, settings: Evaluate, dataset: Path, runs: list[Pat
             name: block(figures, names[:1], baseline=settings.baseline, **statistics)
             for name, figures in collected.recurrence(names[:1]).items()
         },
+        "traffic": block(collected.by_traffic(names), names, baseline=settings.baseline, **statistics),
         "detectable": {
             split: detectable_differences(systems, names[:1], baseline=settings.baseline)
             for split, systems in collected.figures(names[:1]).items()
