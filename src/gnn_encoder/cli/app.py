@@ -17,6 +17,7 @@ import typer
 from gnn_encoder import __version__
 from gnn_encoder.cli import bundles, clusters, datasets, labels, models
 from gnn_encoder.cli.graphs import show_graph
+from gnn_encoder.cli.judging import judge
 from gnn_encoder.cli.options import (
     DEFAULT_ROOT,
     Data,
@@ -303,7 +304,17 @@ def presets() -> None:
 
 
 app.command(name="compile")(clusters.compile_)
-for command in (retrain, prune, serve, bundles.search, bundles.copy, bundles.export, bundles.explain, bundles.evaluate):
+for command in (
+    retrain,
+    prune,
+    serve,
+    judge,
+    bundles.search,
+    bundles.copy,
+    bundles.export,
+    bundles.explain,
+    bundles.evaluate,
+):
     app.command()(command)
 
 

@@ -17,7 +17,7 @@ by n − 1, and the quantiles are Student's with n − 1 degrees of freedom.
 """
 
 from dataclasses import dataclass
-from math import inf, sqrt
+from math import inf, nan, sqrt
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from gnn_encoder.evaluation.significance import CONFIDENCE
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate of a mean and its 95 % interval, from minus to plus infinity where one query alone is known."""
+    """An estimate of a mean and its 95 % interval, from minus to plus infinity if fewer than two queries are known."""
 
     estimate: float
     low: float
@@ -60,21 +60,23 @@ def corrected_mean(
     """Returns the mean of a figure over queries, such as RR@10, or the paired difference of two systems in it.
 
     Args:
-        human: [n] figures by human labels, of at least one query.
+        human: [n] figures by human labels.
         judged: [n] figures of the same queries by the judge.
-        judged_alone: [N] figures by the judge of further queries; N = 0: the human figures alone count.
+        judged_alone: [N] figures by the judge of further queries; fewer than two: the human figures alone count.
         weight: λ; None: the one with the least estimated variance.
     """
     n, more = len(human), len(judged_alone)
     human, judged, judged_alone = (np.asarray(part, np.float64) for part in (human, judged, judged_alone))
     alone, of_judge = _interval(human), _interval(np.concatenate([judged, judged_alone]))
-    variance_alone = judged_alone.var(ddof=1) / more if more > 1 else inf
+    if min(n, more) < 2:
+        return Corrected(0.0, alone, alone, of_judge)
+    variance_alone = judged_alone.var(ddof=1) / more
     if weight is None:
-        covariance = np.cov(human, judged) if n > 1 else np.full((2, 2), inf)
+        covariance = np.cov(human, judged)
         spread = variance_alone + covariance[1, 1] / n
-        weight = float(np.clip(covariance[0, 1] / n / spread, 0, 1)) if 0 < spread < inf else 0.0
+        weight = float(np.clip(covariance[0, 1] / n / spread, 0, 1)) if spread else 0.0
     if not weight:
-        return Corrected(weight, alone, alone, of_judge)
+        return Corrected(0.0, alone, alone, of_judge)
     rectified = human - weight * judged
     error = sqrt(rectified.var(ddof=1) / n + weight**2 * variance_alone)
     estimate = weight * judged_alone.mean() + rectified.mean()
@@ -84,6 +86,8 @@ def corrected_mean(
 def _interval(values: np.ndarray) -> Interval:
     """Returns the mean of values [n] with Student's interval."""
     n = len(values)
+    if not n:
+        return Interval(nan, -inf, inf)
     return _around(float(values.mean()), float(values.std(ddof=1)) / sqrt(n) if n > 1 else inf, n)
 
 

@@ -126,7 +126,7 @@ def parse_settings(tree: Any, overrides: Iterable[str] = (), source: str = "sett
     try:
         return Settings.model_validate(sections)
     except pydantic.ValidationError as error:
-        raise UserError(f"{source}: {_describe(error)}") from None
+        raise UserError(f"{source}: {described(error)}") from None
 
 
 ELSEWHERE: dict[str, set[str]] = {
@@ -166,7 +166,8 @@ def _refuse_unknown(source: str, what: str, names: Iterable[str], known: Iterabl
             raise UserError(f"{source}: unknown {what.format(name)}: {known_names(name, known)}")
 
 
-def _describe(error: pydantic.ValidationError) -> str:
+def described(error: pydantic.ValidationError) -> str:
+    """Returns the first error in the values of settings, in one line."""
     first = error.errors()[0]
     message = first["msg"].removeprefix("Value error, ")
     if not first["loc"]:  # a rule about several settings; its text names the settings

@@ -1,0 +1,290 @@
+"""The command `judge`: a language model grades the hits of bundles."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from gnn_encoder.cli.options import DEFAULT_ROOT, Root
+from gnn_encoder.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from gnn_encoder.evaluation.prediction_powered import Interval
+    from gnn_encoder.judging.agreement import Agreement, Compared, Labels
+    from gnn_encoder.serving.retriever import Retriever
+    from gnn_encoder.settings.judging import Judge
+
+JUDGEMENTS, QRELS, FIGURES, ANSWERS = "judgements.jsonl", "qrels.gz", "figures.json", "answers"
+"""Files in the folder of `judge`."""
+
+
+class Queries(NamedTuple):
+    """Queries to judge: id → text; labels by people of any of them; `same`: queries that have the id of a passage."""
+
+    texts: dict[str, str]
+    human: "Labels"
+    same: frozenset[str] = frozenset()
+
+
+def judge(
+    output: Annotated[Path, typer.Argument(help="Folder to write; the same command goes on with what is in it.")],
+    model: Annotated[
+        str,
+        typer.Option("--judge", help="http://…/v1#MODEL, smollm2, or a folder or Hugging Face name of a local model."),
+    ],
+    bundles: Annotated[
+        list[str] | None, typer.Option("--bundle", help="A bundle, as in `search`; repeatable [ROOT/latest/bundle].")
+    ] = None,
+    queries: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Queries: one a line, optionally with a tab and a count; or BEIR's .jsonl."),
+    ] = None,
+    qrels: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Labels by people of some queries of a .jsonl: TREC qrels.")
+    ] = None,
+    dataset: Annotated[
+        Path | None, typer.Option(help="Dataset of a run, without --queries [ROOT/latest/dataset].")
+    ] = None,
+    split: Annotated[str, typer.Option(help="Split of the dataset.")] = "test",
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="depth, max_queries, max_calls, relevant, prompt and others."),
+    ] = None,
+    root: Root = DEFAULT_ROOT,
+) -> None:
+    """Grade the first hits of bundles from 0 to 3 by a language model, and compare the bundles by these grades.
+
+    Labels by people, if there are any, show how far the model agrees with them, and correct the comparison.
+    """
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    from dataclasses import asdict
+
+    from rich.console import Console
+
+    from gnn_encoder.artifacts.folder import folder_digest
+    from gnn_encoder.inference.language_model import open_language_model
+    from gnn_encoder.judging.agreement import agreement, compared
+    from gnn_encoder.judging.grading import graded, write_judgements, write_qrels_of
+    from gnn_encoder.serving.retriever import Retriever
+    from gnn_encoder.tracking.progress import Progress
+
+    settings = _settings(overrides or [])
+    if qrels and not queries:
+        raise UserError("--qrels has labels for --queries FILE.jsonl: give both, or --dataset alone")
+    asked = _read_queries(queries, qrels) if queries else _of_dataset(dataset or root / "latest" / "dataset", split)
+    names = bundles or [str(root / "latest" / "bundle")]
+    systems: dict[str, Any] = {}
+    for name in names:
+        retriever = Retriever.load(name, root)
+        system = retriever.bundle.serving.system or retriever.bundle.system
+        systems[system if system not in systems else name] = retriever
+    if len(systems) < len(names):
+        raise UserError("a bundle is named twice: name each once")
+    drawn = _drawn(asked, settings, len(systems))
+    pairs, hits = _pooled(systems, drawn, asked, settings.depth)
+    if not pairs:
+        raise UserError("no bundle has a hit for any of the queries, so nothing can be judged")
+    output.mkdir(parents=True, exist_ok=True)
+    digest = folder_digest(Path(model)) if Path(model).is_dir() else ""
+    opened = open_language_model(model, settings, output / ANSWERS, digest)
+    say = partial(typer.echo, err=True)
+    result = graded(opened, pairs, settings, say, Progress("judge", "grading", len(pairs), "answers"))
+    write_judgements(output / JUDGEMENTS, result.judgements)
+    write_qrels_of(output / QRELS, result.judgements)
+    agreed = agreement(result.judgements, asked.human, settings.relevant)
+    figures = compared(hits, list(drawn), result.judgements, asked.human, settings.relevant, settings.measures)
+    facts = {
+        "origin": opened.name,
+        "settings": settings.model_dump(),
+        "graded": len(result.judgements),
+        "failed": result.failed,
+        "without_grade": result.without_grade,
+        "agreement": asdict(agreed) if agreed else None,
+        "comparison": figures.facts(),
+    }
+    (output / FIGURES).write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    screen = Console()
+    counts = [sum(j.grade == grade for j in result.judgements) for grade in range(4)]
+    shown = ", ".join(f"{grade}: {count:,}" for grade, count in enumerate(counts))
+    lines = [f"{len(result.judgements):,} of {len(pairs):,} hits of {len(drawn):,} queries have a grade ({shown})"]
+    lines += _agreement_lines(agreed, figures)
+    screen.print(_table(figures, settings))
+    screen.print("\n".join([*lines, f"written to {output}"]), markup=False, highlight=False, soft_wrap=True)
+
+
+def _settings(overrides: Sequence[str]) -> "Judge":
+    import pydantic
+    import yaml
+
+    from gnn_encoder.settings.judging import Judge
+    from gnn_encoder.settings.presets import described, read_yaml
+    from gnn_encoder.settings.values import known_names
+
+    values: dict[str, Any] = {}
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        if not equals or key not in Judge.model_fields:
+            raise UserError(f"--set {override}: write KEY=VALUE: {known_names(key, Judge.model_fields)}")
+        try:
+            values[key] = read_yaml(value)
+        except yaml.YAMLError:
+            raise UserError(f"--set {key}: not a YAML value") from None
+    try:
+        return Judge.model_validate(values)
+    except pydantic.ValidationError as error:
+        raise UserError(f"--set: {described(error)}") from None
+
+
+def _read_queries(path: Path, qrels: Path | None) -> Queries:
+    """Returns the queries of a file, and labels of them."""
+    from gnn_encoder.artifacts.texts import is_blank, text_lines
+    from gnn_encoder.data.query_log import log_query_id
+    from gnn_encoder.evaluation.trec import Ids, read_qrels
+    from gnn_encoder.labels.suggestions import read_log
+
+    if path.suffix != ".jsonl":
+        if qrels:
+            raise UserError("--qrels needs the ids of queries: give --queries as BEIR's queries.jsonl")
+        return Queries({log_query_id(text): text for text in read_log(path)}, {})
+    texts: dict[str, str] = {}
+    try:
+        for number, line in text_lines(path):
+            record = json.loads(line) if line.strip() else None
+            if record is None:
+                continue
+            query_id, text = (record.get(name) if isinstance(record, dict) else None for name in ("_id", "text"))
+            if not isinstance(query_id, str) or not isinstance(text, str) or is_blank(text) or query_id in texts:
+                raise UserError(f'{path} line {number}: write {{"_id": …, "text": …}}, each id once')
+            texts[query_id] = text
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} cannot be read ({error}): give BEIR's queries.jsonl") from None
+    if not texts:
+        raise UserError(f"{path} holds no query: write one a line")
+    if not qrels:
+        return Queries(texts, {})
+    query_ids, passage_ids = Ids(), Ids()
+    labels = read_qrels(qrels, query_ids, passage_ids)
+    asked, hits = query_ids.column().to_pylist(), passage_ids.column().to_pylist()
+    columns = zip(labels.query.tolist(), labels.passage.tolist(), labels.relevance.tolist(), strict=True)
+    human = {(asked[q], hits[p]): relevance for q, p, relevance in columns if asked[q] in texts}
+    if not human:
+        raise UserError(f"{qrels} has no label of a query in {path}: are the ids the same?")
+    return Queries(texts, human)
+
+
+def _of_dataset(path: Path, split: str) -> Queries:
+    """Returns a split's queries and their labels by people; those of a log's clicks are none."""
+    from gnn_encoder.artifacts import Dataset
+
+    data = Dataset(path)
+    rows, judged = data.query_rows(split), data.judged(split)
+    if not len(rows):
+        raise UserError(f"{path} has no {split} query: name another --split, or give --queries")
+    if data.traffic is not None:
+        judged = judged.where(data.traffic[judged.query] == 0)
+    ids, passages = data.queries.column("query_id").to_pylist(), data.judged_ids().to_pylist()
+    labels = zip(judged.query.tolist(), judged.passage.tolist(), judged.relevance.tolist(), strict=True)
+    return Queries(
+        dict(zip((ids[row] for row in rows.tolist()), data.query_texts(rows), strict=True)),
+        {(ids[query], passages[passage]): relevance for query, passage, relevance in labels},
+        frozenset(ids[row] for row in rows[data.identical[rows] >= 0].tolist()),
+    )
+
+
+def _drawn(asked: Queries, settings: "Judge", bundles: int) -> dict[str, str]:
+    """Returns the queries that are judged, in their order: all, or a draw that no label influences."""
+    import numpy as np
+
+    limits = [settings.max_queries or len(asked.texts)]
+    if settings.max_calls:
+        limits.append(settings.max_calls // (settings.depth * bundles))
+    if min(limits) < 1:
+        raise UserError(f"max_calls = {settings.max_calls}: a query takes up to {settings.depth * bundles}")
+    order = np.random.default_rng(settings.seed).permutation(len(asked.texts))[: min(limits)]
+    texts = list(asked.texts.items())
+    return dict(texts[number] for number in np.sort(order).tolist())
+
+
+def _pooled(
+    systems: "Mapping[str, Retriever]", drawn: Mapping[str, str], asked: Queries, depth: int
+) -> tuple[list[Any], dict[str, list[list[str]]]]:
+    """Returns the pairs of all systems' first hits, each once, and each system's hits of each query."""
+    from gnn_encoder.artifacts.dataset import passage_text
+    from gnn_encoder.judging.grading import Pair
+
+    pairs: dict[tuple[str, str], Pair] = {}
+    hits: dict[str, list[list[str]]] = {}
+    for system, retriever in systems.items():
+        found = retriever.search(list(drawn.values()), depth + bool(asked.same))
+        hits[system] = []
+        for (query_id, query), of_query in zip(drawn.items(), found, strict=True):
+            others = [hit for hit in of_query if query_id not in asked.same or hit.passage_id != query_id][:depth]
+            hits[system].append([hit.passage_id for hit in others])
+            for hit in others:
+                text = passage_text(hit.title, hit.text)
+                pairs.setdefault((query_id, hit.passage_id), Pair(query_id, query, hit.passage_id, text))
+    place = {query_id: number for number, query_id in enumerate(drawn)}
+    return sorted(pairs.values(), key=lambda pair: place[pair.query_id]), hits
+
+
+def _agreement_lines(agreed: "Agreement | None", figures: "Compared") -> list[str]:
+    if not agreed:
+        return ["no hit has a label by people: these figures are the judge's alone, and its errors are in them"]
+    kappa = "κ is not defined" if agreed.kappa is None else f"κ {agreed.kappa:.2f}"
+    of = "hits; those without a label count as not relevant" if agreed.assumed else "labelled hits"
+    lines = [
+        f"agreement with people on {agreed.pairs:,} {of}: {100 * agreed.equal:.0f} % equal, {kappa}; relevant to the "
+        f"judge alone {100 * agreed.too_kind:.0f} %, to people alone {100 * agreed.too_strict:.0f} %"
+    ]
+    if agreed.graded_equal is not None and agreed.graded_kappa is not None:
+        lines.append(f"of the grades 0 to 3, {100 * agreed.graded_equal:.0f} % are equal, κ {agreed.graded_kappa:.2f}")
+    taus = [f"{measure} {tau:.2f}" for measure, tau in figures.tau.items() if tau is not None]
+    if taus:
+        lines.append(f"Kendall's τ of the systems' order, people and judge: {', '.join(taus)}")
+    return lines
+
+
+def _table(figures: "Compared", settings: "Judge") -> "Table":
+    """Returns a block for each measure: a system's mean by the judge, by people, and by both, and its gain."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    from gnn_encoder.evaluation.measures import mean_name
+
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
+    first = next(iter(figures.means[settings.measures[0]]))
+    table.caption_justify = "left"
+    table.caption = (
+        f"judge: {figures.queries:,} queries, grades from {settings.relevant} are relevant; people: "
+        f"{figures.labelled:,} of them with a label\n"
+        "corrected: by both, with the judge's weight λ and its errors taken off; ±: 95 % interval\n"
+        f"* the interval of the gain over {first} is without 0"
+    )
+    table.add_column("", overflow="fold")
+    for header in ("judge", "people", "corrected", "λ", "gain"):
+        table.add_column(header, justify="right", no_wrap=True)
+    for measure, means in figures.means.items():
+        table.add_row(f"[dim]{mean_name(measure)}[/dim]")
+        for system, mean in means.items():
+            gain = figures.gains[measure].get(system)
+            cells = [f"{mean.judged.estimate:.3f}", "", "", "", ""]
+            if figures.labelled:
+                cells[1:4] = [f"{mean.human.estimate:.3f}", _interval(mean.corrected), f"{mean.weight:.2f}"]
+            if gain and figures.labelled:
+                cells[4] = f"{_interval(gain.corrected, '+')}{'*' if gain.corrected.excludes_zero else ' '}"
+            elif gain:
+                cells[4] = f"{gain.judged.estimate:+.3f} "
+            table.add_row(Text(system), *cells)
+        table.add_section()
+    return table
+
+
+def _interval(interval: "Interval", sign: str = "") -> str:
+    return f"{interval.estimate:{sign}.3f} ±{interval.high - interval.estimate:.3f}"

@@ -1,0 +1,1 @@
+"""Relevance judged by a language model, and how far it agrees with human labels."""

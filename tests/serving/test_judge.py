@@ -1,0 +1,125 @@
+"""The command `judge`: bundles, a service that grades, labels by people; resumed without paying twice."""
+
+import gzip
+import json
+import shutil
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from chat_service import chat_service
+from command_line import call
+
+from gnn_encoder.artifacts import Dataset
+from gnn_encoder.evaluation.trec import Ids, read_qrels
+
+HITS = 4
+
+
+def reply(prompt: str) -> str:
+    return f"grade: {zlib.crc32(prompt.encode()) % 4}\nreason: <i>by</i> chance"
+
+
+def arguments(bundles: dict[str, Path], data: Dataset, output: Path, address: str) -> list[str]:
+    named = [part for name in ("vectors", "words") for part in ("--bundle", str(bundles[name]))]
+    return ["judge", str(output), "--judge", f"{address}#tiny", *named, "--dataset", str(data.path), "--set", "depth=4"]
+
+
+def files(folder: Path) -> dict[str, str]:
+    return {name: (folder / name).read_bytes().hex() for name in ("judgements.jsonl", "qrels.gz", "figures.json")}
+
+
+def test_a_split_is_judged_resumed_and_compared(
+    bundles: dict[str, Path], tiny_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    with chat_service(reply) as service:
+        whole = arguments(bundles, tiny_dataset, tmp_path / "whole", service.address)
+        assert call(monkeypatch, *whole) == 0
+        printed, said = capsys.readouterr()
+        calls = len(service.answered)
+        assert f"grades {calls} passages: {calls} calls" in said
+        assert "agreement with people on" in printed and "BM25 + words" in printed and "Kendall" in printed
+        lines = [json.loads(line) for line in (tmp_path / "whole" / "judgements.jsonl").read_text("utf-8").splitlines()]
+        assert len(lines) == calls and {line["reason"] for line in lines} == {"<i>by</i> chance"}
+        queries, passages = Ids(), Ids()
+        labels = read_qrels(tmp_path / "whole" / "qrels.gz", queries, passages)
+        assert sorted(labels.relevance.tolist()) == sorted(line["grade"] for line in lines)
+        figures = json.loads((tmp_path / "whole" / "figures.json").read_text("utf-8"))
+        assert figures["comparison"]["labelled"] == figures["comparison"]["queries"] == 20
+        # A service that refuses after some calls: one line, and what came is kept.
+        service.answered.clear()
+        broken = arguments(bundles, tiny_dataset, tmp_path / "broken", service.address)
+        service.faults[:] = [0] * 30 + [401] * 100
+        assert call(monkeypatch, *broken) == 2
+        error = capsys.readouterr().err.splitlines()[-1]
+        assert "run again to go on" in error
+        paid = service.answered.total()
+        assert 0 < paid < calls
+        service.faults.clear()
+        assert call(monkeypatch, *broken) == 0
+        assert f"{paid} more answers are kept" in capsys.readouterr().err
+        assert set(service.answered.values()) == {1} and len(service.answered) == calls
+        assert files(tmp_path / "broken") == files(tmp_path / "whole")
+        # Without a service, everything is in the folder already.
+    assert call(monkeypatch, *broken) == 0
+    assert files(tmp_path / "broken") == files(tmp_path / "whole")
+
+
+def test_people_judged_some_queries_of_a_file(
+    bundles: dict[str, Path], tiny_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    rows = np.concatenate([tiny_dataset.query_rows(split) for split in ("dev", "test")])
+    ids = [tiny_dataset.queries.column("query_id")[int(row)].as_py() for row in rows]
+    records = [json.dumps({"_id": i, "text": t}) for i, t in zip(ids, tiny_dataset.query_texts(rows), strict=True)]
+    (tmp_path / "queries.jsonl").write_text("\n".join(records), encoding="utf-8")
+    passages = tiny_dataset.passages.ids().to_pylist()
+    labels = tiny_dataset.split_qrels("test")
+    lines = [f"q{q} 0 {passages[p]} 1" for q, p in zip(labels.query.tolist(), labels.passage.tolist(), strict=True)]
+    with gzip.open(tmp_path / "qrels.gz", "wt", encoding="utf-8") as file:
+        file.write("\n".join(lines))
+    with chat_service(reply) as service:
+        shared = [
+            "judge",
+            str(tmp_path / "out"),
+            "--judge",
+            f"{service.address}#tiny",
+            "--bundle",
+            str(bundles["both"]),
+        ]
+        asked = ["--queries", str(tmp_path / "queries.jsonl"), "--set", "depth=4"]
+        assert call(monkeypatch, *shared, *asked, "--qrels", str(tmp_path / "qrels.gz")) == 0
+        figures = json.loads((tmp_path / "out" / "figures.json").read_text("utf-8"))
+        assert (figures["comparison"]["queries"], figures["comparison"]["labelled"]) == (40, 20)
+        assert figures["origin"].endswith("#tiny") and figures["agreement"]["assumed"]
+        ends = figures["comparison"]["means"]["RR@10"]["BM25 + both"]
+        widths = {kind: ends[kind]["high"] - ends[kind]["low"] for kind in ("corrected", "human")}
+        assert widths["corrected"] <= widths["human"] + 1e-12
+        assert call(monkeypatch, *shared, *asked, "--set", "max_calls=9") == 0
+        printed = capsys.readouterr().out
+        assert "of 2 queries have a grade" in printed and "the judge's alone" in printed
+        (tmp_path / "log.txt").write_text("what is the first\t3\nwhat is the second\n", encoding="utf-8")
+        assert call(monkeypatch, *shared, "--queries", str(tmp_path / "log.txt"), "--set", "depth=2") == 0
+        assert "of 2 queries have a grade" in capsys.readouterr().out
+    shutil.rmtree(tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--set", "dept=3"], "did you mean 'depth'"),
+        (["--set", "depth=0"], "depth = 0"),
+        (["--qrels", "labels.txt"], "--qrels has labels for --queries"),
+        (["--split", "nothing"], "has no nothing query"),
+        (["--set", "max_calls=2"], "a query takes up to 8"),
+        (["--queries", "none.jsonl"], "none.jsonl cannot be read"),
+    ],
+)
+def test_what_cannot_be_judged_is_said_in_one_line(
+    more: list[str], message: str, bundles: dict[str, Path], tiny_dataset: Dataset, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    assert call(monkeypatch, *arguments(bundles, tiny_dataset, tmp_path, "http://127.0.0.1:9/v1"), *more) == 2
+    assert message in capsys.readouterr().err.splitlines()[-1]
