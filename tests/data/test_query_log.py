@@ -177,6 +177,16 @@ def test_the_future_is_tested_and_no_training_label_knows_it(tmp_path: Path) -> 
     assert sorted(every["old question"]) == ["d0", "d4"]
 
 
+def test_a_query_for_a_passage_that_is_gone_was_asked_all_the_same(tmp_path: Path) -> None:
+    rows = [
+        daily(1, "question 1", "d0", 2), daily(1, "asked before", "gone", 2), daily(2, "question 2", "d1", 4),
+        daily(3, "question 3", "d2", 4), daily(4, "asked before", "d3", 2), daily(4, "question 4", "d4", 2),
+    ]  # fmt: skip
+    (tmp_path / "log.csv").write_text("date;query;passage;count\n" + "".join(rows), encoding="utf-8")
+    data, _ = ingested(write_corpus(tmp_path / "corpus"), tmp_path / "log.csv", dev_fraction=0.25, log_chance=1)
+    assert labels(data, "test") == {"question 4": ["d4"]} and labels(data, "dev") == {"question 3": ["d2"]}
+
+
 def test_human_labels_stay_the_test_and_the_log_trains(tmp_path: Path) -> None:
     folder = write_beir(tmp_path / "beir", qrels={"test": [("q4", "d4", 1), ("q5", "d5", 1)]})
     rows = [daily(day, f"question {day}", f"d{day % 5}") for day in range(1, 21)]

@@ -61,7 +61,7 @@ def test_means_by_traffic_and_their_intervals(tmp_path: Path) -> None:
     assert "60 of 60 test queries have labels from clicks in a log" in " ".join(metrics["remarks"])
     screen = Console(file=io.StringIO(), width=100, record=True)
     screen.print(results_table(metrics))
-    assert "test, by traffic" in screen.export_text()
+    assert "test, traffic" in screen.export_text()
     figures = evaluation.manifest.metrics
     assert figures["test/BM25/traffic/RR@10"] == metrics["traffic"]["results"]["test"]["BM25"]["RR@10"]
 

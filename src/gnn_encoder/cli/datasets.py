@@ -3,6 +3,7 @@
 import json
 from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -33,6 +34,9 @@ def check(
     similarity: Annotated[
         float, typer.Option(help="Similarity of recurring queries, as ingest.recurrence_similarity.")
     ] = 0.8,
+    log: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Log of searches whose clicks become labels, as of `run`.")
+    ] = None,
     forecast: Annotated[
         bool, typer.Option("--forecast", help="Estimate what labelled queries gain, with an untrained encoder.")
     ] = False,
@@ -46,7 +50,7 @@ def check(
     from gnn_encoder.settings.presets import parse_settings
 
     values = {"dataset": dataset, "format": format, "document_depth": document_depth}
-    values |= {"recurrence_similarity": similarity, "on_bad_rows": "drop"}
+    values |= {"recurrence_similarity": similarity, "on_bad_rows": "drop", "log": str(log or "")}
     settings = parse_settings({"ingest": values}, source="data check").ingest
     report, gains = _checked(settings, backbone if forecast else None, sample)
     spread = gains["deviation"] if gains else ASSUMED

@@ -101,7 +101,7 @@ def judge(
     figures = compared(hits, list(drawn), result.judgements, asked.human, settings.relevant, settings.measures)
     facts = {
         "origin": opened.name,
-        "settings": settings.model_dump(),
+        "settings": settings.model_dump(exclude={"prompt"}),
         "graded": len(result.judgements),
         "failed": result.failed,
         "without_grade": result.without_grade,
@@ -113,8 +113,8 @@ def judge(
     counts = [sum(j.grade == grade for j in result.judgements) for grade in range(4)]
     shown = ", ".join(f"{grade}: {count:,}" for grade, count in enumerate(counts))
     lines = [f"{len(result.judgements):,} of {len(pairs):,} hits of {len(drawn):,} queries have a grade ({shown})"]
-    lines += _agreement_lines(agreed, figures)
-    screen.print(_table(figures, settings))
+    lines += _notes(agreed, figures, settings.relevant)
+    screen.print(_table(figures))
     screen.print("\n".join([*lines, f"written to {output}"]), markup=False, highlight=False, soft_wrap=True)
 
 
@@ -233,24 +233,35 @@ def _pooled(
     return sorted(pairs.values(), key=lambda pair: place[pair.query_id]), hits
 
 
-def _agreement_lines(agreed: "Agreement | None", figures: "Compared") -> list[str]:
-    if not agreed:
-        return ["no hit has a label by people: these figures are the judge's alone, and its errors are in them"]
-    kappa = "κ is not defined" if agreed.kappa is None else f"κ {agreed.kappa:.2f}"
-    of = "hits; those without a label count as not relevant" if agreed.assumed else "labelled hits"
-    lines = [
-        f"agreement with people on {agreed.pairs:,} {of}: {100 * agreed.equal:.0f} % equal, {kappa}; relevant to the "
-        f"judge alone {100 * agreed.too_kind:.0f} %, to people alone {100 * agreed.too_strict:.0f} %"
+def _notes(agreed: "Agreement | None", figures: "Compared", relevant: int) -> list[str]:
+    """Returns what the table's columns mean, and how far the judge agrees with people."""
+    first = next(iter(next(iter(figures.means.values()))))
+    lines = [f"{figures.queries:,} queries; grades from {relevant} are relevant"]
+    if not figures.labelled:
+        return [
+            *lines,
+            "no query has a label by people: these figures are the judge's alone, and its errors are in them",
+        ]
+    lines += [
+        f"people: {figures.labelled:,} of these queries have a label",
+        "corrected: by both, with the weight λ of the judge, whose errors are taken off; ±: 95 % interval",
+        f"* the interval of the gain over {first} is without 0",
     ]
-    if agreed.graded_equal is not None and agreed.graded_kappa is not None:
-        lines.append(f"of the grades 0 to 3, {100 * agreed.graded_equal:.0f} % are equal, κ {agreed.graded_kappa:.2f}")
+    if agreed:
+        kappa = "κ is not defined" if agreed.kappa is None else f"κ {agreed.kappa:.2f}"
+        of = "hits; those without a label count as not relevant" if agreed.assumed else "labelled hits"
+        lines.append(
+            f"agreement with people on {agreed.pairs:,} {of}: {100 * agreed.equal:.0f} % equal, {kappa}; relevant to "
+            f"the judge alone {100 * agreed.too_kind:.0f} %, to people alone {100 * agreed.too_strict:.0f} %"
+        )
+        if agreed.graded_equal is not None and agreed.graded_kappa is not None:
+            equal = f"{100 * agreed.graded_equal:.0f} % are equal"
+            lines.append(f"of the grades 0 to 3, {equal}, κ {agreed.graded_kappa:.2f}")
     taus = [f"{measure} {tau:.2f}" for measure, tau in figures.tau.items() if tau is not None]
-    if taus:
-        lines.append(f"Kendall's τ of the systems' order, people and judge: {', '.join(taus)}")
-    return lines
+    return [*lines, f"Kendall's τ of the systems' order, people and judge: {', '.join(taus)}"] if taus else lines
 
 
-def _table(figures: "Compared", settings: "Judge") -> "Table":
+def _table(figures: "Compared") -> "Table":
     """Returns a block for each measure: a system's mean by the judge, by people, and by both, and its gain."""
     from rich import box
     from rich.table import Table
@@ -259,28 +270,21 @@ def _table(figures: "Compared", settings: "Judge") -> "Table":
     from gnn_encoder.evaluation.measures import mean_name
 
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
-    first = next(iter(figures.means[settings.measures[0]]))
-    table.caption_justify = "left"
-    table.caption = (
-        f"judge: {figures.queries:,} queries, grades from {settings.relevant} are relevant; people: "
-        f"{figures.labelled:,} of them with a label\n"
-        "corrected: by both, with the judge's weight λ and its errors taken off; ±: 95 % interval\n"
-        f"* the interval of the gain over {first} is without 0"
-    )
     table.add_column("", overflow="fold")
-    for header in ("judge", "people", "corrected", "λ", "gain"):
+    with_people = bool(figures.labelled)
+    for header in ("judge", *(("people", "corrected", "λ") if with_people else ()), "gain"):
         table.add_column(header, justify="right", no_wrap=True)
     for measure, means in figures.means.items():
         table.add_row(f"[dim]{mean_name(measure)}[/dim]")
         for system, mean in means.items():
-            gain = figures.gains[measure].get(system)
-            cells = [f"{mean.judged.estimate:.3f}", "", "", "", ""]
-            if figures.labelled:
-                cells[1:4] = [f"{mean.human.estimate:.3f}", _interval(mean.corrected), f"{mean.weight:.2f}"]
-            if gain and figures.labelled:
-                cells[4] = f"{_interval(gain.corrected, '+')}{'*' if gain.corrected.excludes_zero else ' '}"
-            elif gain:
-                cells[4] = f"{gain.judged.estimate:+.3f} "
+            cells = [f"{mean.judged.estimate:.3f}"]
+            if with_people:
+                cells += [f"{mean.human.estimate:.3f}", _interval(mean.corrected), f"{mean.weight:.2f}"]
+            if gain := figures.gains[measure].get(system):
+                mark = "*" if gain.corrected.excludes_zero else " "
+                cells.append(
+                    f"{_interval(gain.corrected, '+') if with_people else f'{gain.judged.estimate:+.3f}'}{mark}"
+                )
             table.add_row(Text(system), *cells)
         table.add_section()
     return table

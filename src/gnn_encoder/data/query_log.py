@@ -62,7 +62,7 @@ FIELDS = {
 DELIMITERS = "\t;,"
 LOWEST = 20
 """Positions from here on count as one: too few users look there to tell them apart."""
-ROUNDS, CHANGE = 1000, 1e-9
+ROUNDS, CHANGE = 1000, 1e-7
 """Most rounds in which propensities are fitted, and the relative change at which the fit ends."""
 MOST = 1e12
 PREFIX = "log-"
@@ -178,59 +178,26 @@ class QueryLog:
         path = Path(settings.log)
         self._name, self.traffic = path.name, dict[str, float]()
         self.remarks, self.rows = list[str](), list[Query | Label]()
-        read = Clicks.read(path, problems)
+        clicks = Clicks.read(path, problems)
         if settings.on_bad_rows == "refuse" and (wrong := problems.all()):
             raise UserError(refusal(f"{settings.dataset} with {path}", wrong))
-        clicks = self._in_corpus(read, passage_ids)
-        examined, clicks = self._examined(clicks)
-        split, clicks, examined = self._split(clicks, examined, settings, labelled)
-        for code in np.unique(split):
-            rows = split == code
-            self._add(SPLITS[code], clicks.where(rows), None if examined is None else examined[rows], settings)
+        split, kept = self._split(clicks, settings, labelled), self._in_corpus(clicks, passage_ids)
+        split, clicks = split[kept], clicks.where(kept)
+        clicks = replace(clicks, views=self._examined(clicks))
+        known = clicks.views is None or ~np.isnan(clicks.views)
+        for code in np.unique(split[split >= 0]):
+            self._add(SPLITS[code], clicks.where((split == code) & known), settings)
         if not self.traffic:
             raise UserError(
                 f"{path} gives no label: no passage was clicked {settings.log_clicks} times (ingest.log_clicks) for a "
                 f"query, and more often than by chance (ingest.log_chance): {'; '.join(self.remarks)}"
             )
 
-    def _in_corpus(self, clicks: Clicks, passage_ids: pa.ChunkedArray) -> Clicks:
-        """Returns the rows of passages that the corpus has."""
-        names = pa.array(clicks.passage_ids, pa.large_string())
-        known = pc.is_in(names, value_set=passage_ids.combine_chunks().cast(names.type)).to_numpy(zero_copy_only=False)
-        if not known.any():
-            raise UserError(f"{self._name} names no passage of the corpus: its passages must be the corpus's ids")
-        lost = ~known[clicks.passage]
-        self._remark(lost, clicks.clicks, "name a passage that the corpus lacks and were left out")
-        return clicks.where(~lost)
-
-    def _examined(self, clicks: Clicks) -> tuple[np.ndarray | None, Clicks]:
-        """Returns how often users looked at the passage of each row [r]; None: the log has no views."""
-        if clicks.views is None or clicks.position is None:
-            if clicks.position is not None:
-                self.remarks.append(f"{self._name} has positions and no views: they say nothing about clicks by chance")
-            return clicks.views, clicks
-        position = np.minimum(clicks.position, LOWEST)
-        pair = np.unique(pair_keys(clicks.query, clicks.passage), return_inverse=True)[1]
-        p = propensities(pair, position, clicks.clicks, clicks.views)
-        if np.isnan(p).all():
-            self.remarks.append(
-                f"{self._name} shows no passage at several positions for one query: a view counts the same at each"
-            )
-            return clicks.views, clicks
-        known = ~np.isnan(p[position])
-        self._remark(~known, clicks.clicks, "are at positions that share no passage with others and were left out")
-        shown = [k for k in (1, 2, 3, 5, 10) if k < len(p) and not np.isnan(p[k])]
-        looked = ", ".join(f"{k}: {p[k]:.2f}" for k in shown)
-        self.remarks.append(f"{self._name}: how often users look at a position, from passages that moved: {looked}")
-        return (clicks.views * p[position])[known], clicks.where(known)
-
-    def _split(
-        self, clicks: Clicks, examined: np.ndarray | None, settings: Ingest, labelled: Sequence[str]
-    ) -> tuple[np.ndarray, Clicks, np.ndarray | None]:
-        """Returns the split of each row that is used [r], these rows, and their `examined`."""
+    def _split(self, clicks: Clicks, settings: Ingest, labelled: Sequence[str]) -> np.ndarray:
+        """Returns the split of each row, int8 [r]; -1: its query was first asked in an earlier part of the log."""
         wanted = [split for split in ("dev", "test") if split not in labelled] if settings.dev_fraction else []
         if clicks.time is None or not wanted:
-            return np.zeros(len(clicks.query), np.int8), clicks, examined
+            return np.zeros(len(clicks.query), np.int8)
         times, row = np.unique(clicks.time, return_inverse=True)
         if len(times) <= len(wanted):
             raise UserError(
@@ -245,23 +212,55 @@ class QueryLog:
         np.minimum.at(first, clicks.query, part)
         later = part > first[clicks.query]
         for number, split in enumerate(wanted, 1):
-            total = max(clicks.clicks[part == number].sum(), 1)
-            share = clicks.clicks[later & (part == number)].sum() / total
-            start = datetime.fromtimestamp(times[row[part == number]].min(), UTC) if (part == number).any() else None
+            inside = part == number
+            if not inside.any():
+                self.remarks.append(f"{self._name}: no time is left for {split}")
+                continue
+            start = datetime.fromtimestamp(clicks.time[inside].min(), UTC)
+            share = clicks.clicks[inside & later].sum() / max(clicks.clicks[inside].sum(), 1)
             self.remarks.append(
                 f"{self._name}: {split} is the log from {start:%Y-%m-%d} on; {100 * share:.0f} % of its clicks are of "
                 "queries that were asked before, and label nothing"
-                if start
-                else f"{self._name}: no time is left for {split}"
             )
         codes = np.array([SPLITS.index(split) for split in ("train", *wanted)], np.int8)
-        return codes[part[~later]], clicks.where(~later), None if examined is None else examined[~later]
+        return np.where(later, np.int8(-1), codes[part])
 
-    def _add(self, split: str, clicks: Clicks, examined: np.ndarray | None, settings: Ingest) -> None:
+    def _in_corpus(self, clicks: Clicks, passage_ids: pa.ChunkedArray) -> np.ndarray:
+        """Returns the rows of passages that the corpus has, bool [r]."""
+        names = pa.array(clicks.passage_ids, pa.large_string())
+        known = pc.is_in(names, value_set=passage_ids.combine_chunks().cast(names.type)).to_numpy(zero_copy_only=False)
+        if not known.any():
+            raise UserError(f"{self._name} names no passage of the corpus: its passages must be the corpus's ids")
+        there: np.ndarray = known[clicks.passage]
+        self._remark(~there, clicks.clicks, "name a passage that the corpus lacks and were left out")
+        return there
+
+    def _examined(self, clicks: Clicks) -> np.ndarray | None:
+        """Returns how often users looked at the passage of each row [r]; NaN: unknown; None: the log has no views."""
+        if clicks.views is None or clicks.position is None:
+            if clicks.position is not None:
+                self.remarks.append(f"{self._name} has positions and no views: they say nothing about clicks by chance")
+            return clicks.views
+        position = np.minimum(clicks.position, LOWEST)
+        pair = np.unique(pair_keys(clicks.query, clicks.passage), return_inverse=True)[1]
+        p = propensities(pair, position, clicks.clicks, clicks.views)
+        if np.isnan(p).all():
+            self.remarks.append(
+                f"{self._name} shows no passage at several positions for one query: a view counts the same at each"
+            )
+            return clicks.views
+        examined: np.ndarray = clicks.views * p[position]
+        lost = np.isnan(examined)
+        self._remark(lost, clicks.clicks, "are at positions that share no passage with others and were left out")
+        looked = ", ".join(f"{k}: {p[k]:.2f}" for k in (1, 2, 3, 5, 10) if k < len(p) and not np.isnan(p[k]))
+        self.remarks.append(f"{self._name}: how often users look at a position, from passages that moved: {looked}")
+        return examined
+
+    def _add(self, split: str, clicks: Clicks, settings: Ingest) -> None:
         """Adds the queries and labels of one split's rows."""
         keys, first, pair = np.unique(pair_keys(clicks.query, clicks.passage), return_index=True, return_inverse=True)
         query, passage, count = keys >> 32, keys & 0xFFFFFFFF, np.bincount(pair, clicks.clicks)
-        views = None if examined is None else np.bincount(pair, examined)
+        views = None if clicks.views is None else np.bincount(pair, clicks.views)
         enough = count >= settings.log_clicks
         label = enough & (by_chance(query, passage, count, views) < settings.log_chance)
         of_query = np.bincount(query, count)

@@ -46,7 +46,7 @@ def results_table(metrics: dict[str, Any], more: Mapping[str, Sequence[Row]] | N
             for system, label in _rows(metrics, split)
         ]
     for split, systems in metrics.get("traffic", {"results": {}})["results"].items():
-        blocks[f"{split}, by traffic"] = [
+        blocks[f"{split}, traffic"] = [
             (label, {measure: f"{value:.3f} " for measure, value in systems[system].items()})
             for system, label in _rows(metrics, split)
         ]
