@@ -223,7 +223,10 @@ def test_a_wrong_log_is_refused_in_one_line(tmp_path: Path, text: str, message: 
 def test_a_changed_log_is_ingested_again(tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_text(COUNTS, encoding="utf-8")
     settings = Ingest(dataset=str(write_corpus(tmp_path / "corpus")), log=str(tmp_path / "log.csv"))
-    before = source_digests("ingest", settings)
+    before, plan = source_digests("ingest", settings), source_digest(settings)
     (tmp_path / "log.csv").write_text(COUNTS.replace(",5\n", ",6\n"), encoding="utf-8")
     assert source_digests("ingest", settings) != before
-    assert source_digest(settings) == before["dataset"]
+    assert source_digest(settings) != plan, "a plan that was made with the old log is not used again"
+    (tmp_path / "log.csv").unlink()
+    with pytest.raises(UserError, match=r"ingest\.log = .*no such file"):
+        source_digest(settings)

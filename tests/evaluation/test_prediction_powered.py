@@ -34,7 +34,7 @@ def test_the_estimate_and_its_interval_are_those_of_ppi_python(weight: float | N
     exact = weight is not None  # the library estimates the judge's variance from both groups of queries together
     assert found.estimate == pytest.approx(estimate, abs=1e-12 if exact else 1e-3)
     # It divides by n, and takes a normal quantile.
-    assert found.high - found.low == pytest.approx(high - low, rel=5e-3)
+    assert found.high - found.low == pytest.approx(high - low, rel=7e-3)
 
 
 def test_lambda_has_the_least_variance_and_zero_is_a_t_interval() -> None:

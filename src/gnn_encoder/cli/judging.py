@@ -179,7 +179,7 @@ def _read_queries(path: Path, qrels: Path | None) -> Queries:
 
 
 def _of_dataset(path: Path, split: str) -> Queries:
-    """Returns a split's queries and their labels by people; those of a log's clicks are none."""
+    """Returns a split's queries and their labels by people: those of a log's clicks, or of a generator, are none."""
     from gnn_encoder.artifacts import Dataset
 
     data = Dataset(path)
@@ -188,6 +188,8 @@ def _of_dataset(path: Path, split: str) -> Queries:
         raise UserError(f"{path} has no {split} query: name another --split, or give --queries")
     if data.traffic is not None:
         judged = judged.where(data.traffic[judged.query] == 0)
+    if split in data.written_splits:
+        judged = judged.where(slice(0, 0))
     ids, passages = data.queries.column("query_id").to_pylist(), data.judged_ids().to_pylist()
     labels = zip(judged.query.tolist(), judged.passage.tolist(), judged.relevance.tolist(), strict=True)
     return Queries(

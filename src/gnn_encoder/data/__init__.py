@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gnn_encoder.artifacts import Dataset, drafting
+from gnn_encoder.artifacts.folder import digest_of, sha256
 from gnn_encoder.data.beir import Beir
 from gnn_encoder.data.canonical import canonicalize
 from gnn_encoder.data.document_folder import DocumentFolder
@@ -17,6 +18,7 @@ from gnn_encoder.data.ir_data import PREFIX, IrDatasets
 from gnn_encoder.data.markup import Markup, markup_files
 from gnn_encoder.data.msmarco import MsMarco
 from gnn_encoder.data.python_docs import PythonDocs
+from gnn_encoder.data.query_log import log_file
 from gnn_encoder.data.rows import Source
 from gnn_encoder.data.validation import DataReport, Problems
 from gnn_encoder.errors import UserError
@@ -92,5 +94,10 @@ def has_documents(settings: Ingest) -> bool:
 
 
 def source_digest(settings: Ingest) -> str:
-    """Hex digest of the contents of all files that `ingest` would read, or of the data set's id (ir_datasets)."""
-    return open_source(settings).digest()
+    """Hex digest of the contents of all files that `ingest` would read, or of the data set's id (ir_datasets).
+
+    Raises:
+        UserError: there is no log where the settings name one.
+    """
+    digest = open_source(settings).digest()
+    return digest_of({"data": digest, "log": sha256(log_file(settings))}) if settings.log else digest

@@ -97,10 +97,8 @@ class Clicks:
         """Reads a log; a bad row is a problem and left out.
 
         Raises:
-            UserError: no file, or no column with queries or with passages.
+            UserError: no column with queries or with passages.
         """
-        if not path.is_file():
-            raise UserError(f"ingest.log = {path}: no such file; name a log of queries and passages, CSV or JSON lines")
         suffixes = [suffix for suffix in path.suffixes if suffix != ".gz"]
         json_lines = bool(suffixes) and suffixes[-1] in (".json", ".jsonl", ".ndjson")
         records = _json_records(path, problems) if json_lines else _csv_records(path, problems)
@@ -175,7 +173,7 @@ class QueryLog:
         Raises:
             UserError: the file cannot be used at all, or it gives no label.
         """
-        path = Path(settings.log)
+        path = log_file(settings)
         self._name, self.traffic = path.name, dict[str, float]()
         self.remarks, self.rows = list[str](), list[Query | Label]()
         clicks = Clicks.read(path, problems)
@@ -285,6 +283,14 @@ class QueryLog:
     def _remark(self, rows: np.ndarray, clicks: np.ndarray, what: str) -> None:
         if rows.any():
             self.remarks.append(f"{self._name}: {int(rows.sum()):,} rows, {clicks[rows].sum():,.0f} clicks, {what}")
+
+
+def log_file(settings: Ingest) -> Path:
+    """Returns the file of `ingest.log`; raises UserError if there is none."""
+    path = Path(settings.log)
+    if not path.is_file():
+        raise UserError(f"ingest.log = {path}: no such file; name a log of queries and passages, CSV or JSON lines")
+    return path
 
 
 def log_query_id(text: str) -> str:

@@ -147,8 +147,6 @@ def source_digests(step: str, values: StepSettings, registry: str = "") -> dict[
             if not Path(values.labels).is_file():
                 raise UserError(f"ingest.labels = {values.labels}: no such file; give a labels.jsonl of a bundle")
             digests["labels"] = sha256(Path(values.labels))
-        if values.log and Path(values.log).is_file():
-            digests["log"] = sha256(Path(values.log))
     if step == "promote":  # a bundle registered in one store is not registered in another
         # Without the password, because a digest would allow to test guesses of the password.
         digests["registry"] = hashlib.sha256(without_password(registry).encode()).hexdigest()

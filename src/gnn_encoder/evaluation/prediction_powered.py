@@ -8,12 +8,12 @@ judge. n queries have both, N others have f alone:
 
 θ is unbiased for the mean of Y whatever the judge's errors are, if the n queries are a random draw of all: the second
 term measures the errors and takes them off. λ = 0 is the mean of the human figures alone. The λ in [0, 1] with the
-least estimated variance is taken, so the interval is never wider than that of the human figures alone, and a judge that
-says nothing about Y changes little.
+least estimated variance is taken, and 0 if the interval would be wider than that of the human figures alone. So a judge
+that says nothing about Y changes little.
 
 The library ppi-python computes the same (a test holds its figures), and would bring numba, statsmodels and gdown for
-these lines. It divides by n and takes normal quantiles, which is too narrow for 20 queries; here the variance divides
-by n − 1, and the quantiles are Student's with n − 1 degrees of freedom.
+these lines. It divides by n and takes normal quantiles, which is too narrow for 20 queries. Here the variance divides
+by n − 1, and the quantiles are Student's with n − 1 degrees of freedom; n − 2 for both if λ is from the same figures.
 """
 
 from dataclasses import dataclass
@@ -68,9 +68,9 @@ def corrected_mean(
     n, more = len(human), len(judged_alone)
     human, judged, judged_alone = (np.asarray(part, np.float64) for part in (human, judged, judged_alone))
     alone, of_judge = _interval(human), _interval(np.concatenate([judged, judged_alone]))
-    if min(n, more) < 2:
+    if n < 3 or more < 2:
         return Corrected(0.0, alone, alone, of_judge)
-    variance_alone = judged_alone.var(ddof=1) / more
+    variance_alone, fitted = judged_alone.var(ddof=1) / more, int(weight is None)
     if weight is None:
         covariance = np.cov(human, judged)
         spread = variance_alone + covariance[1, 1] / n
@@ -78,9 +78,12 @@ def corrected_mean(
     if not weight:
         return Corrected(0.0, alone, alone, of_judge)
     rectified = human - weight * judged
-    error = sqrt(rectified.var(ddof=1) / n + weight**2 * variance_alone)
+    error = sqrt(rectified.var(ddof=1 + fitted) / n + weight**2 * variance_alone)
     estimate = weight * judged_alone.mean() + rectified.mean()
-    return Corrected(weight, _around(float(estimate), error, n), alone, of_judge)
+    corrected = _around(float(estimate), error, n - 1 - fitted)
+    if fitted and corrected.high - corrected.low >= alone.high - alone.low:
+        return Corrected(0.0, alone, alone, of_judge)
+    return Corrected(weight, corrected, alone, of_judge)
 
 
 def _interval(values: np.ndarray) -> Interval:
@@ -88,11 +91,11 @@ def _interval(values: np.ndarray) -> Interval:
     n = len(values)
     if not n:
         return Interval(nan, -inf, inf)
-    return _around(float(values.mean()), float(values.std(ddof=1)) / sqrt(n) if n > 1 else inf, n)
+    return _around(float(values.mean()), float(values.std(ddof=1)) / sqrt(n) if n > 1 else inf, n - 1)
 
 
-def _around(estimate: float, error: float, n: int) -> Interval:
+def _around(estimate: float, error: float, freedom: int) -> Interval:
     from scipy.special import stdtrit
 
-    width = float(stdtrit(n - 1, (1 + CONFIDENCE) / 2)) * error if n > 1 else inf
+    width = float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) * error if freedom else inf
     return Interval(estimate, estimate - width, estimate + width)
