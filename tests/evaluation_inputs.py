@@ -8,7 +8,9 @@ import torch
 from bundles import fill_bundle, write_bm25
 
 from gnn_encoder.artifacts import Contents, Dataset, Graph, Run, drafting
-from gnn_encoder.artifacts.arrays import create_rows, create_vectors
+from gnn_encoder.artifacts.arrays import EVALUATED, QUERIES, create_rows, create_vectors
+from gnn_encoder.artifacts.history import Record, write_history
+from gnn_encoder.evaluation.collected import evaluated_queries
 from gnn_encoder.inference.encoding import encode_passages, encode_texts
 from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.models.dual_encoder import DualEncoder
@@ -63,6 +65,11 @@ def write_inputs(folder: Path, dataset: Dataset, backbone: Path) -> dict[str, Pa
         vectors = create_vectors(draft, m, encoders.passage_encoder.width)
         encode_passages(encoders.passage_encoder, dataset.passages, vectors, precision="fp32")
         vectors.flush()
+        asked = encode_texts(encoders.query_encoder, dataset.query_texts(evaluated_queries(dataset)), precision="fp32")
+        create_rows(draft, EVALUATED, asked.shape)[:] = asked
+        create_rows(draft, QUERIES, (len(dataset.query_rows("train")), asked.shape[1]))[:] = 0
+        metrics = {"seconds": 1.0, "peak_memory_gib": 1.0, "headline": "trained"}
+        write_history(draft.path, {"train_dual_encoder": Record({"matryoshka": [8, asked.shape[1]]}, metrics=metrics)})
     with drafting(folder / "bundle", "bundle") as draft:
         # The GNN-encoder's stand-in: the same vectors with noise, so that some queries win and some lose.
         noisy = vectors + np.random.default_rng(0).normal(0, 0.02, vectors.shape).astype(np.float32)

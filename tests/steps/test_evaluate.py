@@ -130,6 +130,13 @@ def test_report_folder(evaluated: SimpleNamespace) -> None:
     assert "what is the" in page
     assert evaluated.report.manifest.inputs["bundle"] in page
     assert evaluated.report.metrics["profile"]["splits"]["train"]["labels"] == 60
+    whole, first = evaluated.report.metrics["dimensions"]
+    assert whole["means"] == {
+        split: pytest.approx(results["Dual encoder"]["RR@10"])
+        for split, results in evaluated.report.metrics["results"].items()
+    }
+    assert first["dimension"] == 8 and first["means"] != whole["means"]
+    assert '<tr><th scope="row">8</th><td>0.0</td>' in page
 
 
 @pytest.mark.slow

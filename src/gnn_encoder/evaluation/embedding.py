@@ -1,12 +1,25 @@
 """The vectors that one dual encoder gives a corpus and its queries, which `build_graph` writes once for all steps."""
 
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from gnn_encoder.artifacts import Dataset, read_manifest
-from gnn_encoder.artifacts.arrays import EVALUATED, QUERIES, read_rows
-from gnn_encoder.evaluation.collected import evaluated_queries
+from gnn_encoder.artifacts import Dataset, Run, read_manifest, read_vectors
+from gnn_encoder.artifacts.arrays import CHUNK, EVALUATED, QUERIES, read_rows
+from gnn_encoder.evaluation.collected import SPLITS, evaluated_queries
+from gnn_encoder.evaluation.documents import documents_of
+from gnn_encoder.evaluation.measures import labelled_queries, per_query
+from gnn_encoder.machine.scratch import scratch
+from gnn_encoder.retrieval import exact
+from gnn_encoder.retrieval.identical import search_without
+
+UNIT = 5e-3
+"""Largest difference from 1 of the length of a unit vector whose numbers are fp16."""
+DEPTH = 1000
+"""Hits that are measured, as many as `evaluate.depth` has by default."""
 
 
 def vectors_of_queries(path: Path, data: Dataset, rows: np.ndarray) -> np.ndarray:
@@ -21,3 +34,45 @@ def vectors_of_queries(path: Path, data: Dataset, rows: np.ndarray) -> np.ndarra
     if missing.any():
         raise ValueError(f"{path} has no vector of query row {rows[missing][0]}")
     return vectors
+
+
+def figures_by_dimension(path: Path, data: Dataset, dimensions: Sequence[int], measure: str) -> list[dict[str, Any]]:
+    """Returns what the first components of an encoder's vectors are worth, for Matryoshka training.
+
+    The vectors of a vectors artifact are cut, in their type, and searched exactly. Where they have unit length, they
+    and the queries' get it again (Kusupati et al., 2022).
+
+    Returns:
+        For each of `dimensions`, the largest first: `dimension`, `megabytes` (10⁶ bytes) of the passages' vectors, and
+        `means`: the mean of the measure over the labelled queries of each split that has some.
+    """
+    vectors, rows = read_vectors(path), evaluated_queries(data)
+    queries, left_out = vectors_of_queries(path, data, rows), data.identical[rows]
+    is_unit = all(_is_unit(some[:CHUNK]) for some in (vectors, queries))
+    ids, documents, table = data.judged_ids(), documents_of(data, (measure,)), []
+    for dimension in sorted(set(dimensions), reverse=True):
+        cut = scratch(len(vectors), dimension, dtype=vectors.dtype)
+        for start in range(0, len(vectors), CHUNK):
+            cut[start : start + CHUNK] = _first(vectors[start : start + CHUNK], dimension, is_unit)
+        search = partial(exact.search, cut, _first(queries, dimension, is_unit))
+        scores, passages = search_without(search, left_out, min(DEPTH, len(vectors)))
+        run, means = Run.from_hits(rows, passages, scores), dict[str, float]()
+        for split in SPLITS:
+            if len(judged := labelled_queries(qrels := data.judged(split))):
+                means[split] = float(per_query(run, qrels, judged, ids, (measure,), documents).mean())
+        table.append({"dimension": dimension, "megabytes": cut.nbytes / 1e6, "means": means})
+    return table
+
+
+def _is_unit(vectors: np.ndarray) -> bool:
+    """Whether all vectors [n, d] have unit length, up to the rounding of fp16."""
+    lengths = np.linalg.norm(np.asarray(vectors, np.float32), axis=1)
+    return bool((np.abs(lengths - 1) < UNIT).all())
+
+
+def _first(vectors: np.ndarray, dimension: int, unit_length: bool) -> np.ndarray:
+    """Returns the first components of vectors [n, d], fp32 [n, dimension], at unit length if that is asked for."""
+    cut = np.array(vectors[:, :dimension], np.float32)
+    if unit_length and dimension < vectors.shape[1]:
+        cut /= np.maximum(np.linalg.norm(cut, axis=1, keepdims=True), np.finfo(np.float32).tiny)
+    return cut

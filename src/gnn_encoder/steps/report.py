@@ -1,4 +1,7 @@
-"""Writes one page with the results of every system, plots and explained examples. Computes no measure."""
+"""Writes one page with the results of every system, plots and explained examples.
+
+It computes no measure, except those of M_de's first components if it was trained with `matryoshka`: no system has them.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -14,8 +17,9 @@ from gnn_encoder.artifacts import (
     Report,
     read_manifest,
 )
-from gnn_encoder.artifacts.history import joined
+from gnn_encoder.artifacts.history import Record, joined, read_history
 from gnn_encoder.engines.step import Metrics, step
+from gnn_encoder.evaluation.embedding import figures_by_dimension
 from gnn_encoder.evaluation.measures import mean_name
 from gnn_encoder.report.examples import examples, explained_by_graph, explained_by_scorer, most_changed
 from gnn_encoder.report.page import Plot, render_page
@@ -86,6 +90,10 @@ def report(
     }
     history = joined(inputs.values())
     metrics["learned"] = learned(history)
+    if passage_vectors:
+        training = read_history(passage_vectors).get("train_dual_encoder", Record())
+        if dimensions := training.settings.get("matryoshka"):
+            metrics["dimensions"] = figures_by_dimension(passage_vectors, data, dimensions, first)
     if drawn := training_plot(history):
         plots["training"] = Plot(drawn, "Training losses, and the measure on a pool of dev passages after each epoch.")
     hits = {system: evaluated.first_hits(system) for system in figures}
