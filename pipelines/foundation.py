@@ -51,7 +51,8 @@ def lay_foundation(
     # Candidates: BM25, then a dual encoder trained on BM25's negatives (GNN-encoder 3.1).
     dataset, bm25_index, bm25_run = words or search_by_words(graph, settings)
     dpr = graph.add("train_dpr", settings.train_dpr, dataset=dataset, bm25_run=bm25_run, encoder=encoder).output
-    dpr_run = graph.parallel("dense_retrieve", settings.dense_retrieve, dataset=dataset, dpr=dpr)
+    retrieve = settings.dense_retrieve.model_copy(update=build_graph.of_windows)
+    dpr_run = graph.parallel("dense_retrieve", retrieve, dataset=dataset, dpr=dpr)
 
     # The cross-encoder's score of every candidate pair.
     runs = {"bm25_run": bm25_run, "dpr_run": dpr_run}

@@ -190,8 +190,9 @@ def encode_graph(
 
 def bundle_of(flow: Graph, settings: Settings, system: str, /, **inputs: Artifact | None) -> Output:
     """Adds the bundle of a dual encoder as it is."""
-    shared: dict[str, Any] = {**settings.encode_corpus.speed, **_bundled(settings)}
-    bundle_settings = outcome.BundleDualEncoder(system=system, vector_type=settings.build_graph.vector_type, **shared)
+    built = settings.build_graph
+    shared: dict[str, Any] = {**settings.encode_corpus.speed, **_bundled(settings), **built.of_windows}
+    bundle_settings = outcome.BundleDualEncoder(system=system, vector_type=built.vector_type, **shared)
     return flow.add("bundle_dual_encoder", bundle_settings, system, **inputs).output
 
 

@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 from gnn_encoder.artifacts.added_labels import Changes
 from gnn_encoder.retrieval import exact
+from gnn_encoder.retrieval.best_vectors import best_of_blocks
 from gnn_encoder.retrieval.index_file import build_index, load_index
-from gnn_encoder.retrieval.passage_index import PassageIndex, best_of_blocks
+from gnn_encoder.retrieval.passage_index import PassageIndex
 from gnn_encoder.settings.outcome import IndexKind
 
 

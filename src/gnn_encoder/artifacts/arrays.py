@@ -29,8 +29,8 @@ GRAPH_FILES = {
 QUERIES, EVALUATED = "queries", "evaluated"
 """Arrays beside the passages' vectors: M_de's of all training queries, and of `evaluated_queries`, fp32."""
 WINDOWS, WINDOW_PASSAGES = "windows", "window_passages"
-"""Arrays beside the passages' vectors, where long passages have several: those after the first one [w, d], in the type
-of the vectors, and the passage row int32 [w] of each, ascending."""
+"""Arrays beside the passages' vectors, where long passages have several: those of all windows [v, d], in the type of
+the vectors, and the passage row int32 [v] of each, ascending. A passage's first window is in `VECTORS`, too."""
 DIGESTS, MODELS = "_digests.npy", "models.json"
 STORED: dict[str, np.dtype] = {"fp16": np.dtype(np.float16), "fp32": np.dtype(np.float32)}
 CHUNK = 65_536
@@ -77,6 +77,26 @@ def read_vectors(path: str | Path) -> np.ndarray:
     """The array of a vectors artifact, memory-mapped read-only."""
     read_manifest(path, "vectors")
     return read_rows(path, Path(VECTORS).stem)
+
+
+def read_scored(path: str | Path) -> tuple[np.ndarray, np.ndarray | None]:
+    """The vectors [v, d] by which passages are scored, and the passage int32 [v], ascending, of each, memory-mapped.
+
+    None instead of the passages: vector i is of passage i. Of several vectors of a passage the best one counts.
+    """
+    if not (Path(path) / f"{WINDOWS}.npy").is_file():
+        return read_vectors(path), None
+    read_manifest(path, "vectors")
+    return read_rows(path, WINDOWS), read_rows(path, WINDOW_PASSAGES)
+
+
+def rows_of(of: np.ndarray | None, passages: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the rows int64 [r] of the vectors of `passages` [b], passage by passage, and the place [r] of each's
+    passage in `passages`; `of` as `read_scored` returns it."""
+    if of is None:
+        return np.arange(len(passages)), passages
+    starts, stops = np.searchsorted(of, passages, "left"), np.searchsorted(of, passages, "right")
+    return np.repeat(np.arange(len(passages)), stops - starts), ranges(starts, stops)
 
 
 def vector_type(vectors: np.ndarray) -> str:

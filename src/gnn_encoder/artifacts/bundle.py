@@ -33,7 +33,7 @@ from typing import Any, Self
 import numpy as np
 
 from gnn_encoder.artifacts.added_labels import ADDED_LABELS, CHANGED, PAIRS, ROWS, AddedLabels, Changes
-from gnn_encoder.artifacts.arrays import VECTORS, read_rows
+from gnn_encoder.artifacts.arrays import VECTORS, WINDOW_PASSAGES, WINDOWS, VectorsFolder, read_rows
 from gnn_encoder.artifacts.dataset import CORPUS, Dataset, PassageTable
 from gnn_encoder.artifacts.folder import HISTORY, MANIFEST, README, Artifact, Draft, FileFacts, read_manifest
 from gnn_encoder.artifacts.labelled_queries import QUERIES, QUERY_INDEX, BundleLabels, LabelledQueries, LabelUse
@@ -128,6 +128,16 @@ class Bundle(Artifact):
         artifact = Bm25Index.read(index)
         for name in artifact.manifest.files:
             draft.share(artifact, name, f"{BM25}/{name}")
+
+    @staticmethod
+    def add_vectors(draft: Draft, passage_vectors: Path) -> None:
+        """Add the vectors of an embedding to a draft, those of all windows if it has them; they take no space."""
+        embedding = VectorsFolder.read(passage_vectors)
+        if f"{WINDOWS}.npy" in embedding.manifest.files:
+            draft.share(embedding, f"{WINDOWS}.npy", VECTORS)
+            draft.share(embedding, f"{WINDOW_PASSAGES}.npy", f"{VECTOR_PASSAGES}.npy")
+        else:
+            draft.share(embedding, VECTORS)
 
     @staticmethod
     def complete(draft: Draft, dataset: Dataset, system: str = GNN_ENCODER) -> None:

@@ -9,6 +9,7 @@ passage.npy       int32 [e]: the same pairs by query
 index.faiss       index over the queries' vectors, in parts or not (`retrieval.query_index`); missing if all are read
 plain.npy         [l, d], in the type of the bundle's vectors: vectors without labels of the passages that have a
                   labelled query, ascending; missing if labels change no vector
+plain_of.npy      int32 [l]: the passage of each; missing if each has one
 use.json          `LabelUse`, and `LabelledQueries.scale`
 
 Labels that were added after the run change pairs of some passages: `ChangedPairs`, in `added/labels/` of the bundle.
@@ -26,14 +27,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gnn_encoder.artifacts.added_labels import ChangedPairs
-from gnn_encoder.artifacts.arrays import Rows, joined, ranges
+from gnn_encoder.artifacts.arrays import Rows, joined, ranges, rows_of
 from gnn_encoder.artifacts.dataset import BATCH, ROW_GROUP, Dataset, StoredTable
 from gnn_encoder.artifacts.tables import pair_keys
 
 Method = Literal["sum", "max", "softmax", "clusters", "fusion"]
 QUERIES, TEXTS, QUERY_INDEX = "queries.npy", "queries.parquet", "index.faiss"
 BY_PASSAGE, BY_QUERY = ("indptr.npy", "query.npy"), ("query_indptr.npy", "passage.npy")
-PLAIN, USE = "plain.npy", "use.json"
+PLAIN, PLAIN_OF, USE = "plain.npy", "plain_of.npy", "use.json"
 SUMMED = 65_536
 """Vectors whose lengths are summed at a time."""
 
@@ -187,14 +188,28 @@ class LabelledQueries:
             by_query = Groups.of_pairs(query, passage, len(vectors))
         return cls(vectors, by_passage, by_query, np.asarray(vectors[:0]), known_scale=scale)
 
-    def write(self, folder: Path, ids: pa.Array, texts: pa.Array, plain: np.ndarray | None, use: LabelUse) -> None:
-        """Writes the folder; `ids` and `texts` [n] are the queries', `plain` [m, d] the passages' vectors."""
+    def write(
+        self,
+        folder: Path,
+        ids: pa.Array,
+        texts: pa.Array,
+        plain: np.ndarray | None,
+        use: LabelUse,
+        of: np.ndarray | None = None,
+    ) -> None:
+        """Writes the folder; `ids` and `texts` [n] are the queries', `plain` [m, d] the passages' vectors.
+
+        of: the passage of each vector, if some have several.
+        """
         folder.mkdir()
         np.save(folder / QUERIES, self.stored, allow_pickle=False)
         self.by_passage.write(folder, BY_PASSAGE)
         self.by_query.write(folder, BY_QUERY)
         if plain is not None:
-            np.save(folder / PLAIN, plain[self.passages], allow_pickle=False)
+            place, rows = rows_of(of, self.passages)
+            np.save(folder / PLAIN, plain[rows], allow_pickle=False)
+            if of is not None:
+                np.save(folder / PLAIN_OF, self.passages[place].astype(np.int32), allow_pickle=False)
         schema = pa.schema({"query_id": pa.string(), "text": pa.string()})
         with pq.ParquetWriter(folder / TEXTS, schema, compression="zstd") as writer:
             for start in range(0, len(ids), BATCH):
@@ -316,15 +331,25 @@ class BundleLabels:
         """Returns {query id: row of `of_run`} of those `ids` that it has."""
         return self._table.places("query_id", ids)
 
-    def plain(self, passages: np.ndarray, vectors: np.ndarray, of: np.ndarray | None) -> np.ndarray:
-        """Returns the vectors fp32 [b, d] without labels of `passages` [b].
+    @cached_property
+    def in_windows(self) -> bool:
+        """Whether passages have several vectors without labels."""
+        return (self.folder / PLAIN_OF).is_file()
+
+    def plain(self, passages: np.ndarray, vectors: np.ndarray, of: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the vectors fp32 [r, d] without labels of `passages` [b], and the place [r] of each one's passage.
 
         Args:
-            vectors, of: the bundle's vectors [v, d] and their passages [v] as the run wrote them. The first vector of a
-                passage without labelled queries is the plain one.
+            vectors, of: the bundle's vectors [v, d] and their passages [v] as the run wrote them. The vectors of a
+                passage without labelled queries are the plain ones.
         """
-        plain_vectors = np.array(vectors[passages if of is None else np.searchsorted(of, passages)], np.float32)
-        labelled = self.of_run.passages
-        known = np.isin(passages, labelled)
-        plain_vectors[known] = np.load(self.folder / PLAIN, mmap_mode="r")[np.searchsorted(labelled, passages[known])]
-        return plain_vectors
+        labelled, known = self.of_run.passages, np.isin(passages, self.of_run.passages)
+        of_plain = np.load(self.folder / PLAIN_OF, mmap_mode="r") if self.in_windows else labelled
+        sides = ((of, ~known, vectors), (of_plain, known, np.load(self.folder / PLAIN, mmap_mode="r")))
+        places, plain_vectors = [], []
+        for owner, some, stored in sides:
+            place, rows = rows_of(owner, passages[some])
+            places.append(np.flatnonzero(some)[place])
+            plain_vectors.append(np.asarray(stored[rows], np.float32))
+        order = np.argsort(np.concatenate(places), kind="stable")
+        return np.concatenate(plain_vectors)[order], np.concatenate(places)[order]

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from gnn_encoder.artifacts import Dataset, Run, read_manifest, read_vectors
-from gnn_encoder.artifacts.arrays import CHUNK, EVALUATED, QUERIES, read_rows
+from gnn_encoder.artifacts import Dataset, Run, read_manifest
+from gnn_encoder.artifacts.arrays import CHUNK, EVALUATED, QUERIES, read_rows, read_scored
 from gnn_encoder.evaluation.collected import SPLITS, evaluated_queries
 from gnn_encoder.evaluation.documents import documents_of
 from gnn_encoder.evaluation.measures import labelled_queries, per_query
 from gnn_encoder.machine.scratch import scratch
-from gnn_encoder.retrieval import exact
+from gnn_encoder.retrieval import best_vectors
 from gnn_encoder.retrieval.identical import search_without
 
 UNIT = 5e-3
@@ -46,7 +46,7 @@ def figures_by_dimension(path: Path, data: Dataset, dimensions: Sequence[int], m
         For each of `dimensions`, the largest first: `dimension`, `megabytes` (10⁶ bytes) of the passages' vectors, and
         `means`: the mean of the measure over the labelled queries of each split that has some.
     """
-    vectors, rows = read_vectors(path), evaluated_queries(data)
+    (vectors, of), rows = read_scored(path), evaluated_queries(data)
     queries, left_out = vectors_of_queries(path, data, rows), data.identical[rows]
     is_unit = all(_is_unit(some[:CHUNK]) for some in (vectors, queries))
     ids, documents, table = data.judged_ids(), documents_of(data, (measure,)), []
@@ -54,8 +54,8 @@ def figures_by_dimension(path: Path, data: Dataset, dimensions: Sequence[int], m
         cut = scratch(len(vectors), dimension, dtype=vectors.dtype)
         for start in range(0, len(vectors), CHUNK):
             cut[start : start + CHUNK] = _first(vectors[start : start + CHUNK], dimension, is_unit)
-        search = partial(exact.search, cut, _first(queries, dimension, is_unit))
-        scores, passages = search_without(search, left_out, min(DEPTH, len(vectors)))
+        search = partial(best_vectors.search, cut, of, _first(queries, dimension, is_unit))
+        scores, passages = search_without(search, left_out, min(DEPTH, len(data.passages)))
         run, means = Run.from_hits(rows, passages, scores), dict[str, float]()
         for split in SPLITS:
             if len(judged := labelled_queries(qrels := data.judged(split))):

@@ -16,8 +16,10 @@ from gnn_encoder.artifacts.arrays import Rows
 from gnn_encoder.artifacts.labelled_queries import labelled_pairs
 from gnn_encoder.evaluation.tuning import folds_of
 from gnn_encoder.machine.scratch import scratch
-from gnn_encoder.retrieval import exact
+from gnn_encoder.retrieval import best_vectors
 from gnn_encoder.retrieval.adapter import Moments, left_out
+from gnn_encoder.retrieval.best_vectors import nearest_rows
+from gnn_encoder.retrieval.exact import Hits
 from gnn_encoder.retrieval.identical import search_without
 from gnn_encoder.retrieval.parts import Parts
 
@@ -104,7 +106,13 @@ class Labelled:
 
 
 def hard_negative_pulls(
-    data: Dataset, labelled: Labelled, vectors: Rows, queries: Rows, margin: float, negatives: int
+    data: Dataset,
+    labelled: Labelled,
+    vectors: Rows,
+    queries: Rows,
+    margin: float,
+    negatives: int,
+    of: np.ndarray | None = None,
 ) -> np.ndarray | None:
     """Returns γ (p̄ − n̄) of each labelled query for the adapter, fp32 [q, d] in an unlinked file; None: too many pairs.
 
@@ -112,22 +120,25 @@ def hard_negative_pulls(
 
     Args:
         margin: γ. negatives: the first hits that are no positive of the query, of which n̄ is the mean; none: no pull.
+        of: the passage of each vector, if some have several (`best_vectors`); the one nearest to the query counts.
     """
-    count, depth = len(labelled.rows), min(4 * negatives, len(vectors))
+    count, depth = len(labelled.rows), min(4 * negatives, len(data.passages))
     if count * len(vectors) > MOST_COMPARED or not margin:
         return None
     pulls, known = scratch(count, vectors.shape[1]), KnownPositives.of(data, "train")
     for start in range(0, count, AT_ONCE):
         some = slice(start, start + AT_ONCE)
         rows = labelled.rows[some]
-        _, hits = search_without(partial(exact.search, vectors, queries[some]), data.identical[rows], depth)
+        search = partial(best_vectors.search, vectors, of, queries[some])
+        _, hits = search_without(search, data.identical[rows], depth)
         negative = (hits >= 0) & ~known.contains(rows[:, None], hits)
         negative &= negative.cumsum(axis=1) <= negatives
         pairs = np.flatnonzero((labelled.query >= start) & (labelled.query < start + AT_ONCE))
         mean = np.zeros((2, len(rows), vectors.shape[1]), np.float32)
         positive = labelled.query[pairs] - start, labelled.passage[pairs]
         for side, (owner, passage) in enumerate((positive, (np.nonzero(negative)[0], hits[negative]))):
-            np.add.at(mean[side], owner, np.asarray(vectors[passage], np.float32))
+            nearest = nearest_rows(vectors, of, queries[some], owner, passage)
+            np.add.at(mean[side], owner, np.asarray(vectors[nearest], np.float32))
             mean[side] /= np.maximum(np.bincount(owner, minlength=len(rows)), 1)[:, None]
         pulls[some] = margin * negative.any(axis=1)[:, None] * (mean[0] - mean[1])
     return pulls
@@ -141,12 +152,13 @@ def chosen_strength(
     moments: Moments,
     strengths: tuple[float, ...],
     pulls: Rows | None = None,
+    of: np.ndarray | None = None,
 ) -> tuple[float, dict[float, float]]:
     """Returns the adapter's strength with the highest MRR@10 of training queries, each left out with its twins.
 
     Args:
         vectors: of the passages [m, d]. queries: vectors [q, d] of `labelled.rows`. moments: of all pairs and `pulls`.
-        strengths: the weakest adapter first; it wins among equal figures.
+        strengths: the weakest adapter first; it wins among equal figures. of: as in `hard_negative_pulls`.
     """
     count, groups = len(labelled.rows), data.groups[labelled.rows]
     some = np.linspace(0, count - 1, min(count, MOST_TRIED)).astype(int)
@@ -154,15 +166,16 @@ def chosen_strength(
     query, passage = labelled.query[pairs], labelled.passage[pairs]
     first = np.searchsorted(query, some, sorter=(order := np.argsort(query, kind="stable")))
     known, rows, figures = KnownPositives.of(data, "train"), labelled.rows[some], {}
-    targets = np.asarray(vectors[passage], np.float32) + (0 if pulls is None else pulls[query])
+    nearest = nearest_rows(vectors, of, queries, query, passage)
+    targets = np.asarray(vectors[nearest], np.float32) + (0 if pulls is None else pulls[query])
     for strength in strengths:
         every = left_out(queries[query], targets, groups[query], strength, labelled.weights[pairs], moments)
         mapped = every[order[first]]
 
-        def search(k: int, mapped: np.ndarray = mapped) -> exact.Hits:
-            return exact.search(vectors, mapped, k)
+        def search(k: int, mapped: np.ndarray = mapped) -> Hits:
+            return best_vectors.search(vectors, of, mapped, k)
 
-        _, hits = search_without(search, data.identical[rows], min(DEPTH, len(vectors)))
+        _, hits = search_without(search, data.identical[rows], min(DEPTH, len(data.passages)))
         relevant = known.contains(rows[:, None], hits) & (hits >= 0)
         figures[strength] = float(np.where(relevant.any(axis=1), 1 / (1 + relevant.argmax(axis=1)), 0.0).mean())
     return max(figures, key=lambda strength: round(figures[strength], 12)), figures

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from gnn_encoder.artifacts import Dataset, Qrels, Run
+from gnn_encoder.artifacts.arrays import rows_of
 from gnn_encoder.artifacts.labelled_queries import LabelledQueries, LabelUse, labelled_pairs
 from gnn_encoder.evaluation.documents import documents_of
 from gnn_encoder.evaluation.measures import labelled_queries, per_query
@@ -22,11 +23,11 @@ from gnn_encoder.evaluation.recommendation import Rule, falls
 from gnn_encoder.evaluation.significance import paired_randomization
 from gnn_encoder.evaluation.tuning import folds_of
 from gnn_encoder.machine.scratch import scratch
+from gnn_encoder.retrieval.best_vectors import best_of_blocks
 from gnn_encoder.retrieval.exact import Hits, merge
 from gnn_encoder.retrieval.identical import search_without
 from gnn_encoder.retrieval.labelled_vectors import in_blocks, label_blocks
 from gnn_encoder.retrieval.memory import Memory
-from gnn_encoder.retrieval.passage_index import best_of_blocks
 from gnn_encoder.retrieval.query_index import nearest_queries
 from gnn_encoder.settings.labels import EncodeWithLabels
 from gnn_encoder.settings.measures import COLD, WARM, cutoff, of_documents
@@ -66,7 +67,7 @@ class Trial:
     """Queries [n] with their vectors [n, d], and the labels that they may use; `depth`: hits that are measured.
 
     `vectors`: of all passages [m, d], possibly memory-mapped. `left_out`: passage row [n] that is no hit of each query,
-    such as `Dataset.identical`; -1: none.
+    such as `Dataset.identical`; -1: none. `of`: the passage of each vector, if some have several (`best_vectors`).
     """
 
     queries: np.ndarray
@@ -75,6 +76,7 @@ class Trial:
     vectors: np.ndarray
     depth: int
     left_out: np.ndarray | None = None
+    of: np.ndarray | None = None
     _plain_hits: dict[bool, Hits] = field(default_factory=dict)
     _nearest: dict[int, Hits] = field(default_factory=dict)
 
@@ -92,11 +94,10 @@ class Trial:
                 self._nearest[use.neighbours] = nearest_queries(self.labels, None, self.query_vectors, use.neighbours)
             near = self._nearest[use.neighbours]
             return Memory(self.labels, use).search(
-                self.vectors, self.query_vectors, self._plain(k, labelled=True), near
+                self.vectors, self.query_vectors, self._plain(k, labelled=True), near, self.of
             )
-        lifted = best_of_blocks(
-            label_blocks(use, self.vectors, self.labels, self.labels.passages), self.query_vectors, k
-        )
+        blocks = label_blocks(use, self.vectors, self.labels, self.labels.passages, self.of)
+        lifted = best_of_blocks(blocks, self.query_vectors, k)
         return merge(*self._plain(k, labelled=False), *lifted)
 
     def warm(self, qrels: Qrels) -> np.ndarray:
@@ -107,11 +108,15 @@ class Trial:
     def _plain(self, k: int, labelled: bool) -> Hits:
         """Returns the best passages as they are, of all or of those without a label."""
         if labelled not in self._plain_hits:
-            every = np.arange(len(self.vectors))
+            every = np.arange(len(self.labels.by_passage.indptr) - 1)
             rows = every if labelled else np.setdiff1d(every, self.labels.passages)
-            blocks = ((np.asarray(self.vectors[some]), some) for some in in_blocks(rows))
-            self._plain_hits[labelled] = best_of_blocks(blocks, self.query_vectors, k)
+            self._plain_hits[labelled] = best_of_blocks(map(self._block, in_blocks(rows)), self.query_vectors, k)
         return self._plain_hits[labelled]
+
+    def _block(self, passages: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the vectors [r, d] of `passages` [b], and the passage [r] of each."""
+        place, rows = rows_of(self.of, passages)
+        return np.asarray(self.vectors[rows]), passages[place]
 
 
 def chosen_use(
@@ -121,6 +126,7 @@ def chosen_use(
     of_train: np.ndarray,
     encoded: Callable[[np.ndarray], np.ndarray],
     tried: Callable[[], None] = lambda: None,
+    of: np.ndarray | None = None,
 ) -> tuple[LabelUse, dict[str, Any]]:
     """Returns the first of the settings' uses with the highest measure, and facts about the choice.
 
@@ -131,22 +137,22 @@ def chosen_use(
     Args:
         vectors: M_de's vectors of all passages [m, d]. of_train: of the training queries [t, d], in their order.
         encoded: returns M_de's vectors of the queries at some rows.
-        tried: called after each use.
+        tried: called after each use. of: as in `Trial`.
     """
     uses, pairs = candidate_uses(settings), labelled_pairs(data)
     if len(uses) == 1 or not len(pairs[0]):
         return uses[0], {}
     k = 0 if of_documents((settings.measure,)) else cutoff(settings.measure)
-    depth = min(k or 1000, len(vectors))
+    depth = min(k or 1000, len(data.passages))
     dev = labelled_queries(data.judged("dev"))
     if len(dev) >= max(settings.smallest_dev, 1):
         queries = _evenly(dev)
-        labels = LabelledQueries.of(*pairs, len(vectors), of_train)
+        labels = LabelledQueries.of(*pairs, len(data.passages), of_train)
         left_out = data.identical[queries]
-        trials, qrels = [Trial(queries, encoded(queries), labels, vectors, depth, left_out)], data.judged("dev")
+        trials, qrels = [Trial(queries, encoded(queries), labels, vectors, depth, left_out, of)], data.judged("dev")
         tuned_on = "dev"
     else:
-        trials = fold_trials(data, settings.folds, pairs, vectors, of_train, depth)
+        trials = fold_trials(data, settings.folds, pairs, vectors, of_train, depth, of)
         qrels, tuned_on = data.split_qrels("train"), f"training queries in {len(trials)} folds"
     measured = _Measured(data, settings.measure, qrels)
 
@@ -184,6 +190,7 @@ def fold_trials(
     vectors: np.ndarray,
     of_train: np.ndarray,
     depth: int,
+    of: np.ndarray | None = None,
 ) -> list[Trial]:
     """Returns a trial per fold of labelled training queries: its queries, and the labels of all queries of other folds.
 
@@ -202,9 +209,9 @@ def fold_trials(
         if len(inside):
             rows, position = np.unique(query[others], return_inverse=True)
             kept = _on_disk(of_train, rows)
-            labels = LabelledQueries.grouped(position, passage[others], len(vectors), kept)
+            labels = LabelledQueries.grouped(position, passage[others], len(data.passages), kept)
             queries, query_vectors = train[places[inside]], of_train[places[inside]]
-            trials.append(Trial(queries, query_vectors, labels, vectors, depth, data.identical[queries]))
+            trials.append(Trial(queries, query_vectors, labels, vectors, depth, data.identical[queries], of))
     return trials
 
 

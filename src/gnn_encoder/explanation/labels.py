@@ -25,13 +25,14 @@ def explain_by_labels(
     assert labelled, "a bundle without labelled queries"
     vector, scores, rows = searcher.find(question, k)
     index = searcher.index.memory.index if searcher.index.memory else None
-    plain = labelled.plain(rows, opened.stored_vectors, opened.stored_vector_passages)
+    plain, place = labelled.plain(rows, opened.stored_vectors, opened.stored_vector_passages)
     explained = []
-    for hit, row, passage in zip(searcher.hits(scores, rows), rows.tolist(), plain, strict=True):
-        passage_part, query_rows, amounts = parts_of(labelled.use, labelled.queries, vector, row, passage, index)
+    for number, hit in enumerate(searcher.hits(scores, rows)):
+        windows, row = plain[place == number], int(rows[number])
+        passage_part, query_rows, amounts = parts_of(labelled.use, labelled.queries, vector, row, windows, index)
         order = np.argsort(-np.abs(amounts), kind="stable")
         ids, texts = labelled.names(query_rows[order[:queries]])
-        parts = [Contribution(f"the passage itself (alone {vector @ passage:.4f})", passage_part)]
+        parts = [Contribution(f"the passage itself (alone {(windows @ vector).max():.4f})", passage_part)]
         named = zip(texts, ids, amounts[order].tolist(), strict=False)
         parts += [Contribution(f"{text} [{query}]", amount) for text, query, amount in named]
         if others := len(order) - len(ids):
@@ -46,32 +47,46 @@ def parts_of(
     labels: LabelledQueries,
     question: np.ndarray,
     row: int,
-    passage: np.ndarray,
+    windows: np.ndarray,
     index: Index | None = None,
 ) -> tuple[float, np.ndarray, np.ndarray]:
     """Returns the own part of a passage's score, and the training queries [p] with the amount [p] that each adds.
 
+    They are those of the window with the best score.
+
     Args:
-        question: vector of the query [d]. row: the passage. passage: its vector without labels [d].
+        question: vector of the query [d]. row: the passage. windows: its vectors without labels [w, d], one at least.
         index: over the labelled queries, if a memory has one.
     """
-    owner, query_rows = labels.into(np.array([row]))
-    plain_score, similar = float(question @ passage), labels.vectors[query_rows] @ question
+    query_rows = labels.into(np.array([row]))[1]
+    if use.method == "softmax" and use.weight and len(query_rows):
+        near, weights = (array[0] for array in Memory(labels, use, index).neighbours(question[None]))
+        inside = np.isin(near, query_rows) & (weights > 0)
+        return float((windows @ question).max()), near[inside], weights[inside]
+    vectors = labels.vectors[query_rows]
+    nearest = (vectors @ windows.T).argmax(axis=1)
+    parts = [
+        _parts_of_window(use, query_rows[nearest == number], vectors[nearest == number], question, window)
+        for number, window in enumerate(windows)
+    ]
+    return max(parts, key=lambda part: part[0] + part[2].sum())
+
+
+def _parts_of_window(
+    use: LabelUse, query_rows: np.ndarray, vectors: np.ndarray, question: np.ndarray, passage: np.ndarray
+) -> tuple[float, np.ndarray, np.ndarray]:
+    """As `parts_of`, of one vector `passage` [d] with its labelled queries [p] and their vectors [p, d]."""
+    plain_score, similar = float(question @ passage), vectors @ question
     nothing = plain_score, query_rows[:0], similar[:0]
     if not use.weight or not len(query_rows):
         return nothing
-    if use.method == "softmax":
-        near, weights = (array[0] for array in Memory(labels, use, index).neighbours(question[None]))
-        inside = np.isin(near, query_rows) & (weights > 0)
-        return plain_score, near[inside], weights[inside]
     if use.method == "max":
         best = int(np.argmax(similar))
         return plain_score, query_rows[best : best + 1], use.weight * similar[best : best + 1]
-    vectors = labels.vectors[query_rows]
     if use.method == "sum":
         scale = _scale(passage, use.weight * vectors.sum(axis=0))
         return scale * plain_score, query_rows, scale * use.weight * similar
-    _, centroids, group = clusters(owner, vectors, use.clusters)
+    _, centroids, group = clusters(np.zeros(len(vectors), int), vectors, use.clusters)
     scales = np.array([_scale(passage, use.weight * centroid) for centroid in centroids])
     scores = scales * (plain_score + use.weight * centroids @ question)
     best = int(np.argmax(scores))

@@ -5,21 +5,24 @@ from collections.abc import Iterator
 import numpy as np
 
 from gnn_encoder.artifacts import PassageTable
+from gnn_encoder.artifacts.dataset import BATCH
 from gnn_encoder.models.dual_encoder import TextEncoder
 
 
-def later_windows(encoder: TextEncoder, passages: PassageTable, overlap: int) -> Iterator[tuple[np.ndarray, list[str]]]:
+def later_windows(
+    encoder: TextEncoder, passages: PassageTable, overlap: int, share: slice = slice(None)
+) -> Iterator[tuple[np.ndarray, list[str]]]:
     """Yields, for a batch of passages at a time, the rows [w] of windows' passages, ascending, and the windows' texts.
 
     A window is as long as the encoder reads, and begins `overlap` tokens before the end of the window before. The first
-    window of a passage, which is the passage as the encoder cuts it, is left out.
+    window of a passage, which is the passage as the encoder cuts it, is left out. share: consecutive passages.
     """
     length = encoder.max_length - (len(encoder.tokenizer.tokenize(encoder.prompt)) if encoder.prompt else 0)
     special = encoder.tokenizer.num_special_tokens_to_add()
     overlap = max(0, min(overlap, length - special - 1))  # so that each window ends after the one before
-    start = 0
-    for batch in passages.stream():
-        texts = batch.full_texts()
+    start, stop, _ = share.indices(len(passages))
+    for some in (np.arange(first, min(first + BATCH, stop)) for first in range(start, stop, BATCH)):
+        texts = passages.take(some).full_texts()
         cut = encoder.tokenizer(
             texts, truncation=True, max_length=length, stride=overlap, return_overflowing_tokens=True,
             return_offsets_mapping=True,
@@ -28,5 +31,4 @@ def later_windows(encoder: TextEncoder, passages: PassageTable, overlap: int) ->
         later = np.flatnonzero(np.diff(owner, prepend=-1) == 0)
         spans = [[span for span in cut["offset_mapping"][row] if span[1] > span[0]] for row in later]
         windows = [texts[owner[row]][its[0][0] : its[-1][1]] for row, its in zip(later, spans, strict=True)]
-        yield (start + owner[later]).astype(np.int32), windows
-        start += len(texts)
+        yield some[owner[later]].astype(np.int32), windows

@@ -19,7 +19,7 @@ from gnn_encoder.inference.encoding import encode_texts
 from gnn_encoder.labels.nodes import encoded_by
 from gnn_encoder.labels.requests import Known
 from gnn_encoder.models.dual_encoder import TextEncoder
-from gnn_encoder.retrieval.labelled_vectors import vectors_with_labels
+from gnn_encoder.retrieval.labelled_vectors import windows_with_labels
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,10 @@ def with_pairs(run: LabelledRun, labels: Sequence[AddedLabel]) -> tuple[Changes 
     pairs, use = changed_pairs(run, labels), run.labelled.use
     passages, changes = pairs.passages, None
     if len(passages) and use.changes_vectors:
-        plain = run.labelled.plain(passages, run.bundle.stored_vectors, run.bundle.stored_vector_passages)
+        plain, place = run.labelled.plain(passages, run.bundle.stored_vectors, run.bundle.stored_vector_passages)
         owner = np.repeat(np.arange(len(passages)), np.diff(pairs.indptr))
-        vectors, of = vectors_with_labels(use, plain, owner, _vectors(run, pairs))
+        several = place if run.labelled.in_windows else None
+        vectors, of = windows_with_labels(use, plain, several, owner, _vectors(run, pairs))
         changes = Changes(passages[of], vectors, pairs=pairs)
     elif len(passages):
         changes = Changes(passages[:0], pairs.vectors[:0], pairs=pairs)

@@ -5,6 +5,9 @@
     clusters  p, and unit(p + w · c) for the centroid c of each cluster of the labelled queries
     softmax   p alone: the search does the rest (`retrieval.memory`)
 
+Where a passage has a vector for each of its windows, p is the window that is nearest to q', for this window answers q';
+each window has labelled queries of its own, and one without any stays. The passage scores as its best vector.
+
 unit(x) here keeps the length of p, so that vectors of unit length keep it, and others the lengths that their model gave
 them. A passage without labelled queries keeps its one vector p, bit for bit; so do all passages with a weight of 0.
 
@@ -19,7 +22,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from gnn_encoder.artifacts.arrays import rows_of
 from gnn_encoder.artifacts.labelled_queries import LabelledQueries, LabelUse
+from gnn_encoder.retrieval.best_vectors import largest_of_each, nearest_rows
 
 ROUNDS = 10
 """Most rounds of k-means. Few queries of a passage settle in two or three."""
@@ -36,18 +41,37 @@ def in_blocks(rows: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def label_blocks(
-    use: LabelUse, vectors: np.ndarray, labels: LabelledQueries, passages: np.ndarray
+    use: LabelUse, vectors: np.ndarray, labels: LabelledQueries, passages: np.ndarray, of: np.ndarray | None = None
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yields the vectors fp32 [r, d] of `passages` [b] with labels, and the passage row [r] of each vector, in blocks.
 
     Args:
         vectors: of all passages, without labels [m, d], possibly memory-mapped.
         passages: rows [b], ascending. All vectors of a passage are in one block.
+        of: the passage of each vector, if some have several (`best_vectors`).
     """
     for some in in_blocks(passages):
         owner, query = labels.into(some)
-        lifted, of = vectors_with_labels(use, np.asarray(vectors[some], np.float32), owner, labels.vectors[query])
-        yield lifted, some[of]
+        place, rows = rows_of(of, some)
+        plain = np.asarray(vectors[rows], np.float32)
+        lifted, at = windows_with_labels(use, plain, None if of is None else place, owner, labels.vectors[query])
+        yield lifted, some[at]
+
+
+def windows_with_labels(
+    use: LabelUse, windows: np.ndarray, of: np.ndarray | None, owner: np.ndarray, queries: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """As `vectors_with_labels`, for passages with several vectors.
+
+    Args:
+        windows: vectors [r, d], passage by passage. of: place int64 [r], ascending, of the passage of each.
+    """
+    if of is None:
+        return vectors_with_labels(use, windows, owner, queries)
+    nearest = nearest_rows(windows, of, queries, np.arange(len(owner)), owner)
+    order = np.argsort(nearest, kind="stable")
+    vectors, at = vectors_with_labels(use, windows, nearest[order], queries[order])
+    return vectors, of[at]
 
 
 def vectors_with_labels(
@@ -95,7 +119,7 @@ def clusters(owner: np.ndarray, queries: np.ndarray, most: int) -> tuple[np.ndar
     seeds, nearest = np.empty(int(sizes.sum()), np.int64), np.full(len(owner), -np.inf, np.float32)
     to_mean = np.einsum("ed,ed->e", directions, np.add.reduceat(directions, starts)[segment])
     for turn in turns:
-        chosen = _largest_of_each(-nearest if turn else to_mean, segment)
+        chosen = largest_of_each(-nearest if turn else to_mean, segment)
         seeds[(first + turn)[sizes > turn]] = chosen[sizes > turn]
         nearest = np.maximum(nearest, np.einsum("ed,ed->e", directions, directions[chosen][segment]))
         nearest[chosen] = np.inf  # a seed is not chosen again, although its twin may be
@@ -120,14 +144,6 @@ def _means(group: np.ndarray, vectors: np.ndarray) -> tuple[np.ndarray, np.ndarr
     order = np.argsort(group, kind="stable")
     held, starts, counts = np.unique(group[order], return_index=True, return_counts=True)
     return held, np.add.reduceat(vectors[order], starts) / counts[:, None].astype(np.float32)
-
-
-def _largest_of_each(values: np.ndarray, segment: np.ndarray) -> np.ndarray:
-    """Returns the place of the largest of `values` [e] in each segment [s], the first of equal ones."""
-    order = np.lexsort((-values, segment))
-    _, starts = np.unique(segment[order], return_index=True)
-    places: np.ndarray = order[starts]
-    return places
 
 
 def _unit(vectors: np.ndarray) -> np.ndarray:

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gnn_encoder.artifacts import Bundle, Run, read_manifest, read_vectors
+from gnn_encoder.artifacts import Bundle, Run, read_manifest
+from gnn_encoder.artifacts.arrays import read_scored
 from gnn_encoder.artifacts.history import Record, read_history
 from gnn_encoder.inference.encoding import encode_question
 from gnn_encoder.models.dual_encoder import DualEncoder, TextEncoder, device
@@ -81,11 +82,9 @@ def systems_latency(
     For both systems torch encodes each query alone in fp32, and the search returns `HITS` hits. (`gnn-encoder search`
     encodes its one query in NumPy, because loading torch would take longer than everything else.)
     """
-    searcher, plain_vectors = Searcher(Bundle.read(bundle)), read_vectors(passage_vectors)
+    searcher, (vectors, of) = Searcher(Bundle.read(bundle)), read_scored(passage_vectors)
     paths = {
-        DUAL_ENCODER: query_path(
-            DualEncoder.load(dual_encoder).query_encoder, PassageIndex(plain_vectors, plain_vectors)
-        ),
+        DUAL_ENCODER: query_path(DualEncoder.load(dual_encoder).query_encoder, PassageIndex(vectors, vectors, of)),
         GNN_ENCODER: query_path(searcher.encoder, searcher.index),
     }
     measured = measure_latency(paths, questions)

@@ -38,7 +38,7 @@ class LearnedSearch:
     fusion: Fusion
 
     @classmethod
-    def read(cls, bundle: Bundle, search: Callable[[np.ndarray, int], Hits]) -> "LearnedSearch":
+    def read(cls, bundle: Bundle, vectors: np.ndarray, search: Callable[[np.ndarray, int], Hits]) -> "LearnedSearch":
         """Opens a bundle's parts; `search` searches its vectors. Labels that were added count in memory and field.
 
         Raises:
@@ -52,7 +52,8 @@ class LearnedSearch:
         if pairs := labelled.changed:
             field = field.changed(words, bundle.passages, labelled.queries, texts, pairs.passages)
         parts = Parts(
-            vectors=bundle.vectors,
+            vectors=vectors,
+            of=bundle.stored_vector_passages,
             search=search,
             words=words,
             passages=bundle.passages,

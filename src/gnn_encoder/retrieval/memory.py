@@ -18,6 +18,7 @@ import numpy as np
 from gnn_encoder.artifacts.labelled_queries import LabelledQueries, LabelUse
 from gnn_encoder.artifacts.tables import find_pairs, pair_keys
 from gnn_encoder.retrieval import exact
+from gnn_encoder.retrieval.best_vectors import nearest_rows
 from gnn_encoder.retrieval.exact import Hits
 from gnn_encoder.retrieval.index_file import Index
 from gnn_encoder.retrieval.query_index import nearest_queries
@@ -48,7 +49,14 @@ class Memory:
             weights[scores < np.float32(self.use.threshold * self.labels.scale)] = 0
         return rows, weights
 
-    def search(self, vectors: np.ndarray, queries: np.ndarray, hits: Hits, nearest: Hits | None = None) -> Hits:
+    def search(
+        self,
+        vectors: np.ndarray,
+        queries: np.ndarray,
+        hits: Hits,
+        nearest: Hits | None = None,
+        of: np.ndarray | None = None,
+    ) -> Hits:
         """The best passages of `queries` [n, d] by the whole score, in the form of `exact.search`.
 
         A passage outside the k best by s(q, p) gets among the k best only if a neighbour's label lifts it. So the
@@ -57,6 +65,7 @@ class Memory:
         Args:
             vectors: one vector per passage [m, d]. hits: the k best passages of each query by s(q, p).
             nearest: the result of `nearest_queries`, if it is known: it is the same for all uses of so many neighbours.
+            of: the passage of each vector, if some have several (`best_vectors`); s(q, p) is that of the best one.
         """
         if not len(self.labels):
             return hits
@@ -64,13 +73,19 @@ class Memory:
         for start in range(0, len(queries), QUERIES):
             some = slice(start, start + QUERIES)
             near = nearest and (nearest[0][some], nearest[1][some])
-            parts.append(self._search(vectors, queries[some], hits[0][some], hits[1][some], near))
+            parts.append(self._search(vectors, queries[some], hits[0][some], hits[1][some], near, of))
         if not parts:
             return hits
         return np.concatenate([scores for scores, _ in parts]), np.concatenate([rows for _, rows in parts])
 
     def _search(
-        self, vectors: np.ndarray, queries: np.ndarray, scores: np.ndarray, rows: np.ndarray, nearest: Hits | None
+        self,
+        vectors: np.ndarray,
+        queries: np.ndarray,
+        scores: np.ndarray,
+        rows: np.ndarray,
+        nearest: Hits | None,
+        of: np.ndarray | None,
     ) -> Hits:
         near, weights = self.neighbours(queries, nearest)
         place, passages = self.labels.by_query.into(near.ravel())
@@ -82,9 +97,10 @@ class Memory:
         scores = scores + np.append(lift, np.float32(0))[index]
         left = np.setdiff1d(np.arange(len(keys)), index)
         asker, passage = keys[left] >> 32, keys[left] & 0xFFFFFFFF
-        labelled, of = np.unique(passage, return_inverse=True)  # many queries share a passage, which is widened once
-        wide = np.asarray(vectors[labelled], np.float32)
-        score = np.einsum("pd,pd->p", queries[asker], wide[of]) + lift[left]
+        best = nearest_rows(vectors, of, queries, asker, passage)
+        used, widened = np.unique(best, return_inverse=True)  # many queries share a passage, which is widened once
+        wide = np.asarray(vectors[used], np.float32)
+        score = np.einsum("pd,pd->p", queries[asker], wide[widened]) + lift[left]
         slot = np.arange(len(left)) - np.searchsorted(asker, asker)
         more = np.full((len(queries), int(slot.max(initial=-1)) + 1), -1, np.int32)
         more_scores = np.full(more.shape, -np.inf, np.float32)

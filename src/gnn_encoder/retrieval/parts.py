@@ -2,6 +2,7 @@
 
 A query's candidates are the union of the first `KEPT` passages of each part, and every part scores every candidate
 exactly. So what a bundle answers does not depend on how many hits are asked for, nor on which hits are at hand.
+The vector p of a passage in windows is that of the window with the best score.
 
     dense     s(q, p), the vectors as the encoder gives them
     words     BM25 over the passage
@@ -21,14 +22,15 @@ from itertools import tee
 import numpy as np
 
 from gnn_encoder.artifacts import PassageTable
-from gnn_encoder.artifacts.arrays import Rows, ranges
+from gnn_encoder.artifacts.arrays import Rows, ranges, rows_of
 from gnn_encoder.artifacts.labelled_queries import LabelledQueries, LabelUse
 from gnn_encoder.retrieval.adapter import Moments
+from gnn_encoder.retrieval.best_vectors import nearest_rows
 from gnn_encoder.retrieval.bm25 import Bm25, top_positive
 from gnn_encoder.retrieval.exact import Hits
 from gnn_encoder.retrieval.index_file import Index
 from gnn_encoder.retrieval.label_field import LabelField, TextsAt
-from gnn_encoder.retrieval.labelled_vectors import vectors_with_labels
+from gnn_encoder.retrieval.labelled_vectors import windows_with_labels
 from gnn_encoder.retrieval.query_index import nearest_queries
 
 KEPT = 30
@@ -68,6 +70,7 @@ class Parts:
     adapter  W fp32 [d, d]
     lengths  ln(1 + the number of characters) of each passage, fp32 [m]
     pulls    of the labelled queries, which the adapter was learnt with; None: 0
+    of       the passage of each vector, if some have several (`best_vectors`)
     """
 
     vectors: Rows
@@ -82,6 +85,7 @@ class Parts:
     query_index: Index | None = None
     sum_weight: float = 0.3
     pulls: Rows | None = None
+    of: np.ndarray | None = None
 
     def without(
         self, held: np.ndarray, moments: Moments, strength: float, weight_of: np.ndarray | None = None
@@ -97,7 +101,8 @@ class Parts:
         query = np.flatnonzero(held)
         place, passage = self.labels.by_query.into(query)
         weights = None if weight_of is None else weight_of[passage]
-        pairs = Moments.of_pairs(self.labels.vectors, query[place], self.vectors, passage, weights, self.pulls)
+        targets = nearest_rows(self.vectors, self.of, self.labels.vectors, query[place], passage)
+        pairs = Moments.of_pairs(self.labels.vectors, query[place], self.vectors, targets, weights, self.pulls)
         return replace(
             self,
             labels=rest,
@@ -132,9 +137,10 @@ class Parts:
             has = position < len(known)
             has[has] = known[position[has]] == rows[has]
             memory[has] = similar[position[has]]
-            passages = np.asarray(self.vectors[rows], np.float32)
-            dense, turned = passages @ queries[i], passages @ adapted[i]
-            summed = self._summed(rows, passages) @ queries[i]
+            place, vector_rows = rows_of(self.of, rows)
+            windows = np.asarray(self.vectors[vector_rows], np.float32)
+            dense, turned = (self._best(windows @ vector, place) for vector in (queries[i], adapted[i]))
+            summed = self._best(self._summed(rows, windows, place) @ queries[i], place)
             groups.append(rows)
             features.append(
                 np.stack(
@@ -166,17 +172,26 @@ class Parts:
         np.maximum.at(best, position, scores[place])
         return rows.astype(np.int32), best
 
-    def _summed(self, rows: np.ndarray, passages: np.ndarray) -> np.ndarray:
-        """Returns the vectors [c, d] of the passages at `rows` plus w times the sum of their last `SUMMED` queries.
+    def _best(self, scores: np.ndarray, place: np.ndarray) -> np.ndarray:
+        """Returns the best of the scores [r] of each passage's vectors; `place` [r] of their passages, ascending."""
+        if self.of is None or not len(scores):
+            return scores
+        best: np.ndarray = np.maximum.reduceat(scores, np.flatnonzero(np.diff(place, prepend=-1)))
+        return best
 
-        The last ones, because queries of added labels have the highest numbers.
+    def _summed(self, rows: np.ndarray, windows: np.ndarray, place: np.ndarray) -> np.ndarray:
+        """Returns the vectors [r, d] of the passages at `rows` plus w times the sum of their last `SUMMED` queries.
+
+        The last ones, because queries of added labels have the highest numbers. windows: the vectors without labels,
+        passage by passage. place: of the passage of each in `rows`.
         """
         starts, stops = self.labels.by_passage.bounds(rows)
         starts = np.maximum(starts, stops - SUMMED)
         owner = np.repeat(np.arange(len(rows)), stops - starts)
         query = self.labels.by_passage.numbers[ranges(starts, stops)]
         use = LabelUse("sum", self.sum_weight)
-        return vectors_with_labels(use, passages, owner, np.asarray(self.labels.vectors[query]))[0]
+        several = None if self.of is None else place
+        return windows_with_labels(use, windows, several, owner, np.asarray(self.labels.vectors[query]))[0]
 
     def by_labelled_words(self, questions: Sequence[str], k: int) -> Hits:
         """The passages with the largest scores of BM25 with labels, in the form of `exact.search`."""

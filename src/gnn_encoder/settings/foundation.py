@@ -11,6 +11,7 @@ from gnn_encoder.settings.shared import (
     Distillation,
     Inference,
     LargeModelTraining,
+    LongPassages,
     OnNodes,
     Optimization,
     Published,
@@ -96,7 +97,7 @@ class Ingest(StepSettings):
     it."""
 
 
-class Encode(Inference, VectorsOfTexts):
+class Encode(Inference, VectorsOfTexts, LongPassages):
     """Encodes the corpus and the queries with a published encoder as it is."""
 
     encoder: str = MINILM
@@ -113,12 +114,6 @@ class Encode(Inference, VectorsOfTexts):
     """Tokens of a query, special tokens included."""
     passage_length: PositiveInt = 256
     """Tokens of title and text, special tokens included."""
-    long_passages: Literal["cut", "windows"] = "cut"
-    """Passages of more than `passage_length` tokens. `cut`: their first tokens are read. `windows`: the rest is read in
-    further windows of that length, and the encoder as it is scores a passage by its best window. What uses labels or is
-    trained takes the first window alone."""
-    window_overlap: Count = 32
-    """Tokens that two windows of a passage share."""
     vector_type: VectorType = "fp16"
     """As `build_graph.vector_type`."""
     previous: str = ""
@@ -176,7 +171,7 @@ class TrainDpr(Backbone, ContrastiveTraining, OnNodes):
     """Negatives are drawn from this many first hits of BM25, without the positives."""
 
 
-class DenseRetrieve(Inference, Sharded):
+class DenseRetrieve(Inference, Sharded, LongPassages):
     """Encode the corpus and search it for every query. Tasks divide the passages, in blocks of 65,536."""
 
     train_depth: PositiveInt = 50

@@ -7,7 +7,7 @@ from pydantic import Field, ValidationError
 
 from gnn_encoder.settings.labels import EncodeWithLabels
 from gnn_encoder.settings.measures import Measure
-from gnn_encoder.settings.shared import Inference, OnNodes, VectorType, WatchedTraining
+from gnn_encoder.settings.shared import Inference, LongPassages, OnNodes, VectorType, WatchedTraining
 from gnn_encoder.settings.systems import LabelKind
 from gnn_encoder.settings.values import AutoYesNo, Count, Fraction, PositiveFloat, PositiveInt, StepSettings
 
@@ -33,8 +33,9 @@ class GraphShape(StepSettings):
         return frozenset(self.edges.split("+")) - {"none"}
 
 
-class BuildGraph(Inference, GraphShape):
-    """The query–passage graph (GNN-encoder 3.2)."""
+class BuildGraph(Inference, GraphShape, LongPassages):
+    """The query–passage graph (GNN-encoder 3.2). `long_passages` is that of DPR and the converged dual encoder, too; on
+    the ladder `windows` of `encode` counts here."""
 
     edge_feature_type: Literal["fp16", "int8"] = "fp16"
     """Storage type of edge features. `int8`, with one scale per edge, halves the size on disk and the bytes read. On

@@ -6,7 +6,16 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field
 
 from gnn_encoder.settings.measures import COLD, DEFAULT, Floor, Measure, Measures, cutoff
-from gnn_encoder.settings.shared import MINILM, Inference, Sharded, Tasks, TokenVectorType, VectorsOfTexts, VectorType
+from gnn_encoder.settings.shared import (
+    MINILM,
+    Inference,
+    LongPassages,
+    Sharded,
+    Tasks,
+    TokenVectorType,
+    VectorsOfTexts,
+    VectorType,
+)
 from gnn_encoder.settings.systems import DUAL_ENCODER, GNN_ENCODER, served_systems
 from gnn_encoder.settings.values import Count, Fraction, PositiveFloat, PositiveInt, StepSettings
 
@@ -70,7 +79,7 @@ class EncodeCorpus(Inference, IndexKind):
     """Put the BM25 index of `index_bm25` into all bundles, so that a search can fuse both rankings."""
 
 
-class BundleDualEncoder(Inference, IndexKind):
+class BundleDualEncoder(Inference, IndexKind, LongPassages):
     """Makes a bundle of a dual encoder's vectors as they are. The index is as in `encode_corpus`.
 
     DPR's bundle is made after the recommendation, and only if it is what the run recommends, because nothing else needs

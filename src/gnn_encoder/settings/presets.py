@@ -19,7 +19,7 @@ from gnn_encoder.settings.bm25 import IndexBm25
 from gnn_encoder.settings.graph import BuildGraph, TrainGnn
 from gnn_encoder.settings.outcome import IndexKind
 from gnn_encoder.settings.pipeline import PIPELINES, Settings
-from gnn_encoder.settings.shared import Inference
+from gnn_encoder.settings.shared import Inference, LongPassages
 from gnn_encoder.settings.values import known_names
 
 
@@ -131,6 +131,7 @@ def parse_settings(tree: Any, overrides: Iterable[str] = (), source: str = "sett
 
 ELSEWHERE: dict[str, set[str]] = {
     "ingest": {"chosen_on_dev", "needs"},
+    "dense_retrieve": {*LongPassages.model_fields},
     "encode": {"previous"},
     "encode_with_labels": {"kind", "system", "measure", "bm25", *IndexKind.model_fields},
     "make_parts": {*IndexKind.model_fields},

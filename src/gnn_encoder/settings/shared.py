@@ -42,6 +42,22 @@ class Inference(StepSettings):
         return {"precision": self.precision, "tokens_per_batch": self.tokens_per_batch}
 
 
+class LongPassages(StepSettings):
+    """How passages are read that have more tokens than an encoder reads."""
+
+    long_passages: Literal["cut", "windows"] = "cut"
+    """`cut`: their first tokens are read. `windows`: the rest is read in further windows of `passage_length` tokens,
+    and a dual encoder scores a passage by its best window: as it is, trained, with labels, and in fusions. A training,
+    the graph and the GNN-encoder on it, cross-encoders and re-rankers read the first tokens in any case."""
+    window_overlap: Count = 32
+    """Tokens that two windows of a passage share."""
+
+    @property
+    def of_windows(self) -> dict[str, object]:
+        """Both settings, for a step that reads passages in the same way."""
+        return {name: getattr(self, name) for name in LongPassages.model_fields}
+
+
 Tasks = Annotated[PositiveInt, Field(le=1024)]
 """A number of tasks that share a step's work."""
 

@@ -6,7 +6,8 @@ cross-encoder pair for each label. A neighbour without a label says nothing that
 
 Edge features are the cross-encoder's [CLS] vectors. The step reuses the candidates' [CLS] vectors and computes missing
 ones once per pair. It stores M_de's vectors of all training, dev and test queries with those of passages
-(`evaluation.embedding`), for all systems of M_de and for the next update.
+(`evaluation.embedding`), for all systems of M_de and for the next update. Of a long passage the graph has the first
+window (`long_passages`); the vectors of all windows are for M_de's search.
 """
 
 from dataclasses import replace
@@ -15,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from gnn_encoder.artifacts import Contents, Dataset, Draft, Graph, KnownPositives, PairScores, read_manifest
-from gnn_encoder.artifacts.arrays import EVALUATED, QUERIES, STORED, check_range, create_rows, create_vectors
+from gnn_encoder.artifacts.arrays import EVALUATED, QUERIES, STORED, WINDOWS, check_range, create_rows, create_vectors
 from gnn_encoder.artifacts.digests import text_digests
 from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.evaluation.collected import evaluated_queries
@@ -30,6 +31,7 @@ from gnn_encoder.retrieval.scorers import CrossEncoderScorer, load_cross_encoder
 from gnn_encoder.settings.graph import BuildGraph
 from gnn_encoder.update.changes import carry_over, passage_digests
 from gnn_encoder.update.former import FormerGraph
+from gnn_encoder.update.windows import write_windows
 
 COPIED = 65_536
 """Number of edge features in memory at a time."""
@@ -71,6 +73,14 @@ def build_graph(
     vectors.flush()
     check_range(vectors)
     every = {} if len(nodes) == len(train) else {"queries": query_digests}
+    further = ""
+    if settings.long_passages == "windows":
+        embedding = Path(settings.previous) / "passage_vectors" if former else None
+        overlap = settings.window_overlap
+        every |= write_windows(
+            passage_vectors, encoders.passage_encoder, data.passages, vectors, overlap, embedding, **settings.speed
+        )
+        further = f"; {len(every[WINDOWS]) - m:,} further windows of long passages, which the graph does not read"
     Contents.write(passage_vectors, retriever, texts=digests, evaluated=judged_digests, **every)
     query_vectors = create_rows(passage_vectors, QUERIES, (len(questions), encoders.query_encoder.width))
     new_queries = (
@@ -126,7 +136,7 @@ def build_graph(
         "largest_degree": int(degree.max(initial=0)),
         "features_reused": reused,
         "passages_per_second": progress.rate,
-        "headline": f"{(edges >= 0).sum():,} edges, {(degree == 0).mean():.0%} of passages isolated",
+        "headline": f"{(edges >= 0).sum():,} edges, {(degree == 0).mean():.0%} of passages isolated{further}",
     }
 
 

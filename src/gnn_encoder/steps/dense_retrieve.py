@@ -1,7 +1,8 @@
 """Encodes the corpus with DPR and searches it exactly for every query.
 
 A task that shares the work encodes its share of the passages and searches it for all queries, because both take time in
-proportion to the passages. The share has whole blocks of the search, so that all scores have the bits of one task.
+proportion to the passages. The share has whole blocks of the search, so that all scores have the bits of one task,
+unless long passages have several windows: the best window counts.
 """
 
 from pathlib import Path
@@ -14,10 +15,12 @@ from gnn_encoder.evaluation.task_figures import hit_figures
 from gnn_encoder.inference.encoding import encode_passages, encode_texts
 from gnn_encoder.machine.scratch import scratch
 from gnn_encoder.models.dual_encoder import DualEncoder
+from gnn_encoder.retrieval import best_vectors
 from gnn_encoder.retrieval.exact import CHUNK, search
 from gnn_encoder.retrieval.first_stage import leaving_out, search_splits
 from gnn_encoder.settings.foundation import DenseRetrieve
 from gnn_encoder.settings.systems import DPR
+from gnn_encoder.update.windows import encode_windows
 
 
 @step(dpr_run="run")
@@ -31,12 +34,21 @@ def dense_retrieve(context: Context, settings: DenseRetrieve, dataset: Path, dpr
     encode_passages(
         model.passage_encoder, data.passages, vectors, rows=rows, first=share.start, progress=encoding, **settings.speed
     )
-    encoding_rate = encoding.rate
+    encoding_rate, of = encoding.rate, None
+    if settings.long_passages == "windows":
+        vectors, of, _ = encode_windows(
+            model.passage_encoder, data.passages, vectors, settings.window_overlap,
+            lambda shape: scratch(*shape, folder=dpr_run.path), share=share, **settings.speed,
+        )  # fmt: skip
     searching = context.progress("searching", 2 * len(rows), "passages")
 
     def search_dense(queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         vectors_of_queries = encode_texts(model.query_encoder, data.query_texts(queries), **settings.speed)
-        scores, hits = search(vectors, vectors_of_queries, k, chunk=CHUNK, progress=searching)
+        if of is None:
+            scores, hits = search(vectors, vectors_of_queries, k, chunk=CHUNK, progress=searching)
+        else:
+            scores, hits = best_vectors.search(vectors, of, vectors_of_queries, k)
+            searching.advance(len(rows))
         return scores, np.where(hits < 0, hits, hits + share.start)
 
     dense = leaving_out(data, search_dense)

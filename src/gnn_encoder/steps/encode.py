@@ -10,7 +10,6 @@ from gnn_encoder.artifacts.arrays import (
     EVALUATED,
     QUERIES,
     STORED,
-    WINDOW_PASSAGES,
     WINDOWS,
     check_range,
     create_rows,
@@ -24,16 +23,14 @@ from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.collected import evaluated_queries
 from gnn_encoder.inference.encoding import encode_passages, encode_texts, inference_dtype
-from gnn_encoder.inference.windows import later_windows
 from gnn_encoder.models.address import AddressEncoder
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.settings.foundation import Encode
-from gnn_encoder.settings.shared import VectorsOfTexts, is_address
+from gnn_encoder.settings.shared import LongPassages, VectorsOfTexts, is_address
 from gnn_encoder.update.changes import carry_over, passage_digests
 from gnn_encoder.update.paid import Paid
+from gnn_encoder.update.windows import write_windows
 
-WINDOWED = ("long_passages", "window_overlap")
-"""Settings on which no vector of a text depends."""
 TEXTS = "texts"
 """The digests of the passages' texts, in the vectors' contents."""
 
@@ -49,9 +46,8 @@ def encode(context: Context, settings: Encode, dataset: Path, dual_encoder: Draf
         return _given(context, settings, data, dual_encoder, passage_vectors)
     encoders = _encoders(context, settings)
     # What a vector depends on besides its text. If it differs, no vector is reused.
-    read_as = settings.model_dump(
-        mode="json", exclude={"previous", "tokens_per_batch", "precision", "vectors", "others", *WINDOWED}
-    )
+    apart = {"previous", "tokens_per_batch", "precision", "vectors", "others", *LongPassages.model_fields}
+    read_as = settings.model_dump(mode="json", exclude=apart)
     models = {name: str(value) for name, value in read_as.items()}
     models |= {"encoder": context.sources.get("encoder", settings.encoder)}
     models["dtype"] = str(inference_dtype(settings.precision))
@@ -83,48 +79,20 @@ def encode(context: Context, settings: Encode, dataset: Path, dual_encoder: Draf
         if len(new):
             stored[new] = encode_texts(encoders.query_encoder, [texts[row] for row in new], **settings.speed)
     if settings.long_passages == "windows":
-        digests[WINDOWS] = _windows(settings, encoders, data, former, passage_vectors)
+        overlap, encoder = settings.window_overlap, encoders.passage_encoder
+        digests |= write_windows(passage_vectors, encoder, data.passages, vectors, overlap, former, **settings.speed)
     Contents.write(passage_vectors, models, **digests)
     _save(encoders, dual_encoder, data, passage_vectors)
     reused = f", {passages - encoded:,} of the run before" if encoded < passages else ""
     for encoder in (encoders.query_encoder, encoders.passage_encoder):
         reused += f"; a {encoder.side} begins with {encoder.prompt!r}" if encoder.prompt else ""
     if settings.long_passages == "windows":
-        reused += f"; {len(digests[WINDOWS]):,} further windows of long passages"
+        reused += f"; {len(digests[WINDOWS]) - passages:,} further windows of long passages"
     return {
         "encoded": encoded,
         "passages_per_second": progress.rate,
         "headline": f"{encoded:,} passages at {progress.rate:,.0f}/s{reused}",
     }
-
-
-def _windows(
-    settings: Encode, encoders: DualEncoder, data: Dataset, former: Path | None, passage_vectors: Draft
-) -> np.ndarray:
-    """Writes the vectors of the windows of long passages after the first one; returns the digests of their texts.
-
-    Those of texts that were windows in the earlier run `former` are copied.
-    """
-    encoder, known = encoders.passage_encoder, Contents.read(former).digests.get(WINDOWS) if former else None
-    owners, digests = [np.zeros(0, np.int32)], [text_digests([])]
-    for rows, texts in later_windows(encoder, data.passages, settings.window_overlap):
-        owners.append(rows)
-        digests.append(text_digests(texts))
-    of, its = np.concatenate(owners), np.concatenate(digests)
-    np.save(passage_vectors / f"{WINDOW_PASSAGES}.npy", of, allow_pickle=False)
-    stored = create_rows(passage_vectors, WINDOWS, (len(of), encoder.width), STORED[settings.vector_type])
-    new = np.ones(len(of), bool)
-    if former and known is not None:
-        new[:] = False
-        new[carry_over(find(known, its), read_rows(former, WINDOWS), stored)] = True
-    start = 0
-    for _, texts in later_windows(encoder, data.passages, settings.window_overlap):
-        wanted = np.flatnonzero(new[start : start + len(texts)])
-        if len(wanted):
-            stored[start + wanted] = encode_texts(encoder, [texts[row] for row in wanted], **settings.speed)
-        start += len(texts)
-    check_range(stored)
-    return its
 
 
 def _encoders(context: Context, settings: Encode) -> DualEncoder:

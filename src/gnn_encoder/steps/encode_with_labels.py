@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from gnn_encoder.artifacts import Bundle, Dataset, Draft, read_vectors
+from gnn_encoder.artifacts import Bundle, Dataset, Draft
 from gnn_encoder.artifacts.added_labels import AddedLabels
-from gnn_encoder.artifacts.arrays import VECTORS, VectorsFolder, check_range, create_vectors, read_rows
+from gnn_encoder.artifacts.arrays import check_range, create_vectors, read_rows, read_scored
 from gnn_encoder.artifacts.bundle import ADDED, INDEX, LABELS, QUERY_ENCODER, VECTOR_PASSAGES
 from gnn_encoder.artifacts.labelled_queries import LabelledQueries, LabelUse, labelled_pairs
 from gnn_encoder.engines.step import Context, Metrics, step
@@ -39,20 +39,20 @@ def encode_with_labels(
 ) -> Metrics:
     """Chooses a use of the labels, on dev or by cross-validation, and writes the bundle with that use."""
     data = Dataset(dataset)
-    plain, of_train = read_vectors(passage_vectors), read_rows(passage_vectors, "queries")
+    (plain, of), of_train = read_scored(passage_vectors), read_rows(passage_vectors, "queries")
     tuning = context.progress("tuning", len(candidate_uses(settings)), "uses of labels")
     use, facts = chosen_use(
-        data, settings, plain, of_train, partial(vectors_of_queries, passage_vectors, data), tuning.advance
+        data, settings, plain, of_train, partial(vectors_of_queries, passage_vectors, data), tuning.advance, of
     )
     query, passage = labelled_pairs(data)
-    labels = LabelledQueries.of(query, passage, len(plain), of_train)
+    labels = LabelledQueries.of(query, passage, len(data.passages), of_train)
     if use.changes_vectors:
-        write_vectors(bundle, use, plain, labels)
+        write_vectors(bundle, use, plain, labels, of)
     else:
-        bundle.share(VectorsFolder.read(passage_vectors), VECTORS)
+        Bundle.add_vectors(bundle, passage_vectors)
     rows = data.query_rows("train")[np.unique(query)]
     ids, texts = (scratch_texts(data.query_table.column(name, rows)) for name in ("query_id", "text"))
-    labels.write(bundle / LABELS, ids, texts, plain, use)
+    labels.write(bundle / LABELS, ids, texts, plain, use, of)
     recalled = None
     if use.method == "softmax" and use.weight:
         recalled = build_query_index(LabelledQueries.read(bundle / LABELS), bundle / LABELS, settings)
@@ -83,19 +83,21 @@ def encode_with_labels(
     }
 
 
-def write_vectors(draft: Draft, use: LabelUse, plain: np.ndarray, labels: LabelledQueries) -> None:
+def write_vectors(
+    draft: Draft, use: LabelUse, plain: np.ndarray, labels: LabelledQueries, of: np.ndarray | None
+) -> None:
     """Writes the vectors of all passages, and their passages if one has several, a block of passages at a time.
 
     Args:
-        plain: M_de's vectors [m, d].
+        plain, of: M_de's vectors [m, d], or those of windows [v, d] and the passage of each (`read_scored`).
     """
-    every = np.arange(len(plain), dtype=np.int32)
-    of = every
-    if use.method in ("max", "clusters"):  # the file's size is not known before
-        of = np.concatenate([every[:0], *(of for _, of in label_blocks(use, plain, labels, every))])
-        np.save(draft / f"{VECTOR_PASSAGES}.npy", of, allow_pickle=False)
-    vectors, start = create_vectors(draft, len(of), plain.shape[1], plain.dtype), 0
-    for block, _ in label_blocks(use, plain, labels, every):
+    every = np.arange(len(labels.by_passage.indptr) - 1, dtype=np.int32)
+    written = every
+    if use.method in ("max", "clusters") or of is not None:  # the file's size is not known before
+        written = np.concatenate([every[:0], *(rows for _, rows in label_blocks(use, plain, labels, every, of))])
+        np.save(draft / f"{VECTOR_PASSAGES}.npy", written, allow_pickle=False)
+    vectors, start = create_vectors(draft, len(written), plain.shape[1], plain.dtype), 0
+    for block, _ in label_blocks(use, plain, labels, every, of):
         vectors[start : start + len(block)] = block
         start += len(block)
     vectors.flush()

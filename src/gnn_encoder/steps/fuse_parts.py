@@ -7,7 +7,7 @@ import torch
 
 from gnn_encoder.artifacts import Bundle, Dataset, Draft
 from gnn_encoder.artifacts.added_labels import AddedLabels
-from gnn_encoder.artifacts.arrays import VECTORS, VectorsFolder, read_rows
+from gnn_encoder.artifacts.arrays import VECTORS, read_rows
 from gnn_encoder.artifacts.bundle import ADDED, FUSION, INDEX, LABELS, QUERY_ENCODER
 from gnn_encoder.artifacts.digests import text_digests
 from gnn_encoder.artifacts.parts_folder import DEV_EXAMPLES, EXAMPLES, PartsFolder
@@ -67,7 +67,7 @@ def fuse_parts(
     if from_dev:
         by_fold = {fold: fusions[fold] for fold in folds}
         HeldOut(by_fold, text_digests(data.query_texts(dev_rows(data))), examples.fold).write(bundle / FUSION)
-    bundle.share(VectorsFolder.read(passage_vectors), VECTORS)
+    Bundle.add_vectors(bundle, passage_vectors)
     build_index(read_rows(bundle.path, Path(VECTORS).stem), bundle / INDEX, settings)
     DualEncoder.load(dual_encoder).query_encoder.save(bundle / QUERY_ENCODER)
     Bundle.add_bm25(bundle, bm25_index)

@@ -1,0 +1,80 @@
+"""The vectors of all windows of long passages, those of unchanged windows from an earlier run."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Unpack
+
+import numpy as np
+
+from gnn_encoder.artifacts import Contents, Draft, PassageTable
+from gnn_encoder.artifacts.arrays import CHUNK, WINDOW_PASSAGES, WINDOWS, check_range, create_rows, read_rows
+from gnn_encoder.artifacts.digests import WORDS, find, text_digests
+from gnn_encoder.inference.encoding import ReadOptions, encode_texts
+from gnn_encoder.inference.windows import later_windows
+from gnn_encoder.models.dual_encoder import TextEncoder
+from gnn_encoder.update.changes import carry_over
+
+
+def encode_windows(
+    encoder: TextEncoder,
+    passages: PassageTable,
+    first: np.ndarray,
+    overlap: int,
+    create: Callable[[tuple[int, int]], np.ndarray],
+    *,
+    share: slice = slice(None),
+    former: Path | None = None,
+    **options: Unpack[ReadOptions],
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Encodes the windows of passages after the first one, and returns the vectors of all windows.
+
+    Args:
+        first: vectors [m, d] of the passages' first windows. create: makes the array [v, d] that is filled.
+        share: m consecutive passages; by default all.
+        former: vectors artifact of an earlier run with the same encoder, of which those of equal windows are copied.
+
+    Returns:
+        The vectors [v, d] in the order of passages and windows; the place int32 [v] of each one's passage among the m;
+        and digests uint64 [v, 2] of the windows' texts, 0 for a first window, which is `first`'s.
+    """
+    start, own = share.indices(len(passages))[0], np.arange(len(first), dtype=np.int32)
+    owners, digests = [own], [np.zeros((len(first), 2), WORDS)]
+    for rows, texts in later_windows(encoder, passages, overlap, share):
+        owners.append((rows - start).astype(np.int32))
+        digests.append(text_digests(texts))
+    of = np.concatenate(owners)
+    order = np.argsort(of, kind="stable")
+    of, contents = of[order], np.concatenate(digests)[order]
+    vectors, later = create((len(of), encoder.width)), np.flatnonzero(order >= len(first))
+    for chunk in range(0, len(first), CHUNK):
+        vectors[np.searchsorted(of, own[chunk : chunk + CHUNK])] = first[chunk : chunk + CHUNK]
+    new = np.ones(len(later), bool)
+    if former and (known := Contents.read(former).digests.get(WINDOWS)) is not None:
+        rows = np.full(len(of), -1, np.int64)
+        rows[later] = find(known, contents[later])
+        new = np.isin(later, carry_over(rows, read_rows(former, WINDOWS), vectors))
+    done = 0
+    for _, texts in later_windows(encoder, passages, overlap, share):
+        wanted = np.flatnonzero(new[done : done + len(texts)])
+        if len(wanted):
+            vectors[later[done + wanted]] = encode_texts(encoder, [texts[row] for row in wanted], **options)
+        done += len(texts)
+    check_range(vectors)
+    return vectors, of, contents
+
+
+def write_windows(
+    draft: Draft,
+    encoder: TextEncoder,
+    passages: PassageTable,
+    first: np.ndarray,
+    overlap: int,
+    former: Path | None = None,
+    **options: Unpack[ReadOptions],
+) -> dict[str, np.ndarray]:
+    """Writes the vectors of all windows beside the passages' (`encode_windows`); returns their digests, by name."""
+    create = partial(create_rows, draft, WINDOWS, dtype=first.dtype)
+    _, of, digests = encode_windows(encoder, passages, first, overlap, create, former=former, **options)
+    np.save(draft / f"{WINDOW_PASSAGES}.npy", of, allow_pickle=False)
+    return {WINDOWS: digests}
