@@ -43,9 +43,7 @@ def ladder(settings: Settings, until: str = LABELS) -> Graph:
     """
     if not settings.encode_corpus.bm25:
         raise UserError("encode_corpus.bm25 = false: BM25 is a part of most rungs: leave it true")
-    if settings.encode.long_passages == "windows":
-        built = settings.build_graph.model_copy(update=settings.encode.of_windows)
-        settings = settings.model_copy(update={"build_graph": built})
+    settings = settings.with_windows
     flow = Graph("ladder", "Retrievers in the order of their cost, each rung compared with those below.")
     rungs = [*RUNGS[: RUNGS.index(until) + 1]]
     if until == RERANKING and settings.weigh_reranker.above == LABELS:

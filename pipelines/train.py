@@ -212,9 +212,8 @@ def runs_of_systems(
             system=UNTRAINED,
             depth=depth,
             backbone=evaluate.untrained_backbone,
-            query_length=training.query_length,
-            passage_length=training.passage_length,
-            **training.model_dump(include={*VectorsOfTexts.model_fields}),
+            **training.model_dump(include={*VectorsOfTexts.model_fields, "query_length", "passage_length"}),
+            **settings.build_graph.of_windows,
             **speed,
         )
         runs[UNTRAINED] = flow.add("rank", untrained, UNTRAINED, dataset=base.dataset).output

@@ -26,13 +26,14 @@ from gnn_encoder.retrieval.search import Searcher
 from gnn_encoder.settings.foundation import DenseRetrieve
 from gnn_encoder.settings.fusion import FuseParts, MakeParts
 from gnn_encoder.settings.graph import BuildGraph
-from gnn_encoder.settings.outcome import BundleDualEncoder
+from gnn_encoder.settings.outcome import BundleDualEncoder, Rank
 from gnn_encoder.settings.presets import load_settings
 from gnn_encoder.steps.build_graph import build_graph
 from gnn_encoder.steps.bundle_dual_encoder import bundle_dual_encoder
 from gnn_encoder.steps.dense_retrieve import dense_retrieve
 from gnn_encoder.steps.fuse_parts import fuse_parts
 from gnn_encoder.steps.make_parts import make_parts
+from gnn_encoder.steps.rank import rank
 
 WORDS = ["old", "river", "violin", "copper", "heavy", "garden", "winter", "letter", "stone", "market"]
 WINDOWS: dict[str, Any] = {"long_passages": "windows", "window_overlap": 2}
@@ -140,6 +141,13 @@ def test_a_trained_encoder_scores_by_the_best_window(inputs: dict[str, Path], tm
         run = Run.read(tmp_path / f"run{shards}").of(evaluated_queries(data))
         place = np.searchsorted(evaluated_queries(data), run.query)
         np.testing.assert_allclose(run.score, expected[place, run.passage], atol=1e-5)
+
+    lengths = {"query_length": 32, "passage_length": 8, "pooling": "mean", "normalize": "yes"}
+    untrained = Rank(system="Untrained", backbone=str(inputs["dual_encoder"].parent / "bert"), **lengths, **WINDOWS)
+    rank(untrained.model_copy(update={"precision": "fp32"}), dataset=data.path, run=tmp_path / "untrained")
+    run = Run.read(tmp_path / "untrained")
+    place = np.searchsorted(evaluated_queries(data), run.query)
+    np.testing.assert_allclose(run.score, expected[place, run.passage], atol=1e-5)
 
     ranks = 1 + (expected > expected[np.arange(12), np.arange(12)][:, None]).sum(axis=1)
     reciprocal = np.where(ranks <= 10, 1 / ranks, 0)

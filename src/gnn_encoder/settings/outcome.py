@@ -139,7 +139,7 @@ class Evaluate(Inference):
                 yield f"measures has {name}, which needs depth: {cutoff(name)} (it is {self.depth})"
 
 
-class Rank(Inference, VectorsOfTexts):
+class Rank(Inference, VectorsOfTexts, LongPassages):
     """Ranks passages for the dev and test queries with one dense system."""
 
     system: str

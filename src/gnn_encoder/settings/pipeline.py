@@ -1,6 +1,7 @@
 """The settings of all steps, the rules between settings of several steps, and the steps of each pipeline."""
 
 from collections.abc import Iterator
+from typing import Self
 
 from gnn_encoder.settings import foundation, fusion, graph, labels, outcome, reranking, written
 from gnn_encoder.settings.bm25 import IndexBm25
@@ -54,6 +55,13 @@ class Settings(StepSettings):
         """Returns how the data are read: with what they must have for a run that `trains`, or learns from labels."""
         needs = "passages" if self.write_queries.generator else "labels" if trains else "judged"
         return self.ingest.model_copy(update={"needs": needs})
+
+    @property
+    def with_windows(self) -> Self:
+        """The same for a ladder, on which all encoders read long passages in windows if `encode` does."""
+        if self.encode.long_passages == "cut":
+            return self
+        return self.model_copy(update={"build_graph": self.build_graph.model_copy(update=self.encode.of_windows)})
 
     def _problems(self) -> Iterator[str]:
         if self.generate_queries.negative_below != self.select_training_set.negative_below:

@@ -1,7 +1,7 @@
 """Settings that several steps share: inference, backbones and training."""
 
 from collections.abc import Iterator
-from typing import Annotated, Literal, TypedDict
+from typing import Annotated, Any, Literal, TypedDict
 
 from pydantic import Field
 
@@ -53,7 +53,7 @@ class LongPassages(StepSettings):
     """Tokens that two windows of a passage share."""
 
     @property
-    def of_windows(self) -> dict[str, object]:
+    def of_windows(self) -> dict[str, Any]:
         """Both settings, for a step that reads passages in the same way."""
         return {name: getattr(self, name) for name in LongPassages.model_fields}
 

@@ -6,13 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from gnn_encoder.artifacts import Bundle, Dataset, Draft, Recommended
-from gnn_encoder.artifacts.arrays import (
-    STORED,
-    VECTORS,
-    check_range,
-    create_rows,
-    read_rows,
-)
+from gnn_encoder.artifacts.arrays import STORED, VECTORS, check_range, create_vectors, read_rows
 from gnn_encoder.artifacts.bundle import INDEX, QUERY_ENCODER, VECTOR_PASSAGES
 from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.inference.encoding import encode_passages
@@ -47,10 +41,9 @@ def bundle_dual_encoder(
     else:
         encoder, dtype = encoders.passage_encoder, STORED[settings.vector_type]
         in_windows = settings.long_passages == "windows"
-        create = partial(create_rows, bundle, Path(VECTORS).stem, dtype=dtype)
-        vectors = (
-            scratch(m, encoder.width, dtype=dtype, folder=bundle.path) if in_windows else create((m, encoder.width))
-        )
+        create = partial(create_vectors, bundle, dtype=dtype)
+        create_first = partial(scratch, dtype=dtype, folder=bundle.path) if in_windows else create
+        vectors = create_first(m, encoder.width)
         encoding = context.progress("encoding", m, "passages")
         encode_passages(encoder, data.passages, vectors, progress=encoding, **settings.speed)
         encoded = {"encoded": m, "passages_per_second": encoding.rate}

@@ -5,6 +5,7 @@ proportion to the passages. The share has whole blocks of the search, so that al
 unless long passages have several windows: the best window counts.
 """
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +30,8 @@ def dense_retrieve(context: Context, settings: DenseRetrieve, dataset: Path, dpr
     data, model = Dataset(dataset), DualEncoder.load(dpr)
     share = settings.share(len(data.passages), CHUNK)
     rows = np.arange(share.start, share.stop)
-    vectors = scratch(len(rows), model.passage_encoder.width, folder=dpr_run.path)
+    create = partial(scratch, folder=dpr_run.path)
+    vectors = create(len(rows), model.passage_encoder.width)
     encoding = context.progress("encoding", len(rows), "passages")
     encode_passages(
         model.passage_encoder, data.passages, vectors, rows=rows, first=share.start, progress=encoding, **settings.speed
@@ -38,7 +40,7 @@ def dense_retrieve(context: Context, settings: DenseRetrieve, dataset: Path, dpr
     if settings.long_passages == "windows":
         vectors, of, _ = encode_windows(
             model.passage_encoder, data.passages, vectors, settings.window_overlap,
-            lambda shape: scratch(*shape, folder=dpr_run.path), share=share, **settings.speed,
+            create, share=share, **settings.speed,
         )  # fmt: skip
     searching = context.progress("searching", 2 * len(rows), "passages")
 

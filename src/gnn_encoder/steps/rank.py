@@ -14,13 +14,14 @@ from gnn_encoder.evaluation.embedding import vectors_of_queries
 from gnn_encoder.inference.encoding import encode_passages, encode_texts
 from gnn_encoder.machine.scratch import scratch
 from gnn_encoder.models.dual_encoder import DualEncoder, TextEncoder
-from gnn_encoder.retrieval import exact
+from gnn_encoder.retrieval import best_vectors
 from gnn_encoder.retrieval.held_out import HeldOut
 from gnn_encoder.retrieval.identical import search_without
 from gnn_encoder.retrieval.passage_index import PassageIndex
 from gnn_encoder.retrieval.search import ranking
 from gnn_encoder.settings.outcome import Rank
 from gnn_encoder.settings.shared import VectorsOfTexts
+from gnn_encoder.update.windows import encode_windows
 
 
 @step(run="run")
@@ -70,11 +71,15 @@ def rank(
     else:
         read = settings.model_dump(include={*VectorsOfTexts.model_fields, "query_length", "passage_length"})
         encoders = DualEncoder.from_backbone(settings.backbone, share_encoders=True, **read)
-        vectors = scratch(len(data.passages), encoders.passage_encoder.width, folder=run.path)
+        create, encoder, of = partial(scratch, folder=run.path), encoders.passage_encoder, None
+        vectors = create(len(data.passages), encoder.width)
         progress = context.progress("encoding", len(vectors), "passages")
-        encode_passages(encoders.passage_encoder, data.passages, vectors, progress=progress, **settings.speed)
+        encode_passages(encoder, data.passages, vectors, progress=progress, **settings.speed)
+        if settings.long_passages == "windows":
+            overlap = settings.window_overlap
+            vectors, of, _ = encode_windows(encoder, data.passages, vectors, overlap, create, **settings.speed)
         queries = encoded(encoders.query_encoder)
-        scores, passages = search_without(partial(exact.search, vectors, queries), left_out, depth)
+        scores, passages = search_without(partial(best_vectors.search, vectors, of, queries), left_out, depth)
         ranked = Run.from_hits(rows, passages, scores)
     ranked.write(run, settings.system, **facts)
     return {"hits": len(ranked.query), "headline": f"{len(rows):,} queries"}

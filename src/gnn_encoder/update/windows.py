@@ -1,7 +1,6 @@
 """The vectors of all windows of long passages, those of unchanged windows from an earlier run."""
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Unpack
 
@@ -21,7 +20,7 @@ def encode_windows(
     passages: PassageTable,
     first: np.ndarray,
     overlap: int,
-    create: Callable[[tuple[int, int]], np.ndarray],
+    create: Callable[[int, int], np.ndarray],
     *,
     share: slice = slice(None),
     former: Path | None = None,
@@ -46,7 +45,7 @@ def encode_windows(
     of = np.concatenate(owners)
     order = np.argsort(of, kind="stable")
     of, contents = of[order], np.concatenate(digests)[order]
-    vectors, later = create((len(of), encoder.width)), np.flatnonzero(order >= len(first))
+    vectors, later = create(len(of), encoder.width), np.flatnonzero(order >= len(first))
     for chunk in range(0, len(first), CHUNK):
         vectors[np.searchsorted(of, own[chunk : chunk + CHUNK])] = first[chunk : chunk + CHUNK]
     new = np.ones(len(later), bool)
@@ -74,7 +73,10 @@ def write_windows(
     **options: Unpack[ReadOptions],
 ) -> dict[str, np.ndarray]:
     """Writes the vectors of all windows beside the passages' (`encode_windows`); returns their digests, by name."""
-    create = partial(create_rows, draft, WINDOWS, dtype=first.dtype)
+
+    def create(rows: int, width: int) -> np.ndarray:
+        return create_rows(draft, WINDOWS, (rows, width), first.dtype)
+
     _, of, digests = encode_windows(encoder, passages, first, overlap, create, former=former, **options)
     np.save(draft / f"{WINDOW_PASSAGES}.npy", of, allow_pickle=False)
     return {WINDOWS: digests}
