@@ -10,6 +10,7 @@ import torch
 from command_line import call
 from conftest import write_tiny_backbone
 from packages import packaged
+from published_folders import publish
 from safetensors.torch import load_file
 from test_ladder import QUESTION, run_here, settings_of
 from trained_root import write_beir
@@ -227,25 +228,31 @@ def data(tiny_dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Pat
 def test_the_tables_show_each_encoder_and_say_which_goes_on(
     data: Path, tiny_backbone: Path, narrow: Path, tmp_path: Path
 ) -> None:
-    settings = settings_of(tiny_backbone, data, encode={"others": [str(narrow)]})
+    prompts = {"query": "what is the ", "document": "the old "}
+    asker = publish(narrow, tmp_path / "asker", "cls", prompts=prompts)
+    settings = settings_of(tiny_backbone, data, encode={"others": [str(asker)]})
     outputs = run_here(ladder(settings, AS_IT_IS), tmp_path)
     choice = read_manifest(outputs["choose_encoder/passage_vectors"])
     chosen = choice.metrics["chosen"]
-    assert chosen == max(("bert", "narrow"), key=lambda name: choice.metrics[f"dev/{name}"])
+    named = ("bert", "asker")
+    assert chosen == max(named, key=lambda name: choice.metrics[f"dev/{name}"])
     np.testing.assert_array_equal(
         read_vectors(outputs["choose_encoder/passage_vectors"]),
         read_vectors(outputs[f"encode: {chosen}/passage_vectors"]),
     )
+    said = {name: read_manifest(outputs[f"encode: {name}/dual_encoder"]).metrics["headline"] for name in named}
+    assert "a query begins with 'what is the '; a document begins with 'the old '" in said["asker"]
+    assert "begins with" not in said["bert"]
     metrics = Evaluation.read(outputs[f"evaluate: {AS_IT_IS}/evaluation"]).metrics
     for split, results in metrics["results"].items():
-        each = [f"{UNTRAINED}: {name}" for name in ("bert", "narrow")]
+        each = [f"{UNTRAINED}: {name}" for name in named]
         assert list(results) == [LEXICAL, UNTRAINED, HYBRID, *each, *(f"{LEXICAL} + {system}" for system in each)]
         assert (
             results[UNTRAINED] == results[f"{UNTRAINED}: {chosen}"]
             and results[HYBRID] == results[f"{HYBRID}: {chosen}"]
         )
         if split == "dev":
-            for name in ("bert", "narrow"):
+            for name in named:
                 assert results[f"{HYBRID}: {name}"]["RR@10"] == pytest.approx(choice.metrics[f"dev/{name}"])
     assert metrics["remarks"][0].startswith(f"{UNTRAINED} is {chosen} (with BM25 on dev, MRR@10: bert ")
     bundle = Bundle.read(outputs[f"choose_bundle: {AS_IT_IS}/chosen_bundle"])
