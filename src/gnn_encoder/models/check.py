@@ -37,6 +37,7 @@ from gnn_encoder.settings.shared import (
     Backbone,
     ContrastiveTraining,
     LargeModelTraining,
+    LongPassages,
     VectorsOfTexts,
     is_address,
 )
@@ -57,9 +58,12 @@ def check_models(calls: Iterable[Node]) -> list[str]:
     Raises:
         UserError: a model would not be read as its publisher meant, or has fewer positions than a text has tokens.
     """
-    models = _Models()
+    models, calls = _Models(), list(calls)
+    late = any(isinstance(call.settings, LongPassages) and call.settings.long_passages == "late" for call in calls)
     for call in calls:
         _check(models, call.step, call.settings)
+        if late:
+            _check_late(call.step, call.settings)
     return sorted(models.names)
 
 
@@ -153,6 +157,18 @@ class _Models:
                     f"{name}: the prompt {encoder.prompt!r} takes {encoder.prompt_tokens} of the {encoder.max_length} "
                     f"tokens of a {encoder.side}: raise {LENGTHS[encoder.side != QUERY]}"
                 )
+
+
+def _check_late(step: str, values: StepSettings) -> None:
+    """Refuses an encoder for late chunking that does not pool by mean."""
+    name = getattr(values, "encoder" if isinstance(values, Encode) else "backbone", "")
+    if name and isinstance(values, Encode | ContrastiveTraining | Rank):
+        layout = sentence_transformers_layout(name, getattr(values, "pooling", "auto"))
+        if not (layout.plain and layout.pooling == ("mean",)):
+            raise UserError(
+                f"{step}: long_passages = late needs an encoder that pools by mean, and {name!r} does not: "
+                "set long_passages to windows"
+            )
 
 
 def warn(message: str) -> None:

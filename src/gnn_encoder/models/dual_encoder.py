@@ -153,22 +153,23 @@ class TextEncoder(nn.Module):
         hidden = self.backbone(input_ids=input_ids, attention_mask=attention_mask)[0]
         if self.head:
             features = {"token_embeddings": hidden.float(), "attention_mask": attention_mask, **self._left_out}
-            return self._scaled(self.head(features))
+            return self.finished(self.head(features))
         if self.pooling == "cls":
             vectors = hidden[:, 0].float()
         else:
             weights = attention_mask.unsqueeze(-1).float()
             vectors = (hidden.float() * weights).sum(1) / weights.sum(1).clamp(min=1.0)
-        return self._scaled(vectors)
+        return self.finished(vectors)
 
     def packed(self, row: Row) -> Tensor:
         """Vectors fp32 [b, d] of the texts of a row, as `forward`."""
         hidden = row.hidden(self.backbone)
         if self.head:
-            return self._scaled(self.head.packed(row, hidden, **self._left_out))
-        return self._scaled(row.first(hidden).float() if self.pooling == "cls" else row.mean(hidden))
+            return self.finished(self.head.packed(row, hidden, **self._left_out))
+        return self.finished(row.first(hidden).float() if self.pooling == "cls" else row.mean(hidden))
 
-    def _scaled(self, vectors: Tensor) -> Tensor:
+    def finished(self, vectors: Tensor) -> Tensor:
+        """Pooled vectors [n, d] with as many components and the length that the encoder's have."""
         if self.dimension:
             vectors = vectors[:, : self.dimension]
         return nn.functional.normalize(vectors, dim=-1) if self.normalize else vectors

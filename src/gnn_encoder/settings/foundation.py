@@ -142,9 +142,9 @@ class Encode(Inference, VectorsOfTexts, LongPassages):
 
     def _problems(self) -> Iterator[str]:
         encoders = (self.encoder, *self.others)
-        if self.long_passages == "windows" and (self.elsewhere or not self.encoder):
-            yield "encode.long_passages = windows needs an encoder on this machine: set it to cut"
-        elif self.long_passages == "windows" and 2 * self.window_overlap > self.passage_length:
+        if self.in_windows and (self.elsewhere or not self.encoder):
+            yield f"encode.long_passages = {self.long_passages} needs an encoder on this machine: set it to cut"
+        elif self.in_windows and 2 * self.window_overlap > self.passage_length:
             yield "encode.window_overlap: windows share at most half of passage_length tokens"
         elif self.others and self.vectors:
             yield "vectors were made by one encoder: name no other one in encode.others (one --encoder, or none)"

@@ -59,7 +59,7 @@ class Settings(StepSettings):
     @property
     def with_windows(self) -> Self:
         """The same for a ladder, on which all encoders read long passages in windows if `encode` does."""
-        if self.encode.long_passages == "cut":
+        if not self.encode.in_windows:
             return self
         return self.model_copy(update={"build_graph": self.build_graph.model_copy(update=self.encode.of_windows)})
 

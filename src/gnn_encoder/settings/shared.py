@@ -45,12 +45,19 @@ class Inference(StepSettings):
 class LongPassages(StepSettings):
     """How passages are read that have more tokens than an encoder reads."""
 
-    long_passages: Literal["cut", "windows"] = "cut"
+    long_passages: Literal["cut", "windows", "late"] = "cut"
     """`cut`: their first tokens are read. `windows`: the rest is read in further windows of `passage_length` tokens,
-    and a dual encoder scores a passage by its best window: as it is, trained, with labels, and in fusions. A training,
-    the graph and the GNN-encoder on it, cross-encoders and re-rankers read the first tokens in any case."""
+    and a dual encoder scores a passage by its best window: as it is, trained, with labels, and in fusions. `late`: so
+    it does, and all windows of a document, or of a passage in data without documents, are read in one pass, as many as
+    the model has positions for (`inference.late_chunking`; encoders that pool by mean). A training, the graph and the
+    GNN-encoder on it, cross-encoders and re-rankers read the first tokens in any case."""
     window_overlap: Count = 32
     """Tokens that two windows of a passage share."""
+
+    @property
+    def in_windows(self) -> bool:
+        """Whether a passage may have several vectors."""
+        return self.long_passages != "cut"
 
     @property
     def of_windows(self) -> dict[str, Any]:

@@ -74,12 +74,10 @@ def build_graph(
     check_range(vectors)
     every = {} if len(nodes) == len(train) else {"queries": query_digests}
     further = ""
-    if settings.long_passages == "windows":
+    if settings.in_windows:
         embedding = Path(settings.previous) / "passage_vectors" if former else None
-        overlap = settings.window_overlap
-        every |= write_windows(
-            passage_vectors, encoders.passage_encoder, data.passages, vectors, overlap, embedding, **settings.speed
-        )
+        encoder = encoders.passage_encoder
+        every |= write_windows(passage_vectors, encoder, data, vectors, settings, embedding, **settings.speed)
         further = f"; {len(every[WINDOWS]) - m:,} further windows of long passages, which the graph does not read"
     Contents.write(passage_vectors, retriever, texts=digests, evaluated=judged_digests, **every)
     query_vectors = create_rows(passage_vectors, QUERIES, (len(questions), encoders.query_encoder.width))

@@ -40,17 +40,15 @@ def bundle_dual_encoder(
         Bundle.add_vectors(bundle, passage_vectors)
     else:
         encoder, dtype = encoders.passage_encoder, STORED[settings.vector_type]
-        in_windows = settings.long_passages == "windows"
         create = partial(create_vectors, bundle, dtype=dtype)
-        create_first = partial(scratch, dtype=dtype, folder=bundle.path) if in_windows else create
+        create_first = partial(scratch, dtype=dtype, folder=bundle.path) if settings.in_windows else create
         vectors = create_first(m, encoder.width)
         encoding = context.progress("encoding", m, "passages")
         encode_passages(encoder, data.passages, vectors, progress=encoding, **settings.speed)
         encoded = {"encoded": m, "passages_per_second": encoding.rate}
         check_range(vectors)
-        if in_windows:
-            overlap = settings.window_overlap
-            _, of, _ = encode_windows(encoder, data.passages, vectors, overlap, create, **settings.speed)
+        if settings.in_windows:
+            _, of, _ = encode_windows(encoder, data, vectors, settings, create, **settings.speed)
             np.save(bundle / f"{VECTOR_PASSAGES}.npy", of, allow_pickle=False)
     build_index(read_rows(bundle.path, Path(VECTORS).stem), bundle / INDEX, settings)
     encoders.query_encoder.save(bundle / QUERY_ENCODER)

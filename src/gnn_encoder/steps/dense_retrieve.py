@@ -37,11 +37,9 @@ def dense_retrieve(context: Context, settings: DenseRetrieve, dataset: Path, dpr
         model.passage_encoder, data.passages, vectors, rows=rows, first=share.start, progress=encoding, **settings.speed
     )
     encoding_rate, of = encoding.rate, None
-    if settings.long_passages == "windows":
-        vectors, of, _ = encode_windows(
-            model.passage_encoder, data.passages, vectors, settings.window_overlap,
-            create, share=share, **settings.speed,
-        )  # fmt: skip
+    if settings.in_windows:
+        encoder = model.passage_encoder
+        vectors, of, _ = encode_windows(encoder, data, vectors, settings, create, share=share, **settings.speed)
     searching = context.progress("searching", 2 * len(rows), "passages")
 
     def search_dense(queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:

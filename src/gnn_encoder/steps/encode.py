@@ -78,15 +78,15 @@ def encode(context: Context, settings: Encode, dataset: Path, dual_encoder: Draf
             new = carry_over(find(known.digests[name], digests[name]), read_rows(former, name), stored)
         if len(new):
             stored[new] = encode_texts(encoders.query_encoder, [texts[row] for row in new], **settings.speed)
-    if settings.long_passages == "windows":
-        overlap, encoder = settings.window_overlap, encoders.passage_encoder
-        digests |= write_windows(passage_vectors, encoder, data.passages, vectors, overlap, former, **settings.speed)
+    if settings.in_windows:
+        encoder = encoders.passage_encoder
+        digests |= write_windows(passage_vectors, encoder, data, vectors, settings, former, **settings.speed)
     Contents.write(passage_vectors, models, **digests)
     _save(encoders, dual_encoder, data, passage_vectors)
     reused = f", {passages - encoded:,} of the run before" if encoded < passages else ""
     for encoder in (encoders.query_encoder, encoders.passage_encoder):
         reused += f"; a {encoder.side} begins with {encoder.prompt!r}" if encoder.prompt else ""
-    if settings.long_passages == "windows":
+    if settings.in_windows:
         reused += f"; {len(digests[WINDOWS]) - passages:,} further windows of long passages"
     return {
         "encoded": encoded,

@@ -75,9 +75,8 @@ def rank(
         vectors = create(len(data.passages), encoder.width)
         progress = context.progress("encoding", len(vectors), "passages")
         encode_passages(encoder, data.passages, vectors, progress=progress, **settings.speed)
-        if settings.long_passages == "windows":
-            overlap = settings.window_overlap
-            vectors, of, _ = encode_windows(encoder, data.passages, vectors, overlap, create, **settings.speed)
+        if settings.in_windows:
+            vectors, of, _ = encode_windows(encoder, data, vectors, settings, create, **settings.speed)
         queries = encoded(encoders.query_encoder)
         scores, passages = search_without(partial(best_vectors.search, vectors, of, queries), left_out, depth)
         ranked = Run.from_hits(rows, passages, scores)

@@ -6,20 +6,22 @@ from typing import Unpack
 
 import numpy as np
 
-from gnn_encoder.artifacts import Contents, Draft, PassageTable
+from gnn_encoder.artifacts import Contents, Dataset, Draft
 from gnn_encoder.artifacts.arrays import CHUNK, WINDOW_PASSAGES, WINDOWS, check_range, create_rows, read_rows
 from gnn_encoder.artifacts.digests import WORDS, find, text_digests
 from gnn_encoder.inference.encoding import ReadOptions, encode_texts
+from gnn_encoder.inference.late_chunking import encode_late
 from gnn_encoder.inference.windows import later_windows
 from gnn_encoder.models.dual_encoder import TextEncoder
+from gnn_encoder.settings.shared import LongPassages
 from gnn_encoder.update.changes import carry_over
 
 
 def encode_windows(
     encoder: TextEncoder,
-    passages: PassageTable,
+    data: Dataset,
     first: np.ndarray,
-    overlap: int,
+    settings: LongPassages,
     create: Callable[[int, int], np.ndarray],
     *,
     share: slice = slice(None),
@@ -28,6 +30,8 @@ def encode_windows(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Encodes the windows of passages after the first one, and returns the vectors of all windows.
 
+    With `late` chunking all are encoded, because a window's vector depends on those around it.
+
     Args:
         first: vectors [m, d] of the passages' first windows. create: makes the array [v, d] that is filled.
         share: m consecutive passages; by default all.
@@ -35,8 +39,13 @@ def encode_windows(
 
     Returns:
         The vectors [v, d] in the order of passages and windows; the place int32 [v] of each one's passage among the m;
-        and digests uint64 [v, 2] of the windows' texts, 0 for a first window, which is `first`'s.
+        and digests uint64 [v, 2] of the windows' texts, 0 for a first window, which is `first`'s, and with `late`.
     """
+    overlap, passages = settings.window_overlap, data.passages
+    if settings.long_passages == "late":
+        vectors, of = encode_late(encoder, data, overlap, create, share, **options)
+        check_range(vectors)
+        return vectors, of, np.zeros((len(of), 2), WORDS)
     start, own = share.indices(len(passages))[0], np.arange(len(first), dtype=np.int32)
     owners, digests = [own], [np.zeros((len(first), 2), WORDS)]
     for rows, texts in later_windows(encoder, passages, overlap, share):
@@ -66,9 +75,9 @@ def encode_windows(
 def write_windows(
     draft: Draft,
     encoder: TextEncoder,
-    passages: PassageTable,
+    data: Dataset,
     first: np.ndarray,
-    overlap: int,
+    settings: LongPassages,
     former: Path | None = None,
     **options: Unpack[ReadOptions],
 ) -> dict[str, np.ndarray]:
@@ -77,6 +86,6 @@ def write_windows(
     def create(rows: int, width: int) -> np.ndarray:
         return create_rows(draft, WINDOWS, (rows, width), first.dtype)
 
-    _, of, digests = encode_windows(encoder, passages, first, overlap, create, former=former, **options)
+    _, of, digests = encode_windows(encoder, data, first, settings, create, former=former, **options)
     np.save(draft / f"{WINDOW_PASSAGES}.npy", of, allow_pickle=False)
     return {WINDOWS: digests}
