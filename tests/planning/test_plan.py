@@ -19,6 +19,7 @@ from gnn_encoder.artifacts import Dataset
 from gnn_encoder.cli.app import app
 from gnn_encoder.errors import UserError
 from gnn_encoder.models.address import AddressEncoder
+from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.pipelines.ladder import ladder
 from gnn_encoder.pipelines.train import train as train_graph
 from gnn_encoder.planning import auto
@@ -30,6 +31,7 @@ from gnn_encoder.planning.plan import FEWEST, LENGTHS, OTHER_LABELS, PER_QUERY, 
 from gnn_encoder.planning.rates import Rates, measure_rates
 from gnn_encoder.settings.presets import load_settings, parse_settings
 from gnn_encoder.settings.rungs import AS_IT_IS, LABELS, RERANKING, RUNGS, TRAINING, WORDS
+from gnn_encoder.settings.shared import LargeModelTraining, LongPassages
 from gnn_encoder.settings.written import WriteQueries
 
 Planned = Callable[..., PlannedClimb]
@@ -179,6 +181,50 @@ def test_the_measured_training_has_the_dropout_of_the_planned_ones(
     monkeypatch.setattr(measuring, "_training", look)
     measure_rates(tiny_dataset, str(tiny_backbone), 0)
     assert dropouts == {plan_run(facts(), RATES, 3600.0, "minilm").settings["shared"]["dropout"]}
+
+
+def test_the_measured_training_is_that_of_the_settings(
+    tiny_dataset: Dataset, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained: list[set[str]] = []
+    checkpointed: list[bool] = []
+
+    def look(model: DualEncoder, *_: object) -> float:
+        backbone = model.passage_encoder.backbone
+        trained.append({name for name, value in backbone.named_parameters() if value.requires_grad})
+        checkpointed.append(backbone.is_gradient_checkpointing)
+        return 100.0
+
+    monkeypatch.setattr(measuring, "_encoding", lambda *_: 100.0)
+    monkeypatch.setattr(measuring, "_training", look)
+    for settings in (LargeModelTraining(lora_rank=4), LargeModelTraining(gradient_checkpointing=True)):
+        measure_rates(tiny_dataset, str(tiny_backbone), 0, settings)
+    assert trained[0] and all("lora_" in name for name in trained[0])
+    assert not any("lora_" in name for name in trained[1])
+    assert checkpointed == [False, True]
+
+
+def test_an_encoding_takes_the_tokens_of_all_windows() -> None:
+    lengths = np.array([5, 100, 101, 190, 1000])
+    texts = [["word"] * length for length in lengths]
+    windows = LongPassages(long_passages="windows", window_overlap=10)
+    read = 0
+    for text in texts:
+        start = 0
+        read += len(text[:100])
+        while start + 100 < len(text):
+            start += 90
+            read += len(text[start : start + 100])
+    plain = replace(facts(), passage_tokens=lengths)
+    given = replace(plain, reading=windows)
+    assert given.mean_read(100) == pytest.approx(read / 5)
+    assert given.mean_passage(100) == plain.mean_read(100) == pytest.approx(405 / 5)
+    late = replace(plain, reading=LongPassages(long_passages="late"))
+    assert late.mean_read(100) == pytest.approx((405 + lengths.sum()) / 5)
+    seconds = [Candidate("a", "a", some, RATES).seconds(100) for some in (plain, given)]
+    assert seconds[1] - seconds[0] == pytest.approx(13_000 * (read - 405) / 5 / RATES.encoding)
+    calls = [plan_run(some, RATES, 36_000.0, "minilm").calls for some in (plain, given)]
+    assert calls[1]["build_graph"] > calls[0]["build_graph"] and calls[1]["encode_nodes"] == calls[0]["encode_nodes"]
 
 
 @pytest.mark.parametrize(

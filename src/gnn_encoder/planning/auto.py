@@ -82,7 +82,7 @@ class Candidate:
     def seconds(self, length: int) -> float:
         """Returns how long it takes to encode passages that are cut to a length, and all queries."""
         queries = sum(self.facts.queries.values()) * self.facts.mean_query(64)
-        return (self.facts.passages * self.facts.mean_passage(length) + queries) / self.rates.encoding
+        return (self.facts.passages * self.facts.mean_read(length) + queries) / self.rates.encoding
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,8 @@ def _survey(settings: Settings, until: str, budget: float) -> Survey:
     backbone, elsewhere, seed = settings.train_dual_encoder.backbone, settings.encode.elsewhere, settings.ingest.seed
 
     def facts_for(data: Dataset, encoder: str) -> DataFacts:
-        return with_written(data_facts(data, encoder, seed), settings.write_queries, settings.select_queries)
+        facts = data_facts(data, encoder, seed, encode)
+        return with_written(facts, settings.write_queries, settings.select_queries)
 
     with temporary_dataset(settings.ingest_of(trains=False)) as (data, _):
         facts = facts_for(data, backbone)
@@ -194,17 +195,18 @@ def _survey(settings: Settings, until: str, budget: float) -> Survey:
         left_out = ([TRAINING] if elsewhere else []) + ([] if facts.queries["dev"] else [RERANKING])
         reachable = [rung for rung in RUNGS[: RUNGS.index(highest) + 1] if rung not in left_out]
         trains = TRAINING in reachable and SHORTEST_TRAINING <= budget < math.inf
+        training = settings.train_dual_encoder if trains else None
 
         def candidate(name: str, encoder: str) -> Candidate:
             if encode.vectors or is_address(encoder):
                 return Candidate(name, encoder, facts, Rates(machine(), math.inf if encode.vectors else SERVED, 0.0))
             own = facts if encoder == backbone else facts_for(data, encoder)
-            return Candidate(name, encoder, own, measure_rates(data, encoder, seed, trains))
+            return Candidate(name, encoder, own, measure_rates(data, encoder, seed, training))
 
         named = [candidate(name, of.encoder) for name, of in encode.by_name.items()]
         trained = [*named]
         if (trains or RERANKING in reachable) and (encode.vectors or backbone not in (one.encoder for one in named)):
-            trained.append(Candidate("", backbone, facts, measure_rates(data, backbone, seed, trains)))
+            trained.append(Candidate("", backbone, facts, measure_rates(data, backbone, seed, training)))
         sent = _characters(data) if services else 0
     settings = settings.model_copy(update={"encode": encode})
     return Survey(settings, services, until, facts, sent, reachable, trains, named, trained)

@@ -10,11 +10,14 @@ from gnn_encoder.evaluation.strata import warm_strata
 from gnn_encoder.inference.tokens import Tokens
 from gnn_encoder.models.backbone import load_tokenizer, sentence_transformers_layout, transformer_of
 from gnn_encoder.settings.measures import WARM
+from gnn_encoder.settings.shared import LongPassages
 from gnn_encoder.settings.written import SelectQueries, WriteQueries
 
 SAMPLE = 600
 """Passages, and queries, whose tokens are counted."""
-LONGEST = 512
+CUT = LongPassages()
+LONGEST, UNCUT = 512, 2**20
+"""Tokens to which these texts are cut, and passages of which all windows are read."""
 UNKNOWN_QUERY = 16
 """Tokens of a query where there are none yet."""
 KEPT = 0.5
@@ -33,6 +36,7 @@ class DataFacts:
     passage_tokens      int64, ascending, the tokens of a sample of the passages, with special tokens
     query_tokens        the same of queries
     drawn               labelled training queries that the user's `ingest.max_trained_queries` draws; 0: it is not set
+    reading             how dual encoders read long passages
     """
 
     passages: int
@@ -43,17 +47,28 @@ class DataFacts:
     passage_tokens: np.ndarray
     query_tokens: np.ndarray
     drawn: int = 0
+    reading: LongPassages = CUT
 
     def mean_passage(self, length: int) -> float:
         """Mean number of tokens of a passage that is cut to `length`."""
         return float(np.minimum(self.passage_tokens, length).mean())
+
+    def mean_read(self, length: int) -> float:
+        """Mean number of tokens that an encoding of the corpus reads of a passage, in windows of `length`."""
+        whole, first, overlap = self.passage_tokens, self.mean_passage(length), self.reading.window_overlap
+        if self.reading.long_passages == "late":  # the first window is read alone, too
+            return first + float(whole.mean())
+        if self.reading.long_passages == "cut":
+            return first
+        further = np.ceil(np.maximum(whole - length, 0) / max(1, length - overlap))
+        return float((whole + further * overlap).mean())
 
     def mean_query(self, length: int) -> float:
         """The same of a query."""
         return float(np.minimum(self.query_tokens, length).mean())
 
 
-def data_facts(data: Dataset, backbone: str, seed: int) -> DataFacts:
+def data_facts(data: Dataset, backbone: str, seed: int, reading: LongPassages = CUT) -> DataFacts:
     """Counts a data set, with the tokens of the backbone's tokenizer."""
     generator = np.random.default_rng(seed)
     tokenizer = load_tokenizer(transformer_of(backbone, sentence_transformers_layout(backbone)))
@@ -61,8 +76,8 @@ def data_facts(data: Dataset, backbone: str, seed: int) -> DataFacts:
     texts = data.passages.take(passage_rows).full_texts()
     query_rows = np.sort(generator.permutation(len(data.queries))[:SAMPLE])
     of_passages, of_queries = (
-        np.sort(Tokens.of(tokenizer, some, LONGEST).lengths) if some else np.array([UNKNOWN_QUERY])
-        for some in (texts, data.query_texts(query_rows))
+        np.sort(Tokens.of(tokenizer, some, most).lengths) if some else np.array([UNKNOWN_QUERY])
+        for some, most in ((texts, UNCUT if reading.in_windows else LONGEST), (data.query_texts(query_rows), LONGEST))
     )
     train = data.split_qrels("train").positive()
     counts = {split: len(labelled_queries(data.judged(split))) for split in ("train", "dev", "test")}
@@ -72,7 +87,8 @@ def data_facts(data: Dataset, backbone: str, seed: int) -> DataFacts:
     shared = float((per_passage[train.passage] > 1).mean()) if len(train.passage) else 0.0
     trained = len(np.unique(data.trained_labels.query))
     drawn = trained if trained < counts["train"] else 0
-    return DataFacts(len(data.passages), counts, len(train.passage), warm, shared, of_passages, of_queries, drawn)
+    lengths = of_passages, of_queries
+    return DataFacts(len(data.passages), counts, len(train.passage), warm, shared, *lengths, drawn, reading)
 
 
 def with_written(facts: DataFacts, write: WriteQueries, select: SelectQueries) -> DataFacts:

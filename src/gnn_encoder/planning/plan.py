@@ -30,9 +30,9 @@ MOST_EPOCHS, MOST_GNN_EPOCHS, PATIENCE = 20, 3, 3
 STARTS = 120.0
 """Seconds for the measuring of the machine, the starts of all steps, the query generator, and for BM25, rankings,
 evaluation and report of a small data set."""
-ENCODINGS = (f"rank: {UNTRAINED}", "dense_retrieve", "build_graph", "encode_nodes")
-"""Calls that encode the corpus: untrained, by DPR, by M_de, and with the graph. `RESERVE` has to be enough for a run
-that recommends DPR and encodes it once more."""
+ENCODINGS = (f"rank: {UNTRAINED}", "dense_retrieve", "build_graph")
+"""Calls that encode the corpus, in windows if passages are read so: untrained, by DPR and by M_de. `RESERVE` has to be
+enough for a run that recommends DPR and encodes it once more."""
 POOL, CANDIDATES, NEIGHBORS, QUERIES_OF_PASSAGE = 1000, 8, 10, 3
 TRIAL_SECONDS = 0.004
 """Seconds for each example, epoch and variant with frozen encoders."""
@@ -188,7 +188,10 @@ def _parts(facts: DataFacts, rates: Rates, size: _Size, budget: float) -> dict[s
     epoch = _epoch(facts, rates, size)
     return {
         "starts, BM25 and evaluation": {SPREAD: STARTS + PER_PASSAGE * facts.passages + PER_QUERY * _asked(facts)},
-        "encoding the corpus": dict.fromkeys(ENCODINGS, facts.passages * passage / rates.encoding),
+        "encoding the corpus": {
+            **dict.fromkeys(ENCODINGS, facts.passages * facts.mean_read(size.length) / rates.encoding),
+            "encode_nodes": facts.passages * passage / rates.encoding,
+        },
         "the dual encoder": {"train_dpr": epoch, "train_dual_encoder": size.epochs * epoch},
         "the cross-encoder and its scores": {
             "train_cross_encoder": 2 * examples * pair / rates.training,

@@ -14,7 +14,9 @@ from gnn_encoder.inference.encoding import autocast, encode_tokens, fast_bf16
 from gnn_encoder.inference.tokens import Tokens
 from gnn_encoder.models.dual_encoder import DualEncoder, device
 from gnn_encoder.settings.foundation import TrainDpr
+from gnn_encoder.settings.shared import LargeModelTraining
 from gnn_encoder.tracking.progress import Progress
+from gnn_encoder.training.adapters import large_training
 from gnn_encoder.training.contrastive import new_dual_encoder
 from gnn_encoder.training.embed import embed
 from gnn_encoder.training.loop import parameter_groups, set_dropout, trainable_attention
@@ -27,6 +29,7 @@ that another program had the machine meanwhile. Then both are measured again, at
 DROPOUT = 0.0
 """Dropout rate of the planned trainings and of the measured one. With AMX a rate of 0.1 takes two fifths of the time
 of a training, because one core draws what is dropped."""
+ALL_WEIGHTS = LargeModelTraining()
 LENGTH = 128
 """Tokens to which the measured passages are cut."""
 
@@ -51,18 +54,24 @@ def machine() -> str:
     return f"{cores} {'with' if fast_bf16() else 'without'} fast bf16, {memory:.0f} GiB of memory"
 
 
-def measure_rates(data: Dataset, backbone: str, seed: int, training: bool = True) -> Rates:
-    """Encodes and, if `training` is wanted, trains on some of the data's passages; the trained model is thrown away."""
-    settings = TrainDpr(backbone=backbone, passage_length=LENGTH)
+def measure_rates(data: Dataset, backbone: str, seed: int, training: LargeModelTraining | None = ALL_WEIGHTS) -> Rates:
+    """Encodes and, unless `training` is None, trains on some of the data's passages; the model is thrown away.
+
+    The training has the adapters and the checkpointing of `training`.
+    """
+    large = training.model_dump(include={"lora_rank", "gradient_checkpointing"}) if training else {}
+    settings = TrainDpr(backbone=backbone, passage_length=LENGTH, **large)
     model = new_dual_encoder(settings)
     set_dropout(model, DROPOUT)
     encoder = model.passage_encoder
     tokens = Tokens.of(encoder.tokenizer, _sample(data, seed), LENGTH)
     progress = Progress("auto", "measuring the machine", 2, "rates")
-    if not training:
+    if training is None:
         return Rates(machine(), _encoding(model, tokens), 0.0)
     for attempt in range(1, TRIES + 1):
-        encodes, trains = _encoding(model, tokens), _training(model, tokens, settings)
+        encodes = _encoding(model, tokens)
+        with large_training([encoder.backbone], settings):
+            trains = _training(model, tokens, settings)
         if encodes <= UNLIKELY * trains or attempt == TRIES:
             break
         print(f"auto: encoding is {encodes / trains:.0f} times as fast as training: measured again", file=sys.stderr)
