@@ -12,7 +12,7 @@ from gnn_encoder.artifacts.arrays import Rows, rows_of
 from gnn_encoder.retrieval import exact
 from gnn_encoder.retrieval.exact import Hits
 
-PAIRS = 4_096
+PAIRS = 512
 """Pairs of a query and a passage with all vectors in memory at a time."""
 
 
