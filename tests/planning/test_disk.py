@@ -6,7 +6,7 @@ import pytest
 
 from gnn_encoder.artifacts import Dataset
 from gnn_encoder.planning.data_size import DataSize
-from gnn_encoder.planning.disk import ARTIFACT, Space, needed, run_space, weights_of, width_of
+from gnn_encoder.planning.disk import ARTIFACT, TOKEN, Space, needed, run_space, weights_of, width_of
 from gnn_encoder.settings.pipeline import Settings
 from gnn_encoder.settings.presets import load_settings, preset_names
 
@@ -44,6 +44,19 @@ def test_arrays_are_counted_exactly() -> None:
     hnsw = forecast(size, "encode_corpus.index=hnsw", "encode_corpus.hnsw_links=32")
     for name in names[1:3]:
         assert hnsw[name] - now[name] == m * (2 * 768 + 2 * 4 * 32)
+
+
+def test_windows_are_counted() -> None:
+    m = 1_000_000
+    size = DataSize.assumed(m, 10_000)
+    asked = ("build_graph.long_passages=windows", "build_graph.window_overlap=28")
+    cut, windows = forecast(size), forecast(size, *asked)
+    length = load_settings("msmarco").train_dual_encoder.passage_length
+    vector, several = 768 * 2, (2 + size.text / TOKEN) / (length - 28)  # windows after the first one, at most
+    assert several > 0.5
+    for title, more in (("build_graph", 1 + several), ("bundle_dual_encoder: DPR", several), ("encode_nodes", 0)):
+        assert windows[title] - cut[title] == pytest.approx(more * m * vector, rel=0.05), title
+    assert windows["encode_with_labels: Query sum"] > cut["encode_with_labels: Query sum"] + several * m * vector - 1000
 
 
 def test_tasks_that_share_a_step_take_its_space_together() -> None:

@@ -122,6 +122,9 @@ class _Forecast:
         self.wide = self.m * self.width * FP32
         self.number = STORED[self.graph.vector_type].itemsize
         self.vectors = self.m * self.width * self.number
+        self.windows = self._windows(settings.train_dual_encoder.passage_length)
+        self.scored = self.windows * self.vectors
+        self.scratch = self.wide * (1 + self.windows * self.graph.in_windows)
         self.query_vectors = self.n * self.width * FP32
         self.steps: dict[str, Callable[[Any], tuple[float, float]]] = {
             "ingest": lambda _: (size.dataset, 0),
@@ -130,7 +133,7 @@ class _Forecast:
             "select_queries": lambda _: (size.dataset, 0),  # the corpus once more
             "bm25_retrieve": self._retrieved,
             "train_dpr": self._dual_encoder,
-            "dense_retrieve": lambda step: (self._retrieved(step)[0] * step.shards, self.wide),  # hits in each part
+            "dense_retrieve": lambda step: (self._retrieved(step)[0] * step.shards, self.scratch),  # hits in each part
             "train_cross_encoder": lambda step: (self.scorer, self._checkpoint(self.scorer, step)),
             "score_candidates": lambda _: (self.pairs() * (self.scorer_width * FP16 + 16), 0),
             "train_query_generator": self._generator,
@@ -142,12 +145,12 @@ class _Forecast:
             "choose_graph": self._chosen_graph,
             "encode_with_labels": self._labelled_bundle,
             "make_parts": lambda step: (self._parts(step), self.n * self.width * FP32),  # pulls of hard negatives
-            "fuse_parts": lambda step: (self._bundle(step) + TREES, 0),
+            "fuse_parts": lambda step: (self.windows * self._bundle(step) + TREES, 0),
             "train_gnn": self._gnn,
             "encode_nodes": lambda _: (self.vectors + self.nodes * (4 * self.width + 16) + 16 * self.m, 0),
             "encode_corpus": self._encoded,
-            "bundle_dual_encoder": lambda step: (self._bundle(step) + self.vectors * (step.system != DUAL_ENCODER), 0),
-            "rank": lambda step: (self._ranked(step), self.wide if step.backbone else 0),
+            "bundle_dual_encoder": self._bundled,
+            "rank": lambda step: (self._ranked(step), self.scratch if step.backbone else 0),
             "rerank": lambda step: (self._ranked(step), 0),
             "fuse": lambda step: (2 * self._ranked(step) + ARTIFACT, 0),
             "evaluate": lambda _: (self.trec() + FIGURES + self.judged * PER_QUERY, 0),
@@ -166,6 +169,12 @@ class _Forecast:
             whole = self.steps["rerank"](settings) if call.label == "rerank" else self._retrieved(settings)
         kept, meanwhile = (size / tasks for size in whole)
         return Space(call.title, int(kept) + ARTIFACT, int(meanwhile))
+
+    def _windows(self, length: int) -> float:
+        """Vectors of a passage that is read in windows, at most; else 1."""
+        if not self.graph.in_windows:
+            return 1.0
+        return 1 + (2 + self.size.text / TOKEN) / max(1, length - self.graph.window_overlap)
 
     def pairs(self) -> int:
         """Candidates of the queries that are trained on, and their labels, most of which are among the candidates."""
@@ -234,6 +243,8 @@ class _Forecast:
             loops = (self.nodes + self.m) * self.scorer_width * FP16
         structure = self.nodes * (columns * 13 + 4 * settings.retrieved + 20) + 8 * self.m
         vectors = self.vectors + self.query_vectors + self.judged * self.width * FP32 + 16 * self.m
+        # Windows have their vectors, digests and passages.
+        vectors += int(settings.in_windows * (self.scored + self.windows * 20 * self.m))
         return self._edge_features() + loops + structure + vectors + ARTIFACT, self._edge_features()
 
     def _edge_features(self) -> float:
@@ -250,6 +261,11 @@ class _Forecast:
         # W_t, W_s and W_e of both layers, and the merging matrices of 2 d × d.
         weights = 2 * self.encoder + FP32 * (6 * self.width**2 + 4 * self.width**2)
         return weights, self._checkpoint(weights, settings)
+
+    def _bundled(self, settings: Any) -> tuple[float, float]:
+        is_encoded = settings.system != DUAL_ENCODER
+        index, first = self.windows * self._bundle(settings), self.vectors * self.graph.in_windows
+        return index + self.scored * is_encoded, first * is_encoded
 
     def _bundle(self, settings: Any) -> float:
         """A bundle's index. Its passages, query encoder and BM25 index are inputs', and its vectors may be, too."""
@@ -272,10 +288,12 @@ class _Forecast:
 
     def _labelled_bundle(self, settings: Any) -> tuple[float, float]:
         labelled = min(self.m, self.size.labels)
-        labels = labelled * self.width * self.number + self.n * self.size.query_text * PACKED + 8 * self.m
+        labels = (
+            self.windows * labelled * self.width * self.number + self.n * self.size.query_text * PACKED + 8 * self.m
+        )
         # Clusters add vectors of labelled passages, if they are chosen. A use that changes no vector, such as a weight
         # of 0 or a softmax, has M_de's file.
-        return self._bundle(settings) + self.vectors + labels + self._query_index(settings), 0
+        return self.windows * self._bundle(settings) + self.scored + labels + self._query_index(settings), 0
 
     def _parts(self, settings: Any) -> float:
         """The labelled queries, the postings of the labels' field, lengths, the adapter, and the examples' features."""
