@@ -27,7 +27,7 @@ LENGTH, OVERLAP, POSITIONS, PROMPT = 10, 2, 64, "the garden "
 WORDS = ["old", "river", "violin", "copper", "heavy", "winter", "letter", "stone", "market"]
 DOCUMENTS = np.array([0, 0, 0, 1, 2, 2, 3, 3, 3, 3, 3, 3])
 PLACES = np.array([2, 0, 1, 0, 1, 0, 0, 1, 2, 3, 4, 5])
-COUNTS = (5, 12, 3, 6, 30, 9, 20, 20, 20, 150, 2, 0)
+COUNTS = (5, 12, 3, 6, 30, 9, 20, 0, 20, 150, 2, 0)
 """Words of each passage: documents of less and of more than a pass has, and a passage that is longer than a pass."""
 
 
@@ -73,9 +73,13 @@ def directly(backbone: Path, data: Dataset, documents: bool) -> list[list[np.nda
                 windows.append((row, len(stream) + start, len(stream) + min(start + size, len(own))))
             stream += own
         while windows:
-            begin = windows[0][1]
-            some = [window for window in windows if window[2] - begin <= room and window[1] < window[2]] or windows[:1]
-            windows = windows[len(some) :]
+            begin, some = windows[0][1], [windows.pop(0)]
+            while (
+                windows
+                and windows[0][2] - begin <= room
+                and all(start < end for _, start, end in (some[-1], windows[0]))
+            ):
+                some.append(windows.pop(0))
             ids = [*before, *stream[begin : some[-1][2]], tokenizer.sep_token_id]
             with torch.inference_mode():
                 hidden = model(input_ids=torch.tensor([ids])).last_hidden_state[0].numpy()

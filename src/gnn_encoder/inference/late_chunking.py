@@ -107,7 +107,10 @@ class _Late:
     def passes(
         self, ids: list[list[int]], first: np.ndarray, documents: np.ndarray
     ) -> Iterator[tuple[list[int], list[Span]]]:
-        """Yields the tokens of each pass, and its windows; `first` [b] is the row of each passage's first window."""
+        """Yields the tokens of each pass, and its windows; `first` [b] is the row of each passage's first window.
+
+        A passage without tokens has a pass of its own.
+        """
         tokens, spans, begin, at = list[int](), list[Span](), 0, 0  # at: where the pass ends in the document
         for number, own in enumerate(ids):
             if number and documents[number] != documents[number - 1]:
@@ -115,7 +118,8 @@ class _Late:
                 tokens, spans, begin, at = [], [], 0, 0
             passage = at
             for window, (start, end) in enumerate(self.windows(len(own))):
-                if spans and (passage + end - begin > self._capacity or start == end):
+                empty = start == end or (spans and spans[-1][1] == spans[-1][2])
+                if spans and (passage + end - begin > self._capacity or empty):
                     yield self._closed(tokens, spans)
                     tokens, spans, begin, at = [], [], passage + start, passage + start
                 tokens += own[at - passage : end]
