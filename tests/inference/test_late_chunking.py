@@ -1,6 +1,7 @@
 """Late chunking: a window's vector is the mean of its tokens' vectors in a pass over a document, as transformers has
 them."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from gnn_encoder.settings.foundation import Encode
 from gnn_encoder.settings.presets import load_settings
 from gnn_encoder.settings.rungs import TRAINING
 from gnn_encoder.steps.encode import encode
+from gnn_encoder.tracking.progress import Progress
 
 LENGTH, OVERLAP, POSITIONS, PROMPT = 10, 2, 64, "the garden "
 WORDS = ["old", "river", "violin", "copper", "heavy", "winter", "letter", "stone", "market"]
@@ -115,8 +117,16 @@ def test_windows_as_transformers_computes_them(backbone: Path, tmp_path: Path, d
 
     # A share of the passages, and small batches, give the same.
     encoder, share = DualEncoder.load(outputs["dual_encoder"]).passage_encoder, slice(3, 6)
+    counted = partial(Progress, "late")
     some, place = encode_late(
-        encoder, data, OVERLAP, lambda *shape: np.empty(shape, np.float32), share, precision="fp32", tokens_per_batch=70
+        encoder,
+        data,
+        OVERLAP,
+        lambda *shape: np.empty(shape, np.float32),
+        counted,
+        share,
+        precision="fp32",
+        tokens_per_batch=70,
     )
     inside = (of >= 3) & (of < 6)
     assert (place + 3).tolist() == of[inside].tolist()
@@ -137,4 +147,10 @@ def test_other_poolings_are_refused_before_the_first_step(backbone: Path, tmp_pa
         check_models(read(other).of("encode") + check[1:] + [n for n in read(other).nodes if n.step == "build_graph"])
     encoder = DualEncoder.from_backbone(str(other), query_length=9, passage_length=9, share_encoders=True)
     with pytest.raises(UserError, match="this one pools by cls"):
-        encode_late(encoder.passage_encoder, write_data(tmp_path / "data", False), 0, lambda *shape: np.empty(shape))
+        encode_late(
+            encoder.passage_encoder,
+            write_data(tmp_path / "data", False),
+            0,
+            lambda *shape: np.empty(shape),
+            partial(Progress, "late"),
+        )

@@ -20,6 +20,7 @@ from gnn_encoder.inference.encoding import ReadOptions, budget_batches, inferenc
 from gnn_encoder.inference.tokens import Tokens
 from gnn_encoder.models.backbone import readable_tokens
 from gnn_encoder.models.dual_encoder import TextEncoder, device
+from gnn_encoder.tracking.progress import NewProgress, Progress
 
 LONGEST = 8_192
 """Most tokens of a pass, for models with more positions."""
@@ -32,13 +33,14 @@ def encode_late(
     data: Dataset,
     overlap: int,
     create: Callable[[int, int], np.ndarray],
+    stage: NewProgress,
     share: slice = slice(None),
     **options: Unpack[ReadOptions],
 ) -> tuple[np.ndarray, np.ndarray]:
     """Encodes all windows of passages, which are those of `later_windows` with the first ones.
 
     Args:
-        create: makes the array [v, d] that is filled.
+        create: makes the array [v, d] that is filled. stage: starts a stage of the step, which counts windows.
         share: consecutive passages, by default all; a document that it divides is read in parts.
 
     Returns:
@@ -59,9 +61,10 @@ def encode_late(
             counts[rows - (share.start or 0)] = [len(late.windows(len(ids))) for ids in late.ids(data, rows)]
         of = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
         vectors, starts = create(len(of), encoder.width), np.cumsum(counts) - counts
+        counted = stage("encoding", len(of), "windows")
         for rows, documents in blocks:
             passes = list(late.passes(late.ids(data, rows), starts[rows - (share.start or 0)], documents))
-            late.read(passes, vectors, options.get("tokens_per_batch", 4096))
+            late.read(passes, vectors, counted, options.get("tokens_per_batch", 4096))
     return vectors, of
 
 
@@ -135,7 +138,9 @@ class _Late:
         spans[-1] = (*spans[-1][:2], spans[-1][2] + len(self._after))
         return [*self._before, *tokens, *self._after], spans
 
-    def read(self, passes: list[tuple[list[int], list[Span]]], out: np.ndarray, tokens_per_batch: int) -> None:
+    def read(
+        self, passes: list[tuple[list[int], list[Span]]], out: np.ndarray, progress: Progress, tokens_per_batch: int
+    ) -> None:
         """Writes the vectors of all windows of passes to their rows of `out`."""
         tokens = Tokens.flatten([ids for ids, _ in passes])
         pad = self._model.tokenizer.pad_token_id or 0
@@ -145,3 +150,4 @@ class _Late:
             spans = [(number, *span) for number, row in enumerate(some.tolist()) for span in passes[row][1]]
             means = torch.stack([hidden[number, start:end].mean(0) for number, _, start, end in spans])
             out[[row for _, row, _, _ in spans]] = self._model.finished(means).cpu().numpy()
+            progress.advance(len(spans))

@@ -76,8 +76,8 @@ def build_graph(
     further = ""
     if settings.in_windows:
         embedding = Path(settings.previous) / "passage_vectors" if former else None
-        encoder = encoders.passage_encoder
-        every |= write_windows(passage_vectors, encoder, data, vectors, settings, embedding, **settings.speed)
+        encoder, counted = encoders.passage_encoder, context.progress
+        every |= write_windows(passage_vectors, encoder, data, vectors, settings, counted, embedding, **settings.speed)
         further = f"; {len(every[WINDOWS]) - m:,} further windows of long passages, which the graph does not read"
     Contents.write(passage_vectors, retriever, texts=digests, evaluated=judged_digests, **every)
     query_vectors = create_rows(passage_vectors, QUERIES, (len(questions), encoders.query_encoder.width))

@@ -48,7 +48,7 @@ def bundle_dual_encoder(
         encoded = {"encoded": m, "passages_per_second": encoding.rate}
         check_range(vectors)
         if settings.in_windows:
-            _, of, _ = encode_windows(encoder, data, vectors, settings, create, **settings.speed)
+            _, of, _ = encode_windows(encoder, data, vectors, settings, create, context.progress, **settings.speed)
             np.save(bundle / f"{VECTOR_PASSAGES}.npy", of, allow_pickle=False)
     build_index(read_rows(bundle.path, Path(VECTORS).stem), bundle / INDEX, settings)
     encoders.query_encoder.save(bundle / QUERY_ENCODER)

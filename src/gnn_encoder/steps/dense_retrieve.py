@@ -38,8 +38,9 @@ def dense_retrieve(context: Context, settings: DenseRetrieve, dataset: Path, dpr
     )
     encoding_rate, of = encoding.rate, None
     if settings.in_windows:
-        encoder = model.passage_encoder
-        vectors, of, _ = encode_windows(encoder, data, vectors, settings, create, share=share, **settings.speed)
+        vectors, of, _ = encode_windows(
+            model.passage_encoder, data, vectors, settings, create, context.progress, share=share, **settings.speed
+        )
     searching = context.progress("searching", 2 * len(rows), "passages")
 
     def search_dense(queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:

@@ -79,8 +79,8 @@ def encode(context: Context, settings: Encode, dataset: Path, dual_encoder: Draf
         if len(new):
             stored[new] = encode_texts(encoders.query_encoder, [texts[row] for row in new], **settings.speed)
     if settings.in_windows:
-        encoder = encoders.passage_encoder
-        digests |= write_windows(passage_vectors, encoder, data, vectors, settings, former, **settings.speed)
+        encoder, counted = encoders.passage_encoder, context.progress
+        digests |= write_windows(passage_vectors, encoder, data, vectors, settings, counted, former, **settings.speed)
     Contents.write(passage_vectors, models, **digests)
     _save(encoders, dual_encoder, data, passage_vectors)
     reused = f", {passages - encoded:,} of the run before" if encoded < passages else ""

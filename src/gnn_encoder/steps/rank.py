@@ -76,7 +76,9 @@ def rank(
         progress = context.progress("encoding", len(vectors), "passages")
         encode_passages(encoder, data.passages, vectors, progress=progress, **settings.speed)
         if settings.in_windows:
-            vectors, of, _ = encode_windows(encoder, data, vectors, settings, create, **settings.speed)
+            vectors, of, _ = encode_windows(
+                encoder, data, vectors, settings, create, context.progress, **settings.speed
+            )
         queries = encoded(encoders.query_encoder)
         scores, passages = search_without(partial(best_vectors.search, vectors, of, queries), left_out, depth)
         ranked = Run.from_hits(rows, passages, scores)

@@ -14,6 +14,7 @@ from gnn_encoder.inference.late_chunking import encode_late
 from gnn_encoder.inference.windows import later_windows
 from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.settings.shared import LongPassages
+from gnn_encoder.tracking.progress import NewProgress
 from gnn_encoder.update.changes import carry_over
 
 
@@ -23,6 +24,7 @@ def encode_windows(
     first: np.ndarray,
     settings: LongPassages,
     create: Callable[[int, int], np.ndarray],
+    stage: NewProgress,
     *,
     share: slice = slice(None),
     former: Path | None = None,
@@ -34,6 +36,7 @@ def encode_windows(
 
     Args:
         first: vectors [m, d] of the passages' first windows. create: makes the array [v, d] that is filled.
+        stage: starts a stage of the step, which counts windows.
         share: m consecutive passages; by default all.
         former: vectors artifact of an earlier run with the same encoder, of which those of equal windows are copied.
 
@@ -43,7 +46,7 @@ def encode_windows(
     """
     overlap, passages = settings.window_overlap, data.passages
     if settings.long_passages == "late":
-        vectors, of = encode_late(encoder, data, overlap, create, share, **options)
+        vectors, of = encode_late(encoder, data, overlap, create, stage, share, **options)
         check_range(vectors)
         return vectors, of, np.zeros((len(of), 2), WORDS)
     start, own = share.indices(len(passages))[0], np.arange(len(first), dtype=np.int32)
@@ -62,7 +65,7 @@ def encode_windows(
         rows = np.full(len(of), -1, np.int64)
         rows[later] = find(known, contents[later])
         new = np.isin(later, carry_over(rows, read_rows(former, WINDOWS), vectors))
-    done = 0
+    done, options["progress"] = 0, stage("encoding", int(new.sum()), "windows")
     for _, texts in later_windows(encoder, passages, overlap, share):
         wanted = np.flatnonzero(new[done : done + len(texts)])
         if len(wanted):
@@ -78,6 +81,7 @@ def write_windows(
     data: Dataset,
     first: np.ndarray,
     settings: LongPassages,
+    stage: NewProgress,
     former: Path | None = None,
     **options: Unpack[ReadOptions],
 ) -> dict[str, np.ndarray]:
@@ -86,6 +90,6 @@ def write_windows(
     def create(rows: int, width: int) -> np.ndarray:
         return create_rows(draft, WINDOWS, (rows, width), first.dtype)
 
-    _, of, digests = encode_windows(encoder, data, first, settings, create, former=former, **options)
+    _, of, digests = encode_windows(encoder, data, first, settings, create, stage, former=former, **options)
     np.save(draft / f"{WINDOW_PASSAGES}.npy", of, allow_pickle=False)
     return {WINDOWS: digests}
