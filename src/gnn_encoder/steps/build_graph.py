@@ -73,7 +73,7 @@ def build_graph(
     vectors.flush()
     check_range(vectors)
     every = {} if len(nodes) == len(train) else {"queries": query_digests}
-    further = ""
+    rate, further = progress.rate, ""
     if settings.in_windows:
         embedding = Path(settings.previous) / "passage_vectors" if former else None
         encoder, counted = encoders.passage_encoder, context.progress
@@ -133,7 +133,7 @@ def build_graph(
         "isolated_passages": float((degree == 0).mean()),
         "largest_degree": int(degree.max(initial=0)),
         "features_reused": reused,
-        "passages_per_second": progress.rate,
+        "passages_per_second": rate,
         "headline": f"{(edges >= 0).sum():,} edges, {(degree == 0).mean():.0%} of passages isolated{further}",
     }
 

@@ -69,7 +69,7 @@ def encode(context: Context, settings: Encode, dataset: Path, dual_encoder: Draf
     encode_passages(encoders.passage_encoder, data.passages, vectors, rows=new, progress=progress, **settings.speed)
     vectors.flush()
     check_range(vectors)
-    encoded = len(new)
+    encoded, rate = len(new), progress.rate
     for name, rows in ((QUERIES, data.query_rows("train")), (EVALUATED, evaluated_queries(data))):
         texts = data.query_texts(rows)
         digests[name] = text_digests(texts)
@@ -90,8 +90,8 @@ def encode(context: Context, settings: Encode, dataset: Path, dual_encoder: Draf
         reused += f"; {len(digests[WINDOWS]) - passages:,} further windows of long passages"
     return {
         "encoded": encoded,
-        "passages_per_second": progress.rate,
-        "headline": f"{encoded:,} passages at {progress.rate:,.0f}/s{reused}",
+        "passages_per_second": rate,
+        "headline": f"{encoded:,} passages at {rate:,.0f}/s{reused}",
     }
 
 
