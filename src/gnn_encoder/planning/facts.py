@@ -10,7 +10,7 @@ from gnn_encoder.evaluation.strata import warm_strata
 from gnn_encoder.inference.tokens import Tokens
 from gnn_encoder.models.backbone import load_tokenizer, sentence_transformers_layout, transformer_of
 from gnn_encoder.settings.measures import WARM
-from gnn_encoder.settings.shared import LongPassages
+from gnn_encoder.settings.shared import LongPassages, shared_tokens
 from gnn_encoder.settings.written import SelectQueries, WriteQueries
 
 SAMPLE = 600
@@ -55,12 +55,13 @@ class DataFacts:
 
     def mean_read(self, length: int) -> float:
         """Mean number of tokens that an encoding of the corpus reads of a passage, in windows of `length`."""
-        whole, first, overlap = self.passage_tokens, self.mean_passage(length), self.reading.window_overlap
+        whole, first = self.passage_tokens, self.mean_passage(length)
         if self.reading.long_passages == "late":  # the first window is read alone, too
             return first + float(whole.mean())
         if self.reading.long_passages == "cut":
             return first
-        further = np.ceil(np.maximum(whole - length, 0) / max(1, length - overlap))
+        overlap = shared_tokens(self.reading.window_overlap, length)
+        further = np.ceil(np.maximum(whole - length, 0) / (length - overlap))
         return float((whole + further * overlap).mean())
 
     def mean_query(self, length: int) -> float:
