@@ -93,7 +93,7 @@ def test_the_forecast_of_the_disk_is_what_the_run_took(trained: Trained) -> None
     # An artifact's history, which is forecast for real trainings, is longer than a tiny training's.
     expected = {
         space.title: space.kept - ARTIFACT * real[space.title][1]
-        for space in run_space(settings, DataSize.read(settings.ingest))
+        for space in run_space(settings, DataSize.read(settings))
         if space.title not in (TOKEN_IDS, IN_MLFLOW)
     }
     for title in ("make_parts", "fuse_parts: Learned fusion"):

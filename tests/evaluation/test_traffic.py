@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from gnn_encoder.artifacts import Dataset, DatasetWriter, Evaluation, Run, drafting
+from gnn_encoder.evaluation.significance import paired_randomization
 from gnn_encoder.report.table import results_table
 from gnn_encoder.settings.outcome import Evaluate
 from gnn_encoder.steps.evaluate import evaluate
@@ -64,6 +65,23 @@ def test_means_by_traffic_and_their_intervals(tmp_path: Path) -> None:
     assert "test, traffic" in screen.export_text()
     figures = evaluation.manifest.metrics
     assert figures["test/BM25/traffic/RR@10"] == metrics["traffic"]["results"]["test"]["BM25"]["RR@10"]
+
+
+def test_systems_are_compared_by_swaps_of_weighted_values(tmp_path: Path) -> None:
+    clicks = np.random.default_rng(0).pareto(1.0, QUERIES) + 0.1
+    clicks[0] = 100 * clicks.sum()  # one query decides the means
+    metrics = evaluated(tmp_path / "log", clicks)
+    table = metrics.pop("table").per_query.to_pandas()
+    values = np.stack([table[table.system == system]["RR@10"].to_numpy() for system in SYSTEMS])
+    weights = clicks / clicks.mean()
+    differences = weights * (values[0] - values[1])
+    p = metrics["traffic"]["p_values"]["test"][SYSTEMS[0]]["RR@10"]
+    assert p == paired_randomization(differences[:, None], 200, metrics["seed"])[0]
+    # The control: with values around the mean every query has the difference of the means.
+    around = differences + (1 - weights) * differences.mean()
+    assert p > 0.1 > paired_randomization(around[:, None], 200, metrics["seed"])[0]
+    better = metrics["traffic"]["better"]["test"][SYSTEMS[0]]["RR@10"]
+    assert better == metrics["better"]["test"][SYSTEMS[0]]["RR@10"] == (differences > 0).mean()
 
 
 def test_without_a_log_nothing_is_weighted(tmp_path: Path) -> None:

@@ -54,6 +54,7 @@ def encoders_of(backbone: Path, **options: Any) -> DualEncoder:
 def by_slices(encoder: Any, texts: list[str], overlap: int) -> tuple[list[int], list[str]]:
     """The later windows by slices of each text's words, every one of which is a token."""
     size = LENGTH - 2 - len(encoder.prompt.split())
+    overlap = min(overlap, size // 2)
     rows, windows = [], []
     for row, text in enumerate(texts):
         words, start = text.split(), 0
@@ -73,6 +74,13 @@ def test_windows_are_slices_that_overlap(data: Path, backbone: Path, overlap: in
     expected = by_slices(encoder, passages.take(np.arange(30)).full_texts(), overlap)
     assert (rows.tolist(), texts) == expected and len(texts) > 50
     assert by_slices(encoder, passages.take(np.arange(30)).full_texts(), 1) != expected  # control
+
+
+def test_windows_share_at_most_half_of_their_tokens(data: Path, backbone: Path) -> None:
+    encoder, passages = encoders_of(backbone).passage_encoder, Dataset(data).passages
+    for overlap in ((LENGTH - 2) // 2, LENGTH):
+        ((rows, texts),) = later_windows(encoder, passages, overlap)
+        assert (rows.tolist(), texts) == by_slices(encoder, passages.take(np.arange(30)).full_texts(), LENGTH)
 
 
 def run(data: Path, backbone: Path, folder: Path, **settings: Any) -> None:

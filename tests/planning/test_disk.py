@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from gnn_encoder.artifacts import Dataset
+from gnn_encoder.errors import UserError
 from gnn_encoder.planning.data_size import DataSize
 from gnn_encoder.planning.disk import ARTIFACT, TOKEN, Space, needed, run_space, weights_of, width_of
 from gnn_encoder.settings.pipeline import Settings
@@ -44,6 +45,18 @@ def test_arrays_are_counted_exactly() -> None:
     hnsw = forecast(size, "encode_corpus.index=hnsw", "encode_corpus.hnsw_links=32")
     for name in names[1:3]:
         assert hnsw[name] - now[name] == m * (2 * 768 + 2 * 4 * 32)
+
+
+def test_queries_that_will_be_written_are_counted(tmp_path: Path) -> None:
+    for number in range(40):
+        (tmp_path / f"{number}.md").write_text(f"# Page {number}\n\nThe otter sleeps below stone {number}.")
+    ask = [f"ingest.dataset={tmp_path}", "ingest.format=documents"]
+    with pytest.raises(UserError, match="has documents but no queries"):
+        DataSize.read(load_settings("msmarco", ask))
+    settings = load_settings("msmarco", [*ask, "write_queries.generator=titles"])
+    size = DataSize.read(settings)
+    assert size.passages == 40 and size.queries == {"train": 42, "dev": 6, "test": 12} and size.labels == 42
+    assert size.query_text > 0 and needed(run_space(settings, size)) > 0
 
 
 def test_windows_are_counted() -> None:

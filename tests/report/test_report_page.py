@@ -215,6 +215,9 @@ def test_untuned_weights_are_said_to_be() -> None:
     (convex, *_) = metrics["fusions"].values()
     convex |= {"weight": 0.5, "tuned_on": None}
     assert "not tuned: there are no labelled dev queries" in render(metrics=metrics)
+    page = render(metrics=metrics | {"written": ["dev"]})
+    assert "not tuned: the dev queries are generated, and quote their passages" in page
+    assert "dev, on generated queries: share of the first hits" in page
 
 
 @pytest.mark.slow

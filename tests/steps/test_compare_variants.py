@@ -1,14 +1,18 @@
 """The report of an ablation: figures of every variant on one page, curves where there are enough points."""
 
 import json
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from rich.console import Console
 
 from gnn_encoder.artifacts import Figures, Report, drafting
+from gnn_encoder.artifacts.history import Record, write_history
 from gnn_encoder.evaluation.measures import NAMES
+from gnn_encoder.report.ablation import ablation_tables
 from gnn_encoder.settings.graph import CompareVariants, TryVariant
 from gnn_encoder.settings.studies import BEFORE, FULL
 from gnn_encoder.steps.compare_variants import compare_variants
@@ -16,7 +20,9 @@ from gnn_encoder.steps.compare_variants import compare_variants
 N = 20
 
 
-def tried(folder: Path, variant: str, seed: int, gain: float, **settings: object) -> Path:
+def tried(
+    folder: Path, variant: str, seed: int, gain: float, history: dict[str, Record] | None = None, **settings: object
+) -> Path:
     """As `try_variant` leaves it."""
     path = folder / f"{variant}-{seed}"
     values = np.clip(np.random.default_rng(seed).random((N, len(NAMES))) + gain, 0, 1)
@@ -26,6 +32,7 @@ def tried(folder: Path, variant: str, seed: int, gain: float, **settings: object
         draft.manifest.settings = TryVariant.model_validate(
             {"variant": variant, "seed": seed, "neighbors": 10, **settings}
         ).model_dump(mode="json")
+        write_history(draft.path, history or {})
     return path
 
 
@@ -58,3 +65,16 @@ def test_page_curves_and_figures(tmp_path: Path) -> None:
         assert report.manifest.metrics[f"test/k = 20/{stratum}/RR@10"] == value and f"{value:.3f}" in page
         assert f"test, {stratum}: means over {queries} queries" in " ".join(page.split())
     json.dumps(metrics)
+
+
+def test_figures_on_generated_queries_are_said_to_be(tmp_path: Path) -> None:
+    history = {"select_queries": Record(metrics={"written_dev": 0, "written_test": N})}
+    given = [tried(tmp_path, name, 0, gain, history) for name, gain in ((FULL, 0.0), (BEFORE, -0.3))]
+    compare_variants(CompareVariants(permutations=200), figures=given, report=tmp_path / "report")
+    report = Report.read(tmp_path / "report")
+    page = " ".join(report.page.read_text(encoding="utf-8").split())
+    assert f"test, on generated queries: means over {N} labelled queries" in page
+    assert "test, on generated queries MRR@10" in report.manifest.metrics["headline"]
+    screen = Console(width=100, record=True, file=StringIO())
+    screen.print(ablation_tables(report.metrics))
+    assert f"test, on generated queries ({N})" in screen.export_text()

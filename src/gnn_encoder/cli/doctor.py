@@ -111,7 +111,7 @@ def run_space(settings: "Settings", passages: int | None, queries: int | None) -
     if passages is not None and queries is not None:
         size = DataSize.assumed(passages, queries)
     elif settings.ingest.dataset:
-        size = DataSize.read(settings.ingest)
+        size = DataSize.read(settings)
     else:
         raise UserError("no data to measure: give --dataset, or its --passages and --queries")
     return disk.run_space(settings, size)

@@ -142,6 +142,13 @@ def _fusion_settings(since: Path) -> dict[str, Any]:
     return tree
 
 
+def _data_settings(dataset: Path) -> dict[str, dict[str, Any]]:
+    """Returns the settings of the steps that make a run's dataset again; without a history it has those of `ingest`."""
+    history, made = read_history(dataset), {"ingest": read_manifest(dataset).settings}
+    made |= {step: history[step].settings for step in ("write_queries", "select_queries") if step in history}
+    return {step: {name: of[name] for name in settable(step) if name in of} for step, of in made.items()}
+
+
 def _bm25_settings(bundle: Bundle) -> dict[str, Any]:
     """Returns settings of `index_bm25` that make a bundle's BM25 index again, or the run's if the bundle has none."""
     from gnn_encoder.retrieval.bm25 import kind_of  # imports bm25s
@@ -180,9 +187,7 @@ def updating(
         read_manifest(model.address, "model")
     artifacts = {"build_graph": since / "graph", "encode_corpus": graph_bundle(since)}
     tree = {step: read_manifest(artifact).settings for step, artifact in artifacts.items()} | {"choose_bundle": {}}
-    for step, record in read_history(since / "dataset").items():
-        if step in ("ingest", "write_queries", "select_queries"):
-            tree[step] = {name: value for name, value in record.settings.items() if name in settable(step)}
+    tree |= _data_settings(since / "dataset")
     tree["index_bm25"] = _bm25_settings(Bundle.read(artifacts["encode_corpus"]))
     for name in IndexBm25.model_fields:
         tree["encode_corpus"].pop(name, None)  # of a run before `index_bm25`

@@ -1,6 +1,6 @@
 """Collects measures and first hits of rankings, with one ranking in memory at a time."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -125,20 +125,28 @@ class Collected:
                     by_kind[name][split] = {system: figures[inside] for system, figures in systems.items()}
         return by_kind
 
-    def by_traffic(self, names: Sequence[str]) -> dict[str, PerQuery]:
+    def by_traffic(self, names: Sequence[str]) -> tuple[dict[str, PerQuery], dict[str, PerQuery]]:
         """Returns `figures` whose means over queries are means over traffic (`Dataset.traffic`), m = Σ w v / Σ w.
 
-        The values are m + w (v − m) n / Σ w: their variance is that of m, a ratio of two means, by the delta method.
-        Splits without a query of a log are left out.
+        The first values are m + w (v − m) n / Σ w: their variance is that of m, a ratio of two means, by the delta
+        method. The second ones, w v n / Σ w, are for paired tests: if two systems are equally good, their values of a
+        query may be swapped, and a query with nearly all clicks is one observation. Differences of the first ones have
+        the difference of the means in each query, so such a query would seem to be n observations. Splits without a
+        query of a log are left out.
         """
         weights = {
             split: self.data.traffic[rows] for split, rows in self.queries.items() if self.data.traffic is not None
         }
-        return {
-            split: {system: _weighted(figures, weights[split]) for system, figures in systems.items()}
-            for split, systems in self.figures(names).items()
-            if split in weights and weights[split].any()
-        }
+        weights = {split: weight / weight.mean() for split, weight in weights.items() if weight.any()}
+        figures = {split: systems for split, systems in self.figures(names).items() if split in weights}
+
+        def of(function: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> dict[str, PerQuery]:
+            return {
+                split: {system: function(values, weights[split]) for system, values in systems.items()}
+                for split, systems in figures.items()
+            }
+
+        return of(_around_mean), of(_weighted)
 
     def remarks(self, split: str) -> list[str]:
         """Returns what a reader of the split's figures has to know about its labels, ids and hits."""
@@ -156,10 +164,16 @@ class Collected:
 
 
 def _weighted(values: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """Returns the values of `by_traffic` from values [n, measures] and weights [n]."""
-    means = np.average(values, axis=0, weights=weight)
-    weighted: np.ndarray = means + (weight / weight.mean())[:, None] * (values - means)
+    """Returns values [n, measures] times weights [n] with a mean of 1."""
+    weighted: np.ndarray = values * weight[:, None]
     return weighted
+
+
+def _around_mean(values: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """Returns the first values of `by_traffic` from values [n, measures] and weights [n] with a mean of 1."""
+    means = _weighted(values, weight).mean(axis=0)
+    around: np.ndarray = means + _weighted(values - means, weight)
+    return around
 
 
 def evaluated_queries(data: Dataset) -> np.ndarray:

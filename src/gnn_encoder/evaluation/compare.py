@@ -18,7 +18,7 @@ from gnn_encoder.evaluation.strata import MEANING
 from gnn_encoder.evaluation.trec import Ids, lines_of, read_qrels, read_run
 from gnn_encoder.retrieval.identical import run_without
 
-STATISTICS = {"permutations": 10_000, "resamples": 2000, "seed": 0}
+STATISTICS: dict[str, Any] = {"permutations": 10_000, "resamples": 2000, "seed": 0}
 ENDINGS = {".gz", ".txt", ".trec", ".run", ".tsv"}
 """Endings of file names. The name of a system is the file name without endings."""
 

@@ -110,17 +110,20 @@ def block(
     seed: int,
     baseline: str,
     test: str = "randomization",
+    paired: Mapping[str, PerQuery] | None = None,
 ) -> dict[str, Any]:
     """Returns the means of some measures in every split, with their statistics, for one table of a report.
 
     With 0 permutations there are no p-values and no shares (for measures that do not say which system is better).
+    `paired`: values with the same means, of which p-values and shares are; by default `values`.
     """
+    paired = values if paired is None else paired
     p: dict[str, OfEach] = {
         split: p_values(systems, permutations, seed, names, baseline=baseline, test=test) if permutations else {}
-        for split, systems in values.items()
+        for split, systems in paired.items()
     }
     changed = {
-        split: shares(systems, names, baseline=baseline) if permutations else {} for split, systems in values.items()
+        split: shares(systems, names, baseline=baseline) if permutations else {} for split, systems in paired.items()
     }
     return {
         "measures": list(names),

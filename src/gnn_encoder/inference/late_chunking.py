@@ -20,6 +20,7 @@ from gnn_encoder.inference.encoding import ReadOptions, budget_batches, inferenc
 from gnn_encoder.inference.tokens import Tokens
 from gnn_encoder.models.backbone import readable_tokens
 from gnn_encoder.models.dual_encoder import TextEncoder, device
+from gnn_encoder.settings.shared import shared_tokens
 from gnn_encoder.tracking.progress import NewProgress, Progress
 
 LONGEST = 8_192
@@ -93,7 +94,7 @@ class _Late:
         self._model, self._before, self._after = model, [*whole[:at], *prompt], whole[at + len(text) :]
         others = len(self._before) + len(self._after)
         self._size = model.max_length - others
-        self._step = self._size - max(0, min(overlap, self._size - 1))
+        self._step = self._size - shared_tokens(overlap, self._size)
         self._capacity = readable_tokens(model.backbone, LONGEST) - others
 
     def ids(self, data: Dataset, rows: np.ndarray) -> list[list[int]]:

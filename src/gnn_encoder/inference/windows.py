@@ -7,6 +7,7 @@ import numpy as np
 from gnn_encoder.artifacts import PassageTable
 from gnn_encoder.artifacts.dataset import BATCH
 from gnn_encoder.models.dual_encoder import TextEncoder
+from gnn_encoder.settings.shared import shared_tokens
 
 
 def later_windows(
@@ -14,12 +15,13 @@ def later_windows(
 ) -> Iterator[tuple[np.ndarray, list[str]]]:
     """Yields, for a batch of passages at a time, the rows [w] of windows' passages, ascending, and the windows' texts.
 
-    A window is as long as the encoder reads, and begins `overlap` tokens before the end of the window before. The first
-    window of a passage, which is the passage as the encoder cuts it, is left out. share: consecutive passages.
+    A window is as long as the encoder reads, and begins `overlap` tokens (`shared_tokens`) before the end of the window
+    before. The first window of a passage, which is the passage as the encoder cuts it, is left out. share: consecutive
+    passages.
     """
     length = encoder.max_length - (len(encoder.tokenizer.tokenize(encoder.prompt)) if encoder.prompt else 0)
     special = encoder.tokenizer.num_special_tokens_to_add()
-    overlap = max(0, min(overlap, length - special - 1))  # so that each window ends after the one before
+    overlap = shared_tokens(overlap, max(1, length - special))
     start, stop, _ = share.indices(len(passages))
     for some in (np.arange(first, min(first + BATCH, stop)) for first in range(start, stop, BATCH)):
         texts = passages.take(some).full_texts()

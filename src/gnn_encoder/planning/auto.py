@@ -8,7 +8,7 @@ settings.
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,8 @@ from gnn_encoder.models.backbone import outline, published_tokens, readable_toke
 from gnn_encoder.models.check import check_models
 from gnn_encoder.pipelines.ladder import ladder
 from gnn_encoder.planning import AUTO
-from gnn_encoder.planning.facts import DataFacts, data_facts, with_written
+from gnn_encoder.planning.data_size import with_written
+from gnn_encoder.planning.facts import DataFacts, data_facts
 from gnn_encoder.planning.plan import LENGTHS, DoesNotFit, pair_length, plan_run
 from gnn_encoder.planning.rates import DROPOUT, Rates, machine, measure_rates
 from gnn_encoder.settings.foundation import Encode
@@ -187,7 +188,8 @@ def _survey(settings: Settings, until: str, budget: float) -> Survey:
 
     def facts_for(data: Dataset, encoder: str) -> DataFacts:
         facts = data_facts(data, encoder, seed, encode)
-        return with_written(facts, settings.write_queries, settings.select_queries)
+        queries = with_written(facts.queries, facts.passages, settings.write_queries, settings.select_queries)
+        return replace(facts, queries=queries, labels=facts.labels + queries["train"] - facts.queries["train"])
 
     with temporary_dataset(settings.ingest_of(trains=False)) as (data, _):
         facts = facts_for(data, backbone)

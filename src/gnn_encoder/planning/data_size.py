@@ -2,19 +2,22 @@
 
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from gnn_encoder.artifacts import Dataset
 from gnn_encoder.data import temporary_dataset
-from gnn_encoder.settings.foundation import Ingest
+from gnn_encoder.settings.pipeline import Settings
+from gnn_encoder.settings.written import SelectQueries, WriteQueries
 
 SAMPLE, QUERIES = 2000, 20
 """Passages in the sample that is measured (texts and ids), and queries in the run that its ids are written to."""
 PASSAGE_BYTES, QUERY_BYTES = 340, 40
 """Text of a passage and of a query, if the data are not there: MS MARCO's."""
 LABELS_PER_QUERY = 1.1
+KEPT = 0.5
+"""Share of the written queries that pass the filters, about."""
 PACKED = 0.5
 """Share of a text's bytes that Parquet's compression leaves, if the data are not there."""
 
@@ -56,14 +59,21 @@ class DataSize:
             dataset=sum(file.stat().st_size for file in data.path.rglob("*") if file.is_file()),
             text=float(np.mean([len(text.encode()) for text in sample.full_texts()])),
             query_text=float(np.mean([len(text.encode()) for text in query_texts])) if query_texts else 0.0,
-            trec=_trec_line(data.queries.column("query_id").to_pylist()[:QUERIES], sample.ids, random),
+            trec=_trec_line(data.queries["query_id"].to_pylist()[:QUERIES] or range(QUERIES), sample.ids, random),
         )
 
     @classmethod
-    def read(cls, ingest: Ingest) -> "DataSize":
-        """Reads a data set as `ingest` would, into the folder for temporary files; a UserError if that would fail."""
+    def read(cls, settings: Settings) -> "DataSize":
+        """Reads a data set as `ingest` would, into the folder for temporary files; a UserError if that would fail.
+
+        With a generator it has about the queries that will be written and selected.
+        """
+        ingest, write = settings.ingest_of(True), settings.write_queries
         with temporary_dataset(ingest) as (data, _):
-            return cls.of(data, ingest.seed)
+            size = cls.of(data, ingest.seed)
+        queries = with_written(size.queries, size.passages, write, settings.select_queries)
+        labels = size.labels + queries["train"] - size.queries["train"]
+        return replace(size, queries=queries, labels=labels, query_text=size.query_text or QUERY_BYTES)
 
     @classmethod
     def assumed(cls, passages: int, queries: int) -> "DataSize":
@@ -79,6 +89,24 @@ class DataSize:
             passages, counts, labels, 2, int(texts), PASSAGE_BYTES, QUERY_BYTES,
             _trec_line(range(QUERIES), np.unique(random.integers(0, passages, SAMPLE)).tolist(), random),
         )  # fmt: skip
+
+
+def with_written(
+    queries: Mapping[str, int], passages: int, write: WriteQueries, select: SelectQueries
+) -> dict[str, int]:
+    """Returns the numbers of queries by split as expected once some were written and selected.
+
+    Without a generator they are `queries`.
+    """
+    if not write.generator:
+        return {**queries}
+    kept = int(KEPT * write.per_passage * write.passages_of(passages)[0])
+    shares = {"dev": select.dev_fraction, "test": select.test_fraction}
+    evaluated = {
+        split: queries[split] or min(int(share * kept), select.max_evaluated or kept) for split, share in shares.items()
+    }
+    train = min(kept - sum(evaluated[split] for split in shares if not queries[split]), select.max_train or kept)
+    return {"train": queries["train"] + max(train, 0), **evaluated}
 
 
 def _trec_line(queries: Iterable[object], passages: Sequence[object], random: np.random.Generator) -> float:

@@ -21,7 +21,7 @@ from gnn_encoder.pipelines.train import train
 from gnn_encoder.planning.data_size import PACKED, DataSize
 from gnn_encoder.settings.graph import BuildGraph
 from gnn_encoder.settings.pipeline import Settings
-from gnn_encoder.settings.shared import SMOLLM2
+from gnn_encoder.settings.shared import SMOLLM2, shared_tokens
 from gnn_encoder.settings.systems import DUAL_ENCODER
 
 FP32, FP16 = 4, 2
@@ -174,7 +174,7 @@ class _Forecast:
         """Vectors of a passage that is read in windows, at most; else 1."""
         if not self.graph.in_windows:
             return 1.0
-        return 1 + (2 + self.size.text / TOKEN) / max(1, length - self.graph.window_overlap)
+        return 1 + (2 + self.size.text / TOKEN) / (length - shared_tokens(self.graph.window_overlap, length))
 
     def pairs(self) -> int:
         """Candidates of the queries that are trained on, and their labels, most of which are among the candidates."""

@@ -1,6 +1,6 @@
 """What the plan of a run depends on: the data's sizes, lengths and labels."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -10,8 +10,7 @@ from gnn_encoder.evaluation.strata import warm_strata
 from gnn_encoder.inference.tokens import Tokens
 from gnn_encoder.models.backbone import load_tokenizer, sentence_transformers_layout, transformer_of
 from gnn_encoder.settings.measures import WARM
-from gnn_encoder.settings.shared import LongPassages
-from gnn_encoder.settings.written import SelectQueries, WriteQueries
+from gnn_encoder.settings.shared import LongPassages, shared_tokens
 
 SAMPLE = 600
 """Passages, and queries, whose tokens are counted."""
@@ -20,8 +19,6 @@ LONGEST, UNCUT = 512, 2**20
 """Tokens to which these texts are cut, and passages of which all windows are read."""
 UNKNOWN_QUERY = 16
 """Tokens of a query where there are none yet."""
-KEPT = 0.5
-"""Share of the written queries that pass the filters, about."""
 
 
 @dataclass(frozen=True)
@@ -55,12 +52,13 @@ class DataFacts:
 
     def mean_read(self, length: int) -> float:
         """Mean number of tokens that an encoding of the corpus reads of a passage, in windows of `length`."""
-        whole, first, overlap = self.passage_tokens, self.mean_passage(length), self.reading.window_overlap
+        whole, first = self.passage_tokens, self.mean_passage(length)
         if self.reading.long_passages == "late":  # the first window is read alone, too
             return first + float(whole.mean())
         if self.reading.long_passages == "cut":
             return first
-        further = np.ceil(np.maximum(whole - length, 0) / max(1, length - overlap))
+        overlap = shared_tokens(self.reading.window_overlap, length)
+        further = np.ceil(np.maximum(whole - length, 0) / (length - overlap))
         return float((whole + further * overlap).mean())
 
     def mean_query(self, length: int) -> float:
@@ -89,18 +87,3 @@ def data_facts(data: Dataset, backbone: str, seed: int, reading: LongPassages = 
     drawn = trained if trained < counts["train"] else 0
     lengths = of_passages, of_queries
     return DataFacts(len(data.passages), counts, len(train.passage), warm, shared, *lengths, drawn, reading)
-
-
-def with_written(facts: DataFacts, write: WriteQueries, select: SelectQueries) -> DataFacts:
-    """Returns the facts as expected once queries were written and selected; without a generator, as they are."""
-    if not write.generator:
-        return facts
-    kept = int(KEPT * write.per_passage * write.passages_of(facts.passages)[0])
-    shares = {"dev": select.dev_fraction, "test": select.test_fraction}
-    evaluated = {
-        split: facts.queries[split] or min(int(share * kept), select.max_evaluated or kept)
-        for split, share in shares.items()
-    }
-    train = min(kept - sum(evaluated[split] for split in shares if not facts.queries[split]), select.max_train or kept)
-    queries = {"train": facts.queries["train"] + max(train, 0), **evaluated}
-    return replace(facts, queries=queries, labels=facts.labels + max(train, 0))

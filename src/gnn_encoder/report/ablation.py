@@ -11,7 +11,7 @@ from rich.table import Table
 from gnn_encoder.artifacts import Figures
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.measures import NAMES
-from gnn_encoder.evaluation.results import block
+from gnn_encoder.evaluation.results import block, of_split
 from gnn_encoder.evaluation.significance import SIGNIFICANT
 from gnn_encoder.report.table import figures_table, is_significant, strata_table
 from gnn_encoder.settings.graph import CompareVariants, TryVariant
@@ -126,7 +126,7 @@ def ablation_table(metrics: dict[str, Any]) -> Table:
     caption = f"* differs from {metrics['baseline']}: p < {SIGNIFICANT}, paired randomization test, Holm's correction"
     table = figures_table(SHOWN, caption)
     for split, variants in metrics["results"].items():
-        table.add_row(f"[dim]{split} ({metrics['queries'][split]:,})[/dim]")
+        table.add_row(f"[dim]{of_split(metrics, split)} ({metrics['queries'][split]:,})[/dim]")
         for name in variants:
             table.add_row(name, *(_cell(metrics, split, name, measure) for measure in SHOWN))
         table.add_section()

@@ -10,7 +10,7 @@ from rich.console import Group
 
 from gnn_encoder.artifacts import Dataset, Evaluation, GeneratedQueries
 from gnn_encoder.artifacts.history import History, Record
-from gnn_encoder.evaluation.results import OfEach, corrected, means, p_values
+from gnn_encoder.evaluation.results import OfEach, corrected, means, of_split, p_values
 from gnn_encoder.evaluation.significance import SIGNIFICANT
 from gnn_encoder.report.table import Row, results_table
 
@@ -147,7 +147,7 @@ def study_table(metrics: dict[str, Any]) -> Group:
     gains: dict[str, list[Row]] = {}
     for split, rows in metrics["gains"].items():
         p_values = metrics["gain_p_holm"][split]
-        gains[f"{split}, gains"] = [
+        gains[f"{of_split(metrics, split)}, gains"] = [
             (name, {m: f"{values[m]:+.3f}{'*' if p_values[name][m] < SIGNIFICANT else ' '}" for m in values})
             for name, values in rows.items()
         ]

@@ -52,7 +52,7 @@ class LongPassages(StepSettings):
     the model has positions for (`inference.late_chunking`; encoders that pool by mean). A training, the graph and the
     GNN-encoder on it, cross-encoders and re-rankers read the first tokens in any case."""
     window_overlap: Count = 32
-    """Tokens that two windows of a passage share."""
+    """Tokens that two windows of a passage share, at most half of a window."""
 
     @property
     def in_windows(self) -> bool:
@@ -63,6 +63,14 @@ class LongPassages(StepSettings):
     def of_windows(self) -> dict[str, Any]:
         """Both settings, for a step that reads passages in the same way."""
         return {name: getattr(self, name) for name in LongPassages.model_fields}
+
+
+def shared_tokens(overlap: int, size: int) -> int:
+    """Returns how many tokens two windows of `size` tokens share: at most half of them, so that there are not too many.
+
+    A training may read shorter passages than the encoder as it is, for which `window_overlap` was set.
+    """
+    return min(overlap, size // 2)
 
 
 Tasks = Annotated[PositiveInt, Field(le=1024)]

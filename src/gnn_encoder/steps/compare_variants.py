@@ -6,8 +6,10 @@ from typing import Any
 import pyarrow as pa
 
 from gnn_encoder.artifacts import Draft, Figures, Report
+from gnn_encoder.artifacts.history import Record
 from gnn_encoder.engines.step import Metrics, step
 from gnn_encoder.evaluation.measures import NAMES, mean_name
+from gnn_encoder.evaluation.results import of_split
 from gnn_encoder.report.ablation import LEAST, SWEEPS, Variant, compared, compared_strata, gathered, sweep
 from gnn_encoder.report.page import Plot, render_ablation
 from gnn_encoder.report.plots import sweep_plot
@@ -24,9 +26,11 @@ def compare_variants(context: Context, settings: CompareVariants, figures: list[
     statistics = compared(variants, FULL, settings)
     results = statistics["results"]
     shown = "test" if "test" in results else "dev"
+    selected = context.history.get("select_queries", Record()).metrics
     metrics: dict[str, Any] = {
         "baseline": FULL,
         "headline_split": shown,
+        "written": [split for split in results if selected.get(f"written_{split}")],
         "seeds": {name: len(variant.values[shown]) for name, variant in variants.items()},
         "changes": {name: changes(variants[FULL], variant) for name, variant in variants.items()},
         **statistics,
@@ -42,9 +46,8 @@ def compare_variants(context: Context, settings: CompareVariants, figures: list[
         if len(points := sweep(variants, FULL, setting)) >= LEAST
     }
     full, before = (results[shown][name][NAMES[0]] for name in (FULL, BEFORE))
-    headline = (
-        f"{len(variants)} variants: {shown} {mean_name(NAMES[0])} {full:.3f} in full, {before:.3f} of the dual encoder"
-    )
+    headline = f"{len(variants)} variants: {of_split(metrics, shown)} {mean_name(NAMES[0])} {full:.3f} in full, "
+    headline += f"{before:.3f} of the dual encoder"
     page = render_ablation(metrics, headline=headline, plots=list(plots.values()), settings=variants[FULL].settings)
     tables = [
         trial.per_query.append_column("variant", pa.array([trial.manifest.settings["variant"]] * len(trial.per_query)))

@@ -61,6 +61,7 @@ def evaluate(context: Context, settings: Evaluate, dataset: Path, runs: list[Pat
     }
     statistics["test"] = settings.test
     answered = collected.answer_figures()
+    traffic, paired = collected.by_traffic(names)
     choice = context.history.get("choose_encoder")
     chosen = [f"{UNTRAINED} is {choice.metrics['headline']}"] if choice and UNTRAINED in facts else []
     metrics: dict[str, Any] = {
@@ -94,7 +95,7 @@ def evaluate(context: Context, settings: Evaluate, dataset: Path, runs: list[Pat
             name: block(figures, names[:1], baseline=settings.baseline, **statistics)
             for name, figures in collected.recurrence(names[:1]).items()
         },
-        "traffic": block(collected.by_traffic(names), names, baseline=settings.baseline, **statistics),
+        "traffic": block(traffic, names, baseline=settings.baseline, paired=paired, **statistics),
         "detectable": {
             split: detectable_differences(systems, names[:1], baseline=settings.baseline)
             for split, systems in collected.figures(names[:1]).items()

@@ -74,7 +74,7 @@ def select_queries(
     if quoting:
         print(
             f"select_queries: words alone find {found_first:.0%} of the written dev queries first: they quote their "
-            "passages, so they tune nothing",
+            "passages, so they tune no weight of a sum with BM25",
             file=sys.stderr,
         )
     return {
