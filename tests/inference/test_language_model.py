@@ -145,6 +145,9 @@ def test_an_answer_is_bounded_and_without_its_thoughts(service: Service) -> None
     service.reply = lambda prompt: f"<think>{prompt} " * 9 + "</think> " + "long " * 500
     (answer,) = answered(service.address, None, ["why"], answer_tokens=10)
     assert answer.text == ("long " * 500)[: 10 * language_model.CHARACTERS] and answer.is_cut
+    service.reply = lambda _: "<think>\nThey want a grade.\ngrade: 3\nBut"
+    (answer,) = answered(service.address, None, ["what"])
+    assert answer.text == "" and answer.is_cut, "a thought that was cut is no answer"
 
 
 def test_an_answer_that_is_no_text_can_be_written_to_a_file(service: Service, tmp_path: Path) -> None:

@@ -380,9 +380,11 @@ def _indices(journal: Journal, prompts: Sequence[str]) -> dict[str, list[int]]:
 
 
 def _bounded(text: str, tokens: int) -> tuple[str, bool]:
-    """An answer without what a model thinks before it, and whether it was cut."""
+    """An answer without what a model thinks before it, and whether it was cut; of a thought without an end, nothing."""
     text = text.encode("utf-8", "replace").decode()  # JSON may have half a pair of surrogates, which no file can
     spoken, longest = text.rpartition("</think>")[2].strip(), CHARACTERS * tokens
+    if spoken.startswith("<think>"):
+        return "", True
     return spoken[:longest], len(spoken) > longest
 
 
