@@ -90,6 +90,20 @@ def test_a_passage_alone_in_its_section_has_its_neighbours() -> None:
     assert [of.passage for of in near] == [17, 18, 19, 21, 22, 23]
 
 
+def test_sections_of_two_documents_are_two_whatever_their_titles(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    for name in "ab":
+        text = "".join(f"The {name} document says {word} of all things.\n\n" for word in ("one", "two"))
+        (tmp_path / "docs" / f"{name}.md").write_text(f"# Notes\n\n{text}")
+    settings = Ingest(dataset=str(tmp_path / "docs"), format="documents", needs="passages", passage_words=8)
+    with drafting(tmp_path / "dataset", "dataset") as draft:
+        canonicalize(open_source(settings), settings, draft=draft)
+    write_queries(WriteQueries(generator="titles"), dataset=tmp_path / "dataset", written_queries=tmp_path / "out")
+    written = WrittenQueries.read(tmp_path / "out")
+    pairs = list(zip(written.quoted, written.passage, strict=True))
+    assert pairs == [(0, 1), (1, 0), (2, 3), (3, 2)]
+
+
 def test_a_short_heading_has_the_one_above_it() -> None:
     assert heading("Guide > Install") == "Guide Install" and heading("Guide > On Debian") == "On Debian"
     assert heading("") == "" and heading("Guide") == "Guide"

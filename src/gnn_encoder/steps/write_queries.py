@@ -49,8 +49,9 @@ def write_queries(context: Context, settings: WriteQueries, dataset: Path, writt
 
 def of_titles(data: Dataset, rows: np.ndarray, settings: WriteQueries) -> WrittenQueries:
     """Returns the queries that the generator `titles` writes."""
-    drawn = set(rows.tolist())
-    written = [of for of in queries_of_sentences(data.passages.stream(), settings.per_passage) if of.quoted in drawn]
+    drawn, documents = set(rows.tolist()), data.structure.document if data.structure else None
+    sentences = queries_of_sentences(data.passages.stream(), settings.per_passage, documents)
+    written = [of for of in sentences if of.quoted in drawn]
     if not written:  # no section has two passages
         written = [of for of in queries_of_headings(data.passages.stream()) if of.passage in drawn]
     passage, kind, query, quoted = (list(column) for column in zip(*written, strict=True)) if written else ([],) * 4
