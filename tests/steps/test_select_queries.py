@@ -16,7 +16,7 @@ from gnn_encoder.settings.written import SelectQueries, WriteQueries
 from gnn_encoder.steps.index_bm25 import index_bm25
 from gnn_encoder.steps.select_queries import select_queries
 from gnn_encoder.steps.write_queries import write_queries
-from gnn_encoder.written.selection import later_copies, quotes, select, splits_of, units_of
+from gnn_encoder.written.selection import Selection, later_copies, quotes, select, splits_of, units_of
 from gnn_encoder.written.titles import heading, queries_of_headings, queries_of_sentences, sentences
 
 ANIMALS = ("otter", "heron", "badger", "falcon", "weasel", "lizard", "beetle", "salmon", "sparrow", "hedgehog")
@@ -190,6 +190,11 @@ def test_people_s_test_queries_stay_alone(folder: Path, tmp_path: Path) -> None:
     data = selected(tmp_path, tmp_path / "out", WrittenQueries.read(tmp_path / "written"))
     assert data.written_splits == ("train", "dev") and data.query_rows("test").tolist() == [0]
     assert data.split_qrels("test").passage.tolist() == [1] and len(data.query_rows("train")) > 20
+
+
+def test_examples_are_text_whatever_the_documents_hold() -> None:
+    selection = Selection.of(of((0, "a river \x1b[31m\u202e red\x07")))
+    assert "- a river [31m red → p 1\n" in selection.examples(lambda _: "p\x1b1") and "\x1b" in selection.texts[0]
 
 
 def test_near_copies_of_earlier_ones_are_found() -> None:

@@ -12,6 +12,7 @@ from gnn_encoder.artifacts.texts import folded, is_blank
 from gnn_encoder.artifacts.words import words as words_of
 from gnn_encoder.data.splits import DEV, TEST, TRAIN, share
 from gnn_encoder.data.twins import similar_pairs
+from gnn_encoder.errors import printable
 from gnn_encoder.settings.written import SelectQueries
 from gnn_encoder.written.titles import SEPARATOR
 
@@ -72,7 +73,7 @@ class Selection:
         for reason, queries in {"kept": kept, **self.left_out}.items():
             lines += [f"**{reason}**: {len(queries):,}", ""]
             step = max(1, len(queries) // SHOWN)
-            lines += [f"- {' '.join(text.split())[:200]} → {titles(row)}" for text, row in queries[::step][:SHOWN]]
+            lines += [f"- {printable(text)[:200]} → {printable(titles(row))}" for text, row in queries[::step][:SHOWN]]
             lines.append("")
         return "\n".join(lines)
 
