@@ -170,7 +170,21 @@ def test_what_queries_are_written_with_is_in_the_digest(tmp_path: Path) -> None:
         "examples", "prompts"
     }  # fmt: skip
     with pytest.raises(UserError, match="no such file; give one with a query a line"):
-        source_digests("write_queries", WriteQueries(examples=str(tmp_path / "none")))
+        source_digests("write_queries", settings.model_copy(update={"examples": str(tmp_path / "none")}))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"examples": "asked.txt"}, "examples is for a language model, and generator = '' is none"),
+        ({"prompts": "mine", "generator": "titles"}, "prompts is for a language model, and generator = 'titles' is"),
+        ({"max_calls": 9}, "max_calls is for a generator, and there is none"),
+    ],
+)
+def test_a_setting_that_nothing_reads_is_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        parse_settings({"write_queries": settings})
+    assert parse_settings({"write_queries": {"generator": "titles", "max_calls": 9}}).write_queries.max_calls == 9
 
 
 def test_options_of_run_are_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
