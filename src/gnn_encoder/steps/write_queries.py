@@ -24,7 +24,7 @@ def write_queries(context: Context, settings: WriteQueries, dataset: Path, writt
     data = Dataset(dataset)
     name, figures = settings.generator, Metrics()
     if name == TITLES:
-        drawn = drawn_passages(len(data.passages), settings.passages_of(len(data.passages))[0], settings.seed)
+        drawn = drawn_passages(data, settings.passages_of(len(data.passages))[0], settings.seed)
         written = of_titles(data, drawn, settings)
     else:
         # Beside the checkpoints, for all calls: other settings of the step pay for no answer twice.
