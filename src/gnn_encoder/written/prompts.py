@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from jinja2 import StrictUndefined, Template, TemplateError
+from jinja2 import StrictUndefined, Template
 from jinja2.sandbox import SandboxedEnvironment
 
 from gnn_encoder.errors import UserError, one_line, printable
@@ -57,7 +57,7 @@ class Prompts:
             try:
                 kinds[file.stem] = environment.from_string(file.read_text("utf-8"))
                 kinds[file.stem].render(passage="", count=1, examples=[])
-            except (TemplateError, UnicodeDecodeError, OSError) as error:
+            except Exception as error:  # as many errors as a template can raise
                 raise UserError(f"write_queries.prompts: {file.name}: {one_line(error)}") from None
         return cls(kinds, _examples(examples), seed, characters)
 
