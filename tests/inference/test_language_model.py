@@ -114,6 +114,12 @@ def test_a_slow_answer_is_given_up(service: Service) -> None:
     assert all("no answer in 0.25 s" in answer.failure for answer in found)
 
 
+def test_a_slow_answer_that_comes_in_time_is_asked_for_once(service: Service) -> None:
+    service.seconds = 0.9
+    (answer,) = answered(service.address, None, PROMPTS[:1], call_seconds=1.5)
+    assert answer.text == shout(PROMPTS[0]) and len(service.requests) == 1
+
+
 def test_an_answer_that_comes_in_drops_is_given_up(service: Service) -> None:
     service.faults = ["drip"]
     (answer,) = answered(service.address, None, PROMPTS[:1], call_seconds=0.3)

@@ -221,7 +221,8 @@ class ServiceModel:
         # The loop has a thread of its own, because the caller's may have a loop that runs, as in a notebook.
         loop, thread = asyncio.new_event_loop(), ThreadPoolExecutor(1, "answers")
         tasks: dict[asyncio.Task[tuple[Answer, bool]], str] = {}
-        waits = {"max_retries": REPEATS, "timeout": self._settings.call_seconds / 2}
+        # `_ask` has the limit. After one of its own the client would ask again, and both answers would be paid for.
+        waits: dict[str, Any] = {"max_retries": REPEATS, "timeout": None}
         client, todo = self._service.client("AsyncOpenAI", **waits), iter(new.items())
         try:
             while True:
