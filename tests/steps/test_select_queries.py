@@ -7,6 +7,7 @@ import pytest
 
 from gnn_encoder.artifacts import Dataset, DatasetWriter, Passages, WrittenQueries, drafting
 from gnn_encoder.artifacts.bundle import Bm25Index
+from gnn_encoder.artifacts.dataset import SPLITS
 from gnn_encoder.data import canonicalize, open_source
 from gnn_encoder.errors import UserError
 from gnn_encoder.retrieval.bm25 import Bm25
@@ -16,7 +17,7 @@ from gnn_encoder.settings.written import SelectQueries, WriteQueries
 from gnn_encoder.steps.index_bm25 import index_bm25
 from gnn_encoder.steps.select_queries import select_queries
 from gnn_encoder.steps.write_queries import write_queries
-from gnn_encoder.written.selection import Selection, later_copies, quotes, select, splits_of, units_of
+from gnn_encoder.written.selection import Selection, assign, later_copies, quotes, select, splits_of, units_of
 from gnn_encoder.written.titles import heading, queries_of_headings, queries_of_sentences, sentences
 
 ANIMALS = ("otter", "heron", "badger", "falcon", "weasel", "lizard", "beetle", "salmon", "sparrow", "hedgehog")
@@ -173,6 +174,20 @@ def test_splits_are_of_whole_documents_and_the_data_are_the_same(folder: Path, t
     assert easy.quoting and easy.written_splits
     with pytest.raises(UserError, match=r"too few; left out: 1 quotes the passage's beginning"):
         selected(folder, tmp_path / "none", of((0, "The badger lives by the forest.")))
+
+
+def test_no_passage_is_of_two_splits(folder: Path) -> None:
+    """Each query is written for a passage of its own, and for one that all queries share."""
+    data = Dataset(folder / "dataset")
+    selection = Selection.of(
+        of(
+            *((row, f"query {2 * row}") for row in range(0, 40, 2)),
+            *((79, f"query {2 * row}") for row in range(0, 40, 2)),
+        )
+    )
+    split = assign(selection, data, dict.fromkeys(SPLITS, 0), SelectQueries())
+    sharing = {int(code) for code, passages in zip(split, selection.passages, strict=True) if 79 in passages}
+    assert len(set(split.tolist())) == 3 and len(sharing) == 1
 
 
 def test_people_s_test_queries_stay_alone(folder: Path, tmp_path: Path) -> None:
