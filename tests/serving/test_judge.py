@@ -12,7 +12,7 @@ from chat_service import chat_service
 from command_line import call
 
 from gnn_encoder.artifacts import Dataset, drafting
-from gnn_encoder.artifacts.extended_dataset import extend_queries
+from gnn_encoder.artifacts.extended_dataset import extend_queries, written_id
 from gnn_encoder.evaluation.trec import Ids, read_qrels
 
 HITS = 4
@@ -121,7 +121,7 @@ def test_the_passage_that_a_written_query_quotes_is_not_judged(
             assert call(monkeypatch, *arguments(bundles, data, tmp_path / f"{name}-out", service.address)) == 0
             lines = (tmp_path / f"{name}-out" / "judgements.jsonl").read_text("utf-8").splitlines()
             found = [json.loads(line) for line in lines]
-            judged[name] = [one["passage_id"] for one in found if one["query_id"] == "written-1"]
+            judged[name] = [one["passage_id"] for one in found if one["query_id"] == written_id(quoted)]
     assert ids[3] in judged["control"] and ids[3] not in judged["quoting"] and len(judged["quoting"]) >= HITS
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from gnn_encoder.artifacts import Dataset, DatasetWriter, Passages, WrittenQueries, drafting
+from gnn_encoder.artifacts.added_labels import AddedLabel, write_labels
 from gnn_encoder.artifacts.bundle import Bm25Index
 from gnn_encoder.artifacts.dataset import SPLITS
 from gnn_encoder.data import canonicalize, open_source
@@ -210,6 +211,25 @@ def test_people_s_test_queries_stay_alone(folder: Path, tmp_path: Path) -> None:
 def test_examples_are_text_whatever_the_documents_hold() -> None:
     selection = Selection.of(of((0, "a river \x1b[31m\u202e red\x07")))
     assert "- a river [31m red → p 1\n" in selection.examples(lambda _: "p\x1b1") and "\x1b" in selection.texts[0]
+
+
+def test_a_label_that_was_added_to_a_written_query_is_of_the_same_one_later(folder: Path, tmp_path: Path) -> None:
+    """The file of added labels names a written query by its id; the next run reads it before queries are written."""
+    write_queries(WriteQueries(generator="titles"), dataset=folder / "dataset", written_queries=tmp_path / "written")
+    written = WrittenQueries.read(tmp_path / "written")
+    before = selected(folder, tmp_path / "before", written)
+    row = int(before.query_rows("train")[0])
+    query_id, text = (before.queries.column(name)[row].as_py() for name in ("query_id", "text"))
+    passage = before.passages.ids()[7].as_py()
+    write_labels(tmp_path / "labels.jsonl", [AddedLabel(query_id, text, passage)])
+    settings = Ingest.model_validate({**before.manifest.settings, "labels": str(tmp_path / "labels.jsonl")})
+    with drafting(tmp_path / "dataset", "dataset") as draft:
+        canonicalize(open_source(settings), settings, draft=draft)
+        draft.manifest.step, draft.manifest.settings = "ingest", settings.model_dump()
+    (tmp_path / "index").symlink_to(folder / "index")
+    after = selected(tmp_path, tmp_path / "after", written)
+    ids = after.queries["query_id"].to_pylist()
+    assert len(set(ids)) == len(ids) and after.queries["text"][ids.index(query_id)].as_py() == text
 
 
 def test_near_copies_of_earlier_ones_are_found() -> None:
