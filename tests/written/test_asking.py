@@ -150,6 +150,17 @@ def test_a_service_that_is_gone_ends_the_step_and_nothing_is_lost(
     assert set(service.answered.values()) == {1} and service.answered.total() == 90
 
 
+def test_answers_that_are_not_kept_are_said_to_be_lost(
+    service: Service, tiny_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setenv(CHECKPOINTS, "s3://bucket/checkpoints")
+    service.faults = [0, 0, 403]
+    with pytest.raises(Unreachable, match="2 of 9 answers came and are lost, as no folder keeps them"):
+        written(tiny_dataset, tmp_path / "out", service.address, max_passages=3, calls_at_once=1)
+    assert "warning: checkpoints are in an object store, where no answer is kept" in capsys.readouterr().err
+
+
 def test_a_killed_step_goes_on_and_its_artifact_is_as_undisturbed(
     service: Service, tiny_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

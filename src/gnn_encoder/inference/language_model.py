@@ -146,6 +146,11 @@ class Journal:
                         entry = json.loads(line)
                         self._answers[entry.pop("key")] = entry
 
+    @property
+    def keeps(self) -> bool:
+        """Whether another attempt will have the answers."""
+        return self._file is not None
+
     def key(self, prompt: str) -> str:
         """What an answer to the prompt is found by."""
         return digest_of({**self._asked_as, "prompt": prompt})[:32]
@@ -210,9 +215,8 @@ class ServiceModel:
                 failed_in_a_row += 1
             if is_hopeless or failed_in_a_row == IN_A_ROW:
                 many = "" if is_hopeless else f" ({failed_in_a_row} failed calls in a row)"
-                raise Unreachable(
-                    f"{answer.failure}{many}; {count:,} of {len(new):,} answers came and are kept: run again to go on"
-                )
+                kept = "are kept: run again to go on" if self._journal.keeps else "are lost, as no folder keeps them"
+                raise Unreachable(f"{answer.failure}{many}; {count:,} of {len(new):,} answers came and {kept}")
             for index in wanted[key]:
                 yield replace(answer, index=index)
 

@@ -13,6 +13,7 @@ from gnn_encoder.artifacts.folder import digest_of
 from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.language_model import open_language_model
+from gnn_encoder.settings.shared import is_address
 from gnn_encoder.settings.written import TITLES, WriteQueries
 from gnn_encoder.written.asking import drawn_passages, of_language_model
 from gnn_encoder.written.titles import queries_of_headings, queries_of_sentences
@@ -29,6 +30,10 @@ def write_queries(context: Context, settings: WriteQueries, dataset: Path, writt
     else:
         # Beside the checkpoints, for all calls: other settings of the step pay for no answer twice.
         folder = context.folder_of_all_calls(f"answers-{digest_of({'model': name})[:20]}")
+        if folder is None and is_address(name):
+            context.warn(
+                "checkpoints are in an object store, where no answer is kept: after a failure all are paid again"
+            )
         try:
             model = open_language_model(name, settings, folder, context.sources.get("generator", ""))
         except UserError as error:
