@@ -147,6 +147,13 @@ def test_parameters_that_a_model_refuses_are_left_out(service: Service) -> None:
     assert last["max_completion_tokens"] == 256 and "temperature" not in last and "max_tokens" not in last
 
 
+def test_a_refusal_that_names_no_parameter_is_one_line(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    refusal = 400, {"error": {"message": "it is no prompt", "param": ["messages"]}}
+    monkeypatch.setattr(service, "answer", lambda *_: refusal)
+    (answer,) = answered(service.address, None, PROMPTS[:1])
+    assert answer.text is None and "it is no prompt" in answer.failure
+
+
 def test_an_answer_is_bounded_and_without_its_thoughts(service: Service) -> None:
     service.reply = lambda prompt: f"<think>{prompt} " * 9 + "</think> " + "long " * 500
     (answer,) = answered(service.address, None, ["why"], answer_tokens=10)

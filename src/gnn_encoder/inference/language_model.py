@@ -255,7 +255,7 @@ class ServiceModel:
                     create = client.chat.completions.create
                     return self._read(prompt, await create(model=self._model, messages=messages, **options)), False
             except openai.APIStatusError as error:
-                refused = error.param or next((name for name in options if f"'{name}'" in str(error)), "")
+                refused = str(error.param or "") or next((name for name in options if f"'{name}'" in str(error)), "")
                 if error.status_code == 400 and refused in options and refused in FALLBACKS:
                     value = self._options.pop(refused, None)
                     if FALLBACKS[refused] and value is not None:
