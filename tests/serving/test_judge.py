@@ -122,6 +122,8 @@ def test_the_passage_that_a_written_query_quotes_is_not_judged(
             lines = (tmp_path / f"{name}-out" / "judgements.jsonl").read_text("utf-8").splitlines()
             found = [json.loads(line) for line in lines]
             judged[name] = [one["passage_id"] for one in found if one["query_id"] == written_id(quoted)]
+            figures = json.loads((tmp_path / f"{name}-out" / "figures.json").read_text("utf-8"))["comparison"]
+            assert (figures["queries"], figures["labelled"]) == (21, 20), "people's labels beside written ones"
     assert ids[3] in judged["control"] and ids[3] not in judged["quoting"] and len(judged["quoting"]) >= HITS
 
 

@@ -180,7 +180,10 @@ def _read_queries(path: Path, qrels: Path | None) -> Queries:
 
 def _of_dataset(path: Path, split: str) -> Queries:
     """Returns a split's queries and their labels by people: those of a log's clicks, or of a generator, are none."""
+    import numpy as np
+
     from gnn_encoder.artifacts import Dataset
+    from gnn_encoder.artifacts.extended_dataset import written_id
 
     data = Dataset(path)
     rows, judged = data.query_rows(split), data.judged(split)
@@ -188,9 +191,11 @@ def _of_dataset(path: Path, split: str) -> Queries:
         raise UserError(f"{path} has no {split} query: name another --split, or give --queries")
     if data.traffic is not None:
         judged = judged.where(data.traffic[judged.query] == 0)
-    if split in data.written_splits:
-        judged = judged.where(slice(0, 0))
     ids, passages = data.queries.column("query_id").to_pylist(), data.judged_ids().to_pylist()
+    if split in data.written_splits:  # with training queries of people, perhaps
+        texts = zip(rows.tolist(), data.query_texts(rows), strict=True)
+        written = [row for row, text in texts if ids[row] == written_id(text)]
+        judged = judged.where(~np.isin(judged.query, written))
     labels = zip(judged.query.tolist(), judged.passage.tolist(), judged.relevance.tolist(), strict=True)
     alike = rows[data.identical[rows] >= 0]
     return Queries(
