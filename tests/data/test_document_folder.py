@@ -1,6 +1,7 @@
 """Folders of documents of many formats: passages of whole sections, links to pages, and bad files that end nothing."""
 
 import io
+import os
 import zipfile
 from pathlib import Path
 
@@ -101,6 +102,9 @@ def test_paragraphs_of_a_section_are_joined_and_never_across_its_border() -> Non
     assert links == [link for block in blocks for link in block.links]  # each once, also of a block that was cut
     overlapping = [block.text.split() for block in joined(blocks, 40, overlap=4) if not block.level]
     assert overlapping[1][:4] == overlapping[0][-4:] and overlapping[2][0] == "w55"
+    sentence = "这是一个很长的句子没有空格。"
+    unspaced = [block.text for block in joined([Block(0, sentence * 20, 1)], 40, overlap=5)]
+    assert all(words_in(text) <= 45 for text in unspaced) and unspaced[1].startswith(unspaced[0][-10:])
 
 
 def test_places_are_borders_too() -> None:
@@ -248,6 +252,23 @@ def test_large_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (tmp_path / "bomb.docx").write_bytes(docx_of([]))
     with pytest.raises(Unreadable, match="unpacks to"):
         list(read(tmp_path / "bomb.docx"))
+
+
+def test_a_file_with_a_name_that_is_no_text_is_listed(tmp_path: Path) -> None:
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    (folder / "good.md").write_text("# Boats\n\nOne mast.")
+    for name in (b"caf\xe9.md", b"a.\xe9t\xe9", "no\u00a0break.md".encode()):
+        (folder / os.fsdecode(name)).write_text("text")
+    report, passages = ingested(folder)
+    assert [*passages] == ["good.md#boats:1"]
+    assert report.remarks == [
+        r"'caf\udce9.md' was not read: rename it without control characters and in UTF-8",
+        r"'no\xa0break.md' was not read: rename it without control characters and in UTF-8",
+        r"1 files are of other formats and were not read: 1 .\udce9t\udce9",
+    ]
+    (folder / "queries.jsonl").write_text('{"_id": "q", "text": "how many masts"}')
+    assert not any(".jsonl" in remark for remark in open_source(settings_of(folder)).remarks), "it is read"
 
 
 def test_a_file_that_may_not_be_read_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -203,6 +203,7 @@ def test_human_labels_stay_the_test_and_the_log_trains(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("query,count\na,1\n", "must name the columns, query and passage"),
+        ("x" * 140_000 + "\n", "must name the columns, query and passage"),
         ("query,passage\nwhat,elsewhere\n", "names no passage of the corpus"),
         ("query,passage\nwhat,d1\n", "gives no label: no passage was clicked 2 times"),
         ("query,passage,clicks,views\nwhat,d1,5,2\n", "line 2: 5 clicks of 2 views"),

@@ -114,6 +114,12 @@ def test_a_slow_answer_is_given_up(service: Service) -> None:
     assert all("no answer in 0.25 s" in answer.failure for answer in found)
 
 
+def test_a_slow_answer_that_comes_in_time_is_asked_for_once(service: Service) -> None:
+    service.seconds = 0.9
+    (answer,) = answered(service.address, None, PROMPTS[:1], call_seconds=1.5)
+    assert answer.text == shout(PROMPTS[0]) and len(service.requests) == 1
+
+
 def test_an_answer_that_comes_in_drops_is_given_up(service: Service) -> None:
     service.faults = ["drip"]
     (answer,) = answered(service.address, None, PROMPTS[:1], call_seconds=0.3)
@@ -141,10 +147,20 @@ def test_parameters_that_a_model_refuses_are_left_out(service: Service) -> None:
     assert last["max_completion_tokens"] == 256 and "temperature" not in last and "max_tokens" not in last
 
 
+def test_a_refusal_that_names_no_parameter_is_one_line(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    refusal = 400, {"error": {"message": "it is no prompt", "param": ["messages"]}}
+    monkeypatch.setattr(service, "answer", lambda *_: refusal)
+    (answer,) = answered(service.address, None, PROMPTS[:1])
+    assert answer.text is None and "it is no prompt" in answer.failure
+
+
 def test_an_answer_is_bounded_and_without_its_thoughts(service: Service) -> None:
     service.reply = lambda prompt: f"<think>{prompt} " * 9 + "</think> " + "long " * 500
     (answer,) = answered(service.address, None, ["why"], answer_tokens=10)
     assert answer.text == ("long " * 500)[: 10 * language_model.CHARACTERS] and answer.is_cut
+    service.reply = lambda _: "<think>\nThey want a grade.\ngrade: 3\nBut"
+    (answer,) = answered(service.address, None, ["what"])
+    assert answer.text == "" and answer.is_cut, "a thought that was cut is no answer"
 
 
 def test_an_answer_that_is_no_text_can_be_written_to_a_file(service: Service, tmp_path: Path) -> None:

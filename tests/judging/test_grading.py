@@ -65,7 +65,12 @@ def test_a_text_that_gives_orders_stays_between_its_tags() -> None:
 def test_a_users_prompt_needs_both_texts(tmp_path: Path) -> None:
     (tmp_path / "mine.j2").write_text("Grade {{ passage }} for {{ query }}", encoding="utf-8")
     assert read_prompt(str(tmp_path / "mine.j2")).render(query="a", passage="b") == "Grade b for a"
-    for text, message in (("{{ query }}", "must have"), ("{{ other }}", "other"), ("{% if %}", "mine.j2")):
+    for text, message in (
+        ("{{ query }}", "must have"),
+        ("{{ other }}", "other"),
+        ("{% if %}", "mine.j2"),
+        ("{{ query + 1 }}", "mine.j2"),
+    ):
         (tmp_path / "mine.j2").write_text(text, encoding="utf-8")
         with pytest.raises(UserError, match=message):
             read_prompt(str(tmp_path / "mine.j2"))

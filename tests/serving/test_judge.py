@@ -11,7 +11,8 @@ import pytest
 from chat_service import chat_service
 from command_line import call
 
-from gnn_encoder.artifacts import Dataset
+from gnn_encoder.artifacts import Dataset, drafting
+from gnn_encoder.artifacts.extended_dataset import extend_queries, written_id
 from gnn_encoder.evaluation.trec import Ids, read_qrels
 
 HITS = 4
@@ -104,6 +105,26 @@ def test_people_judged_some_queries_of_a_file(
         assert call(monkeypatch, *shared, "--queries", str(tmp_path / "log.txt"), "--set", "depth=2") == 0
         assert "of 2 queries have a grade" in capsys.readouterr().out
     shutil.rmtree(tmp_path / "out")
+
+
+def test_the_passage_that_a_written_query_quotes_is_not_judged(
+    bundles: dict[str, Path], tiny_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids, (quoted,) = tiny_dataset.passages.ids().to_pylist(), tiny_dataset.passages.take(np.array([3])).texts
+    for name, source in (("quoting", 3), ("control", -1)):
+        with drafting(tmp_path / name, "dataset") as draft:
+            extend_queries(draft, tiny_dataset, [quoted], ["test"], [[5]], [source], np.zeros(0, np.int32), False)
+    judged = {}
+    with chat_service(reply) as service:
+        for name in ("quoting", "control"):
+            data = Dataset(tmp_path / name)
+            assert call(monkeypatch, *arguments(bundles, data, tmp_path / f"{name}-out", service.address)) == 0
+            lines = (tmp_path / f"{name}-out" / "judgements.jsonl").read_text("utf-8").splitlines()
+            found = [json.loads(line) for line in lines]
+            judged[name] = [one["passage_id"] for one in found if one["query_id"] == written_id(quoted)]
+            figures = json.loads((tmp_path / f"{name}-out" / "figures.json").read_text("utf-8"))["comparison"]
+            assert (figures["queries"], figures["labelled"]) == (21, 20), "people's labels beside written ones"
+    assert ids[3] in judged["control"] and ids[3] not in judged["quoting"] and len(judged["quoting"]) >= HITS
 
 
 @pytest.mark.parametrize(

@@ -191,6 +191,11 @@ def test_generated_dev_queries_decide_nothing_unless_they_are_let(tmp_path: Path
     for settings, system in ((Recommend(), PLAIN), (Recommend(by_generated=True), GRAPH)):
         facts = advice(tmp_path / system, data, MEANS, settings)
         assert facts["system"] == system and ("the dev queries are generated" in facts["sentence"]) == (system == PLAIN)
+        assert (" generated dev queries" in facts["sentence"]) == (system == GRAPH)
+    with drafting(tmp_path / "test", "dataset") as draft:
+        extend_queries(draft, tiny_dataset, ["one more"], ["test"], [[3, 4]], [-1], tiny_dataset.recurring, False)
+    facts = advice(tmp_path / "of test", Dataset(tmp_path / "test"), MEANS, Recommend(), splits=("dev", "test"))
+    assert "; on generated test queries it has" in facts["sentence"] and " generated dev" not in facts["sentence"]
 
 
 def test_an_evaluation_of_other_data_is_refused(tmp_path: Path, tiny_dataset: Dataset, tiny_documents: Dataset) -> None:

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from gnn_encoder.artifacts import Dataset, DatasetWriter, Passages, WrittenQueries, drafting
+from gnn_encoder.artifacts.added_labels import AddedLabel, write_labels
 from gnn_encoder.artifacts.bundle import Bm25Index
+from gnn_encoder.artifacts.dataset import SPLITS
 from gnn_encoder.data import canonicalize, open_source
 from gnn_encoder.errors import UserError
 from gnn_encoder.retrieval.bm25 import Bm25
@@ -16,7 +18,7 @@ from gnn_encoder.settings.written import SelectQueries, WriteQueries
 from gnn_encoder.steps.index_bm25 import index_bm25
 from gnn_encoder.steps.select_queries import select_queries
 from gnn_encoder.steps.write_queries import write_queries
-from gnn_encoder.written.selection import later_copies, quotes, select, splits_of, units_of
+from gnn_encoder.written.selection import Selection, assign, later_copies, quotes, select, splits_of, units_of
 from gnn_encoder.written.titles import heading, queries_of_headings, queries_of_sentences, sentences
 
 ANIMALS = ("otter", "heron", "badger", "falcon", "weasel", "lizard", "beetle", "salmon", "sparrow", "hedgehog")
@@ -90,6 +92,20 @@ def test_a_passage_alone_in_its_section_has_its_neighbours() -> None:
     assert [of.passage for of in near] == [17, 18, 19, 21, 22, 23]
 
 
+def test_sections_of_two_documents_are_two_whatever_their_titles(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    for name in "ab":
+        text = "".join(f"The {name} document says {word} of all things.\n\n" for word in ("one", "two"))
+        (tmp_path / "docs" / f"{name}.md").write_text(f"# Notes\n\n{text}")
+    settings = Ingest(dataset=str(tmp_path / "docs"), format="documents", needs="passages", passage_words=8)
+    with drafting(tmp_path / "dataset", "dataset") as draft:
+        canonicalize(open_source(settings), settings, draft=draft)
+    write_queries(WriteQueries(generator="titles"), dataset=tmp_path / "dataset", written_queries=tmp_path / "out")
+    written = WrittenQueries.read(tmp_path / "out")
+    pairs = list(zip(written.quoted, written.passage, strict=True))
+    assert pairs == [(0, 1), (1, 0), (2, 3), (3, 2)]
+
+
 def test_a_short_heading_has_the_one_above_it() -> None:
     assert heading("Guide > Install") == "Guide Install" and heading("Guide > On Debian") == "On Debian"
     assert heading("") == "" and heading("Guide") == "Guide"
@@ -161,6 +177,20 @@ def test_splits_are_of_whole_documents_and_the_data_are_the_same(folder: Path, t
         selected(folder, tmp_path / "none", of((0, "The badger lives by the forest.")))
 
 
+def test_no_passage_is_of_two_splits(folder: Path) -> None:
+    """Each query is written for a passage of its own, and for one that all queries share."""
+    data = Dataset(folder / "dataset")
+    selection = Selection.of(
+        of(
+            *((row, f"query {2 * row}") for row in range(0, 40, 2)),
+            *((79, f"query {2 * row}") for row in range(0, 40, 2)),
+        )
+    )
+    split = assign(selection, data, dict.fromkeys(SPLITS, 0), SelectQueries())
+    sharing = {int(code) for code, passages in zip(split, selection.passages, strict=True) if 79 in passages}
+    assert len(set(split.tolist())) == 3 and len(sharing) == 1
+
+
 def test_people_s_test_queries_stay_alone(folder: Path, tmp_path: Path) -> None:
     with drafting(tmp_path / "dataset", "dataset") as draft:
         writer = DatasetWriter(draft)
@@ -176,6 +206,30 @@ def test_people_s_test_queries_stay_alone(folder: Path, tmp_path: Path) -> None:
     data = selected(tmp_path, tmp_path / "out", WrittenQueries.read(tmp_path / "written"))
     assert data.written_splits == ("train", "dev") and data.query_rows("test").tolist() == [0]
     assert data.split_qrels("test").passage.tolist() == [1] and len(data.query_rows("train")) > 20
+
+
+def test_examples_are_text_whatever_the_documents_hold() -> None:
+    selection = Selection.of(of((0, "a river \x1b[31m\u202e red\x07")))
+    assert "- a river [31m red → p 1\n" in selection.examples(lambda _: "p\x1b1") and "\x1b" in selection.texts[0]
+
+
+def test_a_label_that_was_added_to_a_written_query_is_of_the_same_one_later(folder: Path, tmp_path: Path) -> None:
+    """The file of added labels names a written query by its id; the next run reads it before queries are written."""
+    write_queries(WriteQueries(generator="titles"), dataset=folder / "dataset", written_queries=tmp_path / "written")
+    written = WrittenQueries.read(tmp_path / "written")
+    before = selected(folder, tmp_path / "before", written)
+    row = int(before.query_rows("train")[0])
+    query_id, text = (before.queries.column(name)[row].as_py() for name in ("query_id", "text"))
+    passage = before.passages.ids()[7].as_py()
+    write_labels(tmp_path / "labels.jsonl", [AddedLabel(query_id, text, passage)])
+    settings = Ingest.model_validate({**before.manifest.settings, "labels": str(tmp_path / "labels.jsonl")})
+    with drafting(tmp_path / "dataset", "dataset") as draft:
+        canonicalize(open_source(settings), settings, draft=draft)
+        draft.manifest.step, draft.manifest.settings = "ingest", settings.model_dump()
+    (tmp_path / "index").symlink_to(folder / "index")
+    after = selected(tmp_path, tmp_path / "after", written)
+    ids = after.queries["query_id"].to_pylist()
+    assert len(set(ids)) == len(ids) and after.queries["text"][ids.index(query_id)].as_py() == text
 
 
 def test_near_copies_of_earlier_ones_are_found() -> None:

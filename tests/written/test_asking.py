@@ -11,7 +11,7 @@ from chat_service import MODEL, Service, chat_service
 from command_line import call
 from conftest import write_generator
 
-from gnn_encoder.artifacts import Dataset, WrittenQueries
+from gnn_encoder.artifacts import Dataset, DatasetWriter, WrittenQueries, drafting
 from gnn_encoder.artifacts.folder import read_manifest
 from gnn_encoder.engines.provenance import source_digests
 from gnn_encoder.errors import Unreachable, UserError
@@ -75,6 +75,29 @@ def test_each_passage_has_queries_of_each_kind_with_prompt_and_answer(
     assert set(found.passage) < set(more.passage) and service.answered.total() == 66, "what is paid is paid"
 
 
+def test_a_passage_before_the_others_has_them_paid_for_no_second_time(
+    service: Service, tiny_dataset: Dataset, tmp_path: Path
+) -> None:
+    (tmp_path / "asked.txt").write_text("\n".join(f"query number {number}" for number in range(9)))
+    texts = [text for some in tiny_dataset.passages.stream() for text in some.texts][:30]
+    texts[-1] = texts[0]
+    datasets, calls = [], []
+    for name, some in (("before", texts), ("after", ["A passage that is new.", *texts])):
+        with drafting(tmp_path / name, "dataset") as draft:
+            writer = DatasetWriter(draft)
+            writer.passages([f"d{number}" for number in range(len(some))], [""] * len(some), some)
+            writer.close()
+        datasets.append(Dataset(tmp_path / name))
+    options: dict[str, Any] = {"examples": str(tmp_path / "asked.txt"), "per_passage": 2, "max_passages": 20}
+    for data in datasets:
+        out = tmp_path / f"{data.path.name}-out"
+        found = written(data, out, service.address, **options)
+        calls.append(service.answered.total())
+        figures = read_manifest(out).metrics
+        assert figures["tokens_in"] == 11 * len(set(found.prompt)), "equal passages are paid for once"
+    assert calls[0] >= 38 and calls[1] - calls[0] in (0, 2)
+
+
 def test_max_calls_bounds_the_calls(service: Service, tiny_dataset: Dataset, tmp_path: Path) -> None:
     found = written(tiny_dataset, tmp_path / "out", service.address, max_calls=10)
     assert len(set(found.passage)) == 3 and len(service.requests) == 9
@@ -119,11 +142,23 @@ def test_a_service_that_is_gone_ends_the_step_and_nothing_is_lost(
 ) -> None:
     written(tiny_dataset, tmp_path / "first", service.address, max_passages=5)
     service.faults = [403] * 1000
+    # One call at a time: the service may still answer those under way after the test has told it to fail no more.
     with pytest.raises(Unreachable, match="0 of 75 answers came and are kept: run again to go on"):
-        written(tiny_dataset, tmp_path / "out", service.address, max_passages=30)
+        written(tiny_dataset, tmp_path / "out", service.address, max_passages=30, calls_at_once=1)
     service.faults = []
     written(tiny_dataset, tmp_path / "out", service.address, max_passages=30)
     assert set(service.answered.values()) == {1} and service.answered.total() == 90
+
+
+def test_answers_that_are_not_kept_are_said_to_be_lost(
+    service: Service, tiny_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setenv(CHECKPOINTS, "s3://bucket/checkpoints")
+    service.faults = [0, 0, 403]
+    with pytest.raises(Unreachable, match="2 of 9 answers came and are lost, as no folder keeps them"):
+        written(tiny_dataset, tmp_path / "out", service.address, max_passages=3, calls_at_once=1)
+    assert "warning: checkpoints are in an object store, where no answer is kept" in capsys.readouterr().err
 
 
 def test_a_killed_step_goes_on_and_its_artifact_is_as_undisturbed(
@@ -170,7 +205,21 @@ def test_what_queries_are_written_with_is_in_the_digest(tmp_path: Path) -> None:
         "examples", "prompts"
     }  # fmt: skip
     with pytest.raises(UserError, match="no such file; give one with a query a line"):
-        source_digests("write_queries", WriteQueries(examples=str(tmp_path / "none")))
+        source_digests("write_queries", settings.model_copy(update={"examples": str(tmp_path / "none")}))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"examples": "asked.txt"}, "examples is for a language model, and generator = '' is none"),
+        ({"prompts": "mine", "generator": "titles"}, "prompts is for a language model, and generator = 'titles' is"),
+        ({"max_calls": 9}, "max_calls is for a generator, and there is none"),
+    ],
+)
+def test_a_setting_that_nothing_reads_is_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        parse_settings({"write_queries": settings})
+    assert parse_settings({"write_queries": {"generator": "titles", "max_calls": 9}}).write_queries.max_calls == 9
 
 
 def test_options_of_run_are_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,7 +42,9 @@ def test_a_users_prompts_are_other_kinds(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("text", ["{{ passage", "{{ nothing_such }}", "{{ passage.__class__.__mro__ }}"])
+@pytest.mark.parametrize(
+    "text", ["{{ passage", "{{ nothing_such }}", "{{ passage.__class__.__mro__ }}", "{{ passage + 1 }}"]
+)
 def test_a_template_with_an_error_is_one_line(tmp_path: Path, text: str) -> None:
     (tmp_path / "kind.j2").write_text(text)
     with pytest.raises(UserError, match=r"write_queries.prompts: kind.j2: "):

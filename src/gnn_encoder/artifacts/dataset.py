@@ -6,8 +6,8 @@ qrels.parquet    query_id, passage_id, relevance, and the row numbers of both: q
 pool.parquet     query, passage: row numbers of the candidates that were given with the data, if any were
 passage_groups.npy  int32 [m], see `Dataset.passage_groups`, if any passages have one text
 recurring.parquet  query: row numbers of the queries that nearly equal another training query, if any do
-identical.parquet  query, passage: row numbers of the queries that have the id of a passage, and of that passage, which
-                 is left out of the query's hits, if there are any
+identical.parquet  query, passage: row numbers of the queries that have the id of a passage or quote one, and of that
+                 passage, which is left out of the query's hits, if there are any
 missing.parquet  query, passage_id, relevance: labels of dev and test queries for passages that no ranking can have, if
                  there are any: the corpus lacks the passage, or it is the query itself
 trained.parquet  query: row numbers of the training queries that are trained on, if these are a draw
@@ -311,8 +311,8 @@ class Dataset:
 
     @cached_property
     def identical(self) -> np.ndarray:
-        """Int32 [n]: row of the passage that has the query's id and is left out of the query's hits
-        (`ingest.ignore_identical_ids`); -1: none."""
+        """Int32 [n]: row of the passage that is left out of the query's hits, since it has the query's id
+        (`ingest.ignore_identical_ids`), or a written query quotes it (`select_queries`); -1: none."""
         rows, file = np.full(len(self.query_table), -1, np.int32), self.path / IDENTICAL
         if file.is_file():
             query, passage = read_columns(file, "query", "passage")

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from hashlib import blake2b
 
 import numpy as np
 
@@ -18,6 +19,12 @@ from gnn_encoder.artifacts.dataset import (
     DatasetWriter,
 )
 from gnn_encoder.artifacts.folder import Draft
+from gnn_encoder.artifacts.texts import folded
+
+
+def written_id(text: str) -> str:
+    """The id of a written query: the same in every run, since labels that are added later name it."""
+    return "written-" + blake2b(folded(text).encode(), digest_size=8).hexdigest()
 
 
 def extend_queries(
@@ -33,7 +40,7 @@ def extend_queries(
     """Writes the dataset with n more queries into a draft, which keeps the settings with which the data were read.
 
     Args:
-        texts: texts of the queries [n]; their ids are `written-1` and so on.
+        texts: texts of the queries [n], no two of which are equal when `folded`; `written_id` has their ids.
         splits: their splits [n].
         passages: rows of the passages that are relevant to each of them [n].
         quoted: rows of the passages that they quote, which are none of their hits [n]; -1: none.
@@ -44,7 +51,7 @@ def extend_queries(
     try:
         for batch in data.passages.batches():
             writer.passages(*batch.columns)
-        before, ids = data.queries, [f"written-{number}" for number in range(1, len(texts) + 1)]
+        before, ids = data.queries, [written_id(text) for text in texts]
         groups = [*before["group"].to_pylist(), *range(len(before), len(before) + len(texts))]
         of_more = {"query_id": ids, "text": texts, "split": splits, "answers": [[] for _ in texts]}
         columns = ([*before[name].to_pylist(), *more] for name, more in of_more.items())

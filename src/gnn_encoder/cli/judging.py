@@ -25,11 +25,11 @@ JUDGEMENTS, QRELS, FIGURES, ANSWERS = "judgements.jsonl", "qrels.gz", "figures.j
 
 
 class Queries(NamedTuple):
-    """Queries to judge: id → text; labels by people of any of them; `same`: queries that have the id of a passage."""
+    """Queries to judge: id → text; labels by people of any of them; `left_out`: id → id of a passage that is no hit."""
 
     texts: dict[str, str]
     human: "Labels"
-    same: frozenset[str] = frozenset()
+    left_out: Mapping[str, str] = {}
 
 
 def judge(
@@ -180,7 +180,10 @@ def _read_queries(path: Path, qrels: Path | None) -> Queries:
 
 def _of_dataset(path: Path, split: str) -> Queries:
     """Returns a split's queries and their labels by people: those of a log's clicks, or of a generator, are none."""
+    import numpy as np
+
     from gnn_encoder.artifacts import Dataset
+    from gnn_encoder.artifacts.extended_dataset import written_id
 
     data = Dataset(path)
     rows, judged = data.query_rows(split), data.judged(split)
@@ -188,14 +191,20 @@ def _of_dataset(path: Path, split: str) -> Queries:
         raise UserError(f"{path} has no {split} query: name another --split, or give --queries")
     if data.traffic is not None:
         judged = judged.where(data.traffic[judged.query] == 0)
-    if split in data.written_splits:
-        judged = judged.where(slice(0, 0))
     ids, passages = data.queries.column("query_id").to_pylist(), data.judged_ids().to_pylist()
+    if split in data.written_splits:  # with training queries of people, perhaps
+        texts = zip(rows.tolist(), data.query_texts(rows), strict=True)
+        written = [row for row, text in texts if ids[row] == written_id(text)]
+        judged = judged.where(~np.isin(judged.query, written))
     labels = zip(judged.query.tolist(), judged.passage.tolist(), judged.relevance.tolist(), strict=True)
+    alike = rows[data.identical[rows] >= 0]
     return Queries(
         dict(zip((ids[row] for row in rows.tolist()), data.query_texts(rows), strict=True)),
         {(ids[query], passages[passage]): relevance for query, passage, relevance in labels},
-        frozenset(ids[row] for row in rows[data.identical[rows] >= 0].tolist()),
+        {
+            ids[row]: passages[passage]
+            for row, passage in zip(alike.tolist(), data.identical[alike].tolist(), strict=True)
+        },
     )
 
 
@@ -223,10 +232,10 @@ def _pooled(
     pairs: dict[tuple[str, str], Pair] = {}
     hits: dict[str, list[list[str]]] = {}
     for system, retriever in systems.items():
-        found = retriever.search(list(drawn.values()), depth + bool(asked.same))
+        found = retriever.search(list(drawn.values()), depth + bool(asked.left_out))
         hits[system] = []
         for (query_id, query), of_query in zip(drawn.items(), found, strict=True):
-            others = [hit for hit in of_query if query_id not in asked.same or hit.passage_id != query_id][:depth]
+            others = [hit for hit in of_query if hit.passage_id != asked.left_out.get(query_id)][:depth]
             hits[system].append([hit.passage_id for hit in others])
             for hit in others:
                 text = passage_text(hit.title, hit.text)

@@ -10,14 +10,14 @@ A file that cannot be read is named in a remark, with the reason; the others are
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 
 from gnn_encoder.artifacts.texts import is_blank
 from gnn_encoder.data.blocks import Block
 from gnn_encoder.data.cutting import cut, words_in
 from gnn_encoder.data.file_reader import ENDINGS, FileReader, Unreadable
-from gnn_encoder.data.markup import LONGEST_HEADING, SKIPPED, Markup
+from gnn_encoder.data.markup import LONGEST_HEADING, RENAME, SKIPPED, Markup
 from gnn_encoder.data.validation import Kind, Problems
 from gnn_encoder.errors import printable
 from gnn_encoder.settings.foundation import Ingest
@@ -37,7 +37,12 @@ class DocumentFolder(Markup):
         self._size, self._overlap, self._seconds = (
             settings.passage_words, settings.overlap_words, settings.file_seconds,
         )  # fmt: skip
-        self._remarks = [*self.remarks, *_not_read(folder)]
+        self.remarks += _not_read(folder, self._others)
+        self._remarks = [*self.remarks]
+
+    def leave_out(self, path: Path) -> None:
+        """As `Markup.leave_out`, as a remark."""
+        self.remarks.append(f"{str(path.relative_to(self.folder))!a} was not read: {RENAME}")
 
     def pages(self, problems: Problems) -> Iterator[tuple[Path, str, Iterator[Block]]]:
         """As `Markup.pages`; files that cannot be read are remarks."""
@@ -107,7 +112,7 @@ def _passages(pieces: list[tuple[str, Block]], size: int, overlap: int) -> Itera
             if id(block) not in seen:
                 seen.add(id(block))
                 new.append(block)
-        first, tail = group[0][1], " ".join(before.split()[-overlap:]) if overlap else ""
+        first, tail = group[0][1], _end_of(before, overlap) if overlap else ""
         yield Block(
             0, f"{tail}\n\n{text}" if tail else text, first.line, place=first.place,
             anchors=[name for block in new for name in block.anchors],
@@ -116,13 +121,25 @@ def _passages(pieces: list[tuple[str, Block]], size: int, overlap: int) -> Itera
         before = text
 
 
-def _not_read(folder: Path) -> Iterator[str]:
-    """A remark on the files with other endings, if there are any."""
+def _end_of(text: str, count: int) -> str:
+    """The last words of a text, as `words_in` counts them, about."""
+    end = " ".join(text.split()[-count:])
+    return end if words_in(end) <= count else end[-2 * count :]
+
+
+def _shown(ending: str) -> str:
+    """A file's ending, which may have bytes that are no text."""
+    return ending if ending.isprintable() else ascii(ending)[1:-1]
+
+
+def _not_read(folder: Path, read: Container[Path]) -> Iterator[str]:
+    """A remark on the files with other endings, if there are any; `read`: files that are read all the same."""
     others = Counter(
-        path.suffix.lower() or "no ending"
+        _shown(path.suffix.lower()) or "no ending"
         for path in folder.rglob("*")
         if path.is_file()
         and path.suffix.lower() not in ENDINGS
+        and path not in read
         and not any(part[0] == "." or part in SKIPPED for part in path.relative_to(folder).parts)
         and not is_blank(path.name)
     )

@@ -50,6 +50,7 @@ LARGEST = 1 << 24
 """Bytes of a file. A parsed page takes some 30 times its size in memory."""
 BATCH = 5_000
 """Nodes and names that are joined to Arrow columns. A column takes a kilobyte besides its rows, and a page has few."""
+RENAME = "rename it without control characters and in UTF-8"
 LONGEST_HEADING = 300
 """Characters. A longer heading is a passage, because a heading's text is repeated in each passage below it. A longer
 anchor that an HTML page gives is not part of ids either."""
@@ -76,11 +77,19 @@ class Markup(BeirQueries):
 
     def __init__(self, folder: Path) -> None:
         files = list(markup_files(folder, self.endings))
-        for path in files:
-            if not str(path.relative_to(folder)).isprintable():
-                raise UserError(f"{str(path)!a}: rename it without control characters and in UTF-8")
-        super().__init__(folder, files)
+        unnamed = {path: None for path in files if not str(path.relative_to(folder)).isprintable()}
+        super().__init__(folder, [path for path in files if path not in unnamed])
+        for path in unnamed:
+            self.leave_out(path)
         self.has_queries = bool(self.qrels) or find(folder, "queries.jsonl") is not None
+
+    def leave_out(self, path: Path) -> None:
+        """Says that a file has a name that can be no id.
+
+        Raises:
+            UserError: a corpus without one of its pages would be another one.
+        """
+        raise UserError(f"{str(path)!a}: {RENAME}")
 
     def passages(self, problems: Problems) -> Iterator[PassageRows]:
         """The passages of some files at a time; `sections` and `anchors` have those of the files that were read."""

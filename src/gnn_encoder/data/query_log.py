@@ -21,14 +21,15 @@ others, WSDM 2019). Here p is their maximum likelihood under that model with Poi
 
 With times, the log is cut by time into parts with a share of the clicks each: the last is test, the one before it dev
 (`dev_fraction` each), the first train. A query belongs to the part in which it was first asked, and only that part's
-rows label it: no training label knows the future, and no test query was asked before. A split that the data have labels
-for gets no query of the log.
+rows label it: no training label knows the future, and no test query was asked before. If the data have labels for dev
+or test, the log adds none there; training queries it adds in any case.
 """
 
 import csv
 import json
 from array import array
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from hashlib import blake2b
@@ -385,7 +386,9 @@ def _csv_records(path: Path, problems: Problems) -> Iterator[tuple[int, dict[str
     header = next(source, "")
     names: dict[str, int] = {}
     for delimiter in DELIMITERS:
-        columns = next(csv.reader([header], delimiter=delimiter), [])
+        columns: list[str] = []
+        with suppress(csv.Error):  # a line of 100,000 characters is no header
+            columns = next(csv.reader([header], delimiter=delimiter), [])
         names = {what: i for i, column in enumerate(columns) if (what := _field(column))}
         if {"query", "passage"} <= set(names):
             break

@@ -97,7 +97,9 @@ class Questions:
         texts = self.queries["text"].to_pylist()
         self.recurring = recurring(texts, self.split, len(SPLITS), settings.recurrence_similarity)
         if not source.has_queries and not log:
-            self.remarks.append("no queries: `run` and `rerank` need queries.jsonl and qrels/train.tsv in the folder")
+            if settings.needs != "passages":
+                needed = "`run` and `rerank` need queries.jsonl and qrels/train.tsv in the folder"
+                self.remarks.append(f"no queries: {needed}, or --generator")
         elif not problems.count(Kind.MISSING_FILE):
             for kind in self._lacks(len(passage_ids), settings.needs):
                 problems.add(kind, source.name)

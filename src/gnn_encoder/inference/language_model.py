@@ -146,6 +146,11 @@ class Journal:
                         entry = json.loads(line)
                         self._answers[entry.pop("key")] = entry
 
+    @property
+    def keeps(self) -> bool:
+        """Whether another attempt will have the answers."""
+        return self._file is not None
+
     def key(self, prompt: str) -> str:
         """What an answer to the prompt is found by."""
         return digest_of({**self._asked_as, "prompt": prompt})[:32]
@@ -210,9 +215,8 @@ class ServiceModel:
                 failed_in_a_row += 1
             if is_hopeless or failed_in_a_row == IN_A_ROW:
                 many = "" if is_hopeless else f" ({failed_in_a_row} failed calls in a row)"
-                raise Unreachable(
-                    f"{answer.failure}{many}; {count:,} of {len(new):,} answers came and are kept: run again to go on"
-                )
+                kept = "are kept: run again to go on" if self._journal.keeps else "are lost, as no folder keeps them"
+                raise Unreachable(f"{answer.failure}{many}; {count:,} of {len(new):,} answers came and {kept}")
             for index in wanted[key]:
                 yield replace(answer, index=index)
 
@@ -221,7 +225,8 @@ class ServiceModel:
         # The loop has a thread of its own, because the caller's may have a loop that runs, as in a notebook.
         loop, thread = asyncio.new_event_loop(), ThreadPoolExecutor(1, "answers")
         tasks: dict[asyncio.Task[tuple[Answer, bool]], str] = {}
-        waits = {"max_retries": REPEATS, "timeout": self._settings.call_seconds / 2}
+        # `_ask` has the limit. After one of its own the client would ask again, and both answers would be paid for.
+        waits: dict[str, Any] = {"max_retries": REPEATS, "timeout": None}
         client, todo = self._service.client("AsyncOpenAI", **waits), iter(new.items())
         try:
             while True:
@@ -250,7 +255,7 @@ class ServiceModel:
                     create = client.chat.completions.create
                     return self._read(prompt, await create(model=self._model, messages=messages, **options)), False
             except openai.APIStatusError as error:
-                refused = error.param or next((name for name in options if f"'{name}'" in str(error)), "")
+                refused = str(error.param or "") or next((name for name in options if f"'{name}'" in str(error)), "")
                 if error.status_code == 400 and refused in options and refused in FALLBACKS:
                     value = self._options.pop(refused, None)
                     if FALLBACKS[refused] and value is not None:
@@ -380,9 +385,11 @@ def _indices(journal: Journal, prompts: Sequence[str]) -> dict[str, list[int]]:
 
 
 def _bounded(text: str, tokens: int) -> tuple[str, bool]:
-    """An answer without what a model thinks before it, and whether it was cut."""
+    """An answer without what a model thinks before it, and whether it was cut; of a thought without an end, nothing."""
     text = text.encode("utf-8", "replace").decode()  # JSON may have half a pair of surrogates, which no file can
     spoken, longest = text.rpartition("</think>")[2].strip(), CHARACTERS * tokens
+    if spoken.startswith("<think>"):
+        return "", True
     return spoken[:longest], len(spoken) > longest
 
 

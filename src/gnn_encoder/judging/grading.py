@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from jinja2 import StrictUndefined, Template, TemplateError
+from jinja2 import StrictUndefined, Template
 from jinja2.sandbox import SandboxedEnvironment
 
 from gnn_encoder.artifacts import Qrels
@@ -78,7 +78,7 @@ def read_prompt(file: str) -> Template:
     try:
         template = SandboxedEnvironment(undefined=StrictUndefined).from_string(path.read_text("utf-8"))
         filled = template.render(query="\1", passage="\2")
-    except (TemplateError, UnicodeDecodeError, OSError) as error:
+    except Exception as error:  # as many errors as a template can raise
         raise UserError(f"prompt {path}: {one_line(error)}") from None
     if "\1" not in filled or "\2" not in filled:
         raise UserError(f"prompt {path}: it must have {{{{ query }}}} and {{{{ passage }}}}")

@@ -1,5 +1,6 @@
 """The settings of the steps that write queries for passages, and select those that serve as labels."""
 
+from collections.abc import Iterator
 from typing import Annotated
 
 from pydantic import Field
@@ -38,6 +39,16 @@ class WriteQueries(Asking):
     """Most tokens of an answer."""
     seed: Count = 0
     """Of all draws."""
+
+    def _problems(self) -> Iterator[str]:
+        of_prompts = [name for name in ("prompts", "examples") if getattr(self, name)]
+        if of_prompts and not self.is_asked:
+            yield (
+                f"{of_prompts[0]} is for a language model, and generator = {self.generator!r} is none: name one with "
+                "--generator"
+            )
+        if self.max_calls and not self.generator:
+            yield "max_calls is for a generator, and there is none: name one with --generator"
 
     @property
     def is_asked(self) -> bool:

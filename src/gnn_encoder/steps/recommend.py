@@ -66,13 +66,15 @@ def recommend(
     elif queries:
         shifted = shift_of(data, passage_vectors) if passage_vectors else None
         choice = _by_rule(settings, data, evaluated, list(systems), shifted)
-        words = sentence(choice, mean_name(measure), queries) + (f"; {shifted}" if shifted else "")
+        which = f"{'generated ' * (DEV in data.written_splits)}dev queries"
+        words = sentence(choice, mean_name(measure), queries, which) + (f"; {shifted}" if shifted else "")
     else:
         choice = Recommendation(baseline, baseline, ())
         words = f"Recommended: {baseline}, as the data have no labelled dev query to choose by"
     shown, of_test = metrics["headline_split"], ""
     if shown != DEV:
-        of_test = f"; {_on_test(metrics['results'][shown], shown, choice.system, list(systems), measure)}"
+        which = f"generated {shown} queries" if shown in data.written_splits else shown
+        of_test = f"; {_on_test(metrics['results'][shown], which, choice.system, list(systems), measure)}"
     dense, weight, tuned_on = systems[choice.system]
     facts = {
         "evaluation": evaluated.manifest.digest,
@@ -160,11 +162,11 @@ def _reranking(metrics: Mapping[str, Any], system: str) -> dict[str, Any] | None
 
 
 def _on_test(
-    results: Mapping[str, Mapping[str, float]], split: str, chosen: str, order: list[str], measure: str
+    results: Mapping[str, Mapping[str, float]], which: str, chosen: str, order: list[str], measure: str
 ) -> str:
-    """Returns the recommended system's figure beside the highest one among the candidates, in words."""
+    """Returns the recommended system's figure on `which` queries beside the highest one of the candidates, in words."""
     best = max(order, key=lambda system: results[system][measure])
-    value = f"on {split} it has {results[chosen][measure]:.3f}"
+    value = f"on {which} it has {results[chosen][measure]:.3f}"
     if best == chosen:
         return f"{value}, the highest there"
     return f"{value}, where the highest is {results[best][measure]:.3f} ({best})"

@@ -13,6 +13,7 @@ from gnn_encoder.artifacts.folder import digest_of
 from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.language_model import open_language_model
+from gnn_encoder.settings.shared import is_address
 from gnn_encoder.settings.written import TITLES, WriteQueries
 from gnn_encoder.written.asking import drawn_passages, of_language_model
 from gnn_encoder.written.titles import queries_of_headings, queries_of_sentences
@@ -24,11 +25,15 @@ def write_queries(context: Context, settings: WriteQueries, dataset: Path, writt
     data = Dataset(dataset)
     name, figures = settings.generator, Metrics()
     if name == TITLES:
-        drawn = drawn_passages(len(data.passages), settings.passages_of(len(data.passages))[0], settings.seed)
+        drawn = drawn_passages(data, settings.passages_of(len(data.passages))[0], settings.seed)
         written = of_titles(data, drawn, settings)
     else:
         # Beside the checkpoints, for all calls: other settings of the step pay for no answer twice.
         folder = context.folder_of_all_calls(f"answers-{digest_of({'model': name})[:20]}")
+        if folder is None and is_address(name):
+            context.warn(
+                "checkpoints are in an object store, where no answer is kept: after a failure all are paid again"
+            )
         try:
             model = open_language_model(name, settings, folder, context.sources.get("generator", ""))
         except UserError as error:
@@ -49,8 +54,9 @@ def write_queries(context: Context, settings: WriteQueries, dataset: Path, writt
 
 def of_titles(data: Dataset, rows: np.ndarray, settings: WriteQueries) -> WrittenQueries:
     """Returns the queries that the generator `titles` writes."""
-    drawn = set(rows.tolist())
-    written = [of for of in queries_of_sentences(data.passages.stream(), settings.per_passage) if of.quoted in drawn]
+    drawn, documents = set(rows.tolist()), data.structure.document if data.structure else None
+    sentences = queries_of_sentences(data.passages.stream(), settings.per_passage, documents)
+    written = [of for of in sentences if of.quoted in drawn]
     if not written:  # no section has two passages
         written = [of for of in queries_of_headings(data.passages.stream()) if of.passage in drawn]
     passage, kind, query, quoted = (list(column) for column in zip(*written, strict=True)) if written else ([],) * 4

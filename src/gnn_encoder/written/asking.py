@@ -8,6 +8,7 @@ import numpy as np
 
 from gnn_encoder.artifacts import Dataset, WrittenQueries
 from gnn_encoder.artifacts.texts import folded
+from gnn_encoder.data.splits import share
 from gnn_encoder.errors import UserError, printable
 from gnn_encoder.inference.language_model import Answer, LanguageModel, LocalModel
 from gnn_encoder.settings.written import WriteQueries
@@ -32,11 +33,15 @@ class Request:
     prompt: str
 
 
-def drawn_passages(count: int, most: int, seed: int) -> np.ndarray:
-    """Returns the rows int64, ascending, of the passages that get queries; more passages include fewer ones."""
-    if count <= most:
-        return np.arange(count)
-    return np.sort(np.random.default_rng(seed).permutation(count)[:most])
+def drawn_passages(data: Dataset, most: int, seed: int) -> np.ndarray:
+    """Returns the rows int64, ascending, of the passages that get queries; more passages include fewer ones.
+
+    The draw is by the passages' texts: after a change of the data most of those that were paid for are drawn again.
+    """
+    if len(data.passages) <= most:
+        return np.arange(len(data.passages))
+    shares = [share(text, f"passages {seed}: ") for some in data.passages.stream() for text in some.full_texts()]
+    return np.sort(np.argsort(shares, kind="stable")[:most])
 
 
 def of_language_model(
@@ -84,7 +89,10 @@ def of_language_model(
             context.note(f"{len(examples):,} {what}, such as: {printable(example)[:SHOWN] or 'an empty one'}")
     if not any(out.query):
         raise UserError(f"{model.name} wrote no query that can be used, in {len(requests):,} calls: try another model")
-    given = [answer for answer in answers if answer and answer.text is not None]
+    by_prompt = {
+        text: answer for text, answer in zip(texts, answers, strict=True) if answer and answer.text is not None
+    }
+    given = list(by_prompt.values())  # equal prompts are asked once
     tokens_in, tokens_out = (sum(getattr(answer, name) for answer in given) for name in ("tokens_in", "tokens_out"))
     return out, {
         "calls": len(set(texts)),
@@ -102,12 +110,14 @@ def _requests(model: LanguageModel, data: Dataset, settings: WriteQueries) -> li
     count, calls = settings.passages_of(len(data.passages), 1 if is_trained else len(prompts.kinds))
     if not count:
         raise UserError(f"write_queries.max_calls = {settings.max_calls}, and each passage takes {calls}: allow more")
-    rows = drawn_passages(len(data.passages), count, settings.seed)
+    rows = drawn_passages(data, count, settings.seed)
     texts = data.passages.take(rows).full_texts()
     if is_trained:
         return [Request(row, TRAINED, 1, text) for row, text in zip(rows.tolist(), texts, strict=True)]
+    # Not their rows: a passage that is inserted before them would change all prompts, and all would be paid for again.
+    numbers = [int(2**32 * share(text, "prompt: ")) for text in texts]
     return [
-        Request(row, kind, count, prompts.prompt(kind, row, text, count))
-        for row, text in zip(rows.tolist(), texts, strict=True)
-        for kind, count in prompts.counts(row, settings.per_passage).items()
+        Request(row, kind, count, prompts.prompt(kind, number, text, count))
+        for row, number, text in zip(rows.tolist(), numbers, texts, strict=True)
+        for kind, count in prompts.counts(number, settings.per_passage).items()
     ]

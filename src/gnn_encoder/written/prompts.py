@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from jinja2 import StrictUndefined, Template, TemplateError
+from jinja2 import StrictUndefined, Template
 from jinja2.sandbox import SandboxedEnvironment
 
 from gnn_encoder.errors import UserError, one_line, printable
@@ -57,19 +57,19 @@ class Prompts:
             try:
                 kinds[file.stem] = environment.from_string(file.read_text("utf-8"))
                 kinds[file.stem].render(passage="", count=1, examples=[])
-            except (TemplateError, UnicodeDecodeError, OSError) as error:
+            except Exception as error:  # as many errors as a template can raise
                 raise UserError(f"write_queries.prompts: {file.name}: {one_line(error)}") from None
         return cls(kinds, _examples(examples), seed, characters)
 
-    def counts(self, row: int, queries: int) -> dict[str, int]:
+    def counts(self, number: int, queries: int) -> dict[str, int]:
         """How many of a passage's queries are of each kind; with fewer queries than kinds, the kinds take turns."""
         names = list(self.kinds)
-        turn = [names[(row + i) % len(names)] for i in range(queries)]
+        turn = [names[(number + i) % len(names)] for i in range(queries)]
         return {name: turn.count(name) for name in names if name in turn}
 
-    def prompt(self, kind: str, row: int, text: str, count: int) -> str:
-        """The prompt for `count` queries of a kind, for the passage in the row `row`."""
-        draw = np.random.default_rng((self.seed, row)).permutation(len(self.examples))[:SHOWN_EXAMPLES]
+    def prompt(self, kind: str, number: int, text: str, count: int) -> str:
+        """The prompt for `count` queries of a kind, for a passage with a number, by which the examples are drawn."""
+        draw = np.random.default_rng((self.seed, number)).permutation(len(self.examples))[:SHOWN_EXAMPLES]
         shown = [self.examples[number] for number in draw]
         passage = delimited(text, TAG, self.characters)
         return self.kinds[kind].render(passage=passage, count=count, examples=shown).strip()

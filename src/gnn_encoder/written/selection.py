@@ -12,6 +12,7 @@ from gnn_encoder.artifacts.texts import folded, is_blank
 from gnn_encoder.artifacts.words import words as words_of
 from gnn_encoder.data.splits import DEV, TEST, TRAIN, share
 from gnn_encoder.data.twins import similar_pairs
+from gnn_encoder.errors import printable
 from gnn_encoder.settings.written import SelectQueries
 from gnn_encoder.written.titles import SEPARATOR
 
@@ -72,7 +73,7 @@ class Selection:
         for reason, queries in {"kept": kept, **self.left_out}.items():
             lines += [f"**{reason}**: {len(queries):,}", ""]
             step = max(1, len(queries) // SHOWN)
-            lines += [f"- {' '.join(text.split())[:200]} → {titles(row)}" for text, row in queries[::step][:SHOWN]]
+            lines += [f"- {printable(text)[:200]} → {printable(titles(row))}" for text, row in queries[::step][:SHOWN]]
             lines.append("")
         return "\n".join(lines)
 
@@ -197,7 +198,8 @@ def splits_of(units: Sequence[str], shares: dict[int, float], seed: int) -> dict
 def assign(selection: Selection, data: Dataset, labelled: dict[str, int], settings: SelectQueries) -> np.ndarray:
     """Returns the split int8 [n] of each query.
 
-    The passages of a query that belong to another split than its first one are no longer among its passages. A split
+    The passages of a query that belong to another split than its first one are no longer among its passages; a unit in
+    which no query has its first passage belongs to the split of the first query that has another one there. A split
     in which people labelled queries (`labelled`: their number by split) gets no written ones, but train does.
     """
     units = units_of(data, settings.fewest_units)
@@ -213,7 +215,7 @@ def assign(selection: Selection, data: Dataset, labelled: dict[str, int], settin
         inside = order[split[order] == code]
         keep[inside[count or len(inside) :]] = False
     wanted = [
-        [row for row in passages if of_unit.get(units[row], code) == code] if kept else []
+        [row for row in passages if of_unit.setdefault(units[row], code) == code] if kept else []
         for passages, code, kept in zip(selection.passages, split.tolist(), keep.tolist(), strict=True)
     ]
     selection.keep("beyond the number that is wanted", wanted)

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
+import numpy as np
+
 from gnn_encoder.artifacts import Passages
 from gnn_encoder.inference.sentences import END
 
@@ -32,14 +34,24 @@ class Written(NamedTuple):
     quoted: int
 
 
-def queries_of_sentences(batches: Iterable[Passages], per_passage: int) -> Iterator[Written]:
+def queries_of_sentences(
+    batches: Iterable[Passages], per_passage: int, documents: np.ndarray | None = None
+) -> Iterator[Written]:
     """Yields sentences of each passage as queries for the others of its section; batches: all passages in order.
 
     A passage that is alone in its section has those before and behind it in the same document, if the first of their
     sections is the same.
+
+    Args:
+        documents: the document of each passage, since sections of two documents may have one title; None: unknown.
     """
     rows = enumerate((title, text) for batch in batches for title, text in zip(batch.titles, batch.texts, strict=True))
-    for top, group in groupby(rows, key=lambda row: row[1][0].partition(SEPARATOR)[0]):
+
+    def section(row: tuple[int, tuple[str, str]]) -> tuple[int, str]:
+        number, (title, _) = row
+        return 0 if documents is None else int(documents[number]), title.partition(SEPARATOR)[0]
+
+    for (_, top), group in groupby(rows, key=section):
         passages = list(group) if top else []
         titles = [title for _, (title, _) in passages]
         for place, (row, (title, text)) in enumerate(passages):
