@@ -211,6 +211,6 @@ def test_an_update_refuses_what_it_would_not_do(
     assert "no finished run at" in capsys.readouterr().err
     assert call(monkeypatch, "update", "--root", str(tmp_path), "--set", "train_gnn.epochs=9") == 2
     assert (
-        "an update runs ingest, index_bm25, write_queries, select_queries, build_graph, encode_with_labels, make_parts, "
-        "fuse_parts, encode_corpus, choose_bundle" in capsys.readouterr().err
+        "an update runs ingest, index_bm25, write_queries, select_queries, build_graph, encode_with_labels, "
+        "make_parts, fuse_parts, encode_corpus, choose_bundle" in capsys.readouterr().err
     )
