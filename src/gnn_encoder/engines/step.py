@@ -25,7 +25,7 @@ from gnn_encoder.artifacts.history import Record, joined, write_history
 from gnn_encoder.engines import lifeline
 from gnn_encoder.errors import UserError, one_line, print_any_text
 from gnn_encoder.flow.arguments import StepArguments, title_of
-from gnn_encoder.machine.memory import peak_gib
+from gnn_encoder.machine.memory import peak_gib, reuse_freed
 from gnn_encoder.settings.values import StepSettings
 from gnn_encoder.tracking.context import Context
 from gnn_encoder.tracking.mlflow_runs import step_log
@@ -63,6 +63,7 @@ def step(**outputs: str) -> Callable[[Callable[..., Metrics]], Callable[..., Non
             if isinstance(arguments, str):  # called by an engine, so this process is the step
                 lifeline.attach()
                 print_any_text()
+                reuse_freed()
                 os.environ.setdefault(PRIMITIVES, MOST_PRIMITIVES)
                 call = StepArguments.model_validate_json(arguments)
                 settings = get_type_hints(function)["settings"].model_validate(call.settings)

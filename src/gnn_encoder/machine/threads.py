@@ -14,10 +14,6 @@ from gnn_encoder.tracking.progress import Progress
 Chunk = TypeVar("Chunk")
 WORKERS = 16
 """Most chunks in memory at once."""
-LARGEST_REUSED = 256 << 20
-"""Bytes of the largest array that `reuse_freed` reuses."""
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-"""Of glibc's malloc.h."""
 TRIMMED, SHORT = 16, 64
 """Free memory is returned after every 16 chunks, from chunk 64 on: in shorter work the cost exceeds the gain."""
 
@@ -95,16 +91,3 @@ def give_back() -> None:
     next large array. Each thread has its own heap.
     """
     getattr(ctypes.CDLL(None), "malloc_trim", lambda pad: 0)(0)
-
-
-def reuse_freed(largest: int) -> None:
-    """Lets glibc reuse freed arrays of up to `largest` bytes in this process; does nothing with other C libraries.
-
-    glibc gives arrays above 32 MB back to the system at once, and each page of a new one costs a page fault. So the
-    gradient of a table of embeddings (MiniLM: 47 MB, several times a step) cost a tenth of a training's processor time.
-    Above `LARGEST_REUSED` nothing changes, because holes of that size would be worth more memory than time.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt and 32 << 20 < largest <= LARGEST_REUSED:
-        mallopt(M_MMAP_THRESHOLD, largest)
-        mallopt(M_TRIM_THRESHOLD, 4 * largest)

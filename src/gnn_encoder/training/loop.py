@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.encoding import attention_of_any_shape, autocast, inference_dtype
-from gnn_encoder.machine.threads import give_back, reuse_freed
+from gnn_encoder.machine.memory import reuse_freed
+from gnn_encoder.machine.threads import give_back
 from gnn_encoder.models.dual_encoder import device
 from gnn_encoder.settings.shared import Optimization
 from gnn_encoder.tracking.context import Context
