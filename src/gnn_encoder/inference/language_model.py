@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
+from threading import Event
 from typing import Any, Protocol
 
 import numpy as np
@@ -206,22 +207,28 @@ class ServiceModel:
         new = {key: prompts[indices[0]] for key, indices in wanted.items() if key not in self._journal}
         for key in wanted.keys() - new.keys():
             yield from self._journal.kept(key, wanted[key])
-        failed_in_a_row = count = 0
-        for key, answer, is_hopeless in self._asked(new):
+        failed_in_a_row, count, why, stop = 0, 0, "", Event()
+        for key, answer, is_hopeless in self._asked(new, stop):
             if answer.text is not None:
                 self._journal.add(key, answer)
                 failed_in_a_row, count = 0, count + 1
             else:
                 failed_in_a_row += 1
-            if is_hopeless or failed_in_a_row == IN_A_ROW:
-                many = "" if is_hopeless else f" ({failed_in_a_row} failed calls in a row)"
-                kept = "are kept: run again to go on" if self._journal.keeps else "are lost, as no folder keeps them"
-                raise Unreachable(f"{answer.failure}{many}; {count:,} of {len(new):,} answers came and {kept}")
-            for index in wanted[key]:
-                yield replace(answer, index=index)
+            if not stop.is_set() and (is_hopeless or failed_in_a_row == IN_A_ROW):
+                why = answer.failure + ("" if is_hopeless else f" ({failed_in_a_row} failed calls in a row)")
+                stop.set()  # calls under way may be paid for already: what comes of them is kept
+            if not stop.is_set():
+                for index in wanted[key]:
+                    yield replace(answer, index=index)
+        if why:
+            kept = "are kept: run again to go on" if self._journal.keeps else "are lost, as no folder keeps them"
+            raise Unreachable(f"{why}; {count:,} of {len(new):,} answers came and {kept}")
 
-    def _asked(self, new: Mapping[str, str]) -> Iterator[tuple[str, Answer, bool]]:
-        """Yields key, answer, and whether other calls cannot succeed, of prompts by their keys, as the answers come."""
+    def _asked(self, new: Mapping[str, str], stop: Event) -> Iterator[tuple[str, Answer, bool]]:
+        """Yields key, answer, and whether other calls cannot succeed, of prompts by their keys, as the answers come.
+
+        After `stop` no further call begins.
+        """
         # The loop has a thread of its own, because the caller's may have a loop that runs, as in a notebook.
         loop, thread = asyncio.new_event_loop(), ThreadPoolExecutor(1, "answers")
         tasks: dict[asyncio.Task[tuple[Answer, bool]], str] = {}
@@ -230,14 +237,15 @@ class ServiceModel:
         client, todo = self._service.client("AsyncOpenAI", **waits), iter(new.items())
         try:
             while True:
-                for key, prompt in islice(todo, self._settings.calls_at_once - len(tasks)):
+                more = 0 if stop.is_set() else self._settings.calls_at_once - len(tasks)
+                for key, prompt in islice(todo, more):
                     tasks[loop.create_task(self._ask(client, prompt))] = key
                 if not tasks:
                     break
                 first = asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
                 done, _ = thread.submit(loop.run_until_complete, first).result()
                 results = [(tasks.pop(task), *task.result()) for task in done]
-                yield from sorted(results, key=lambda result: result[1].text is None)  # answers are kept before a stop
+                yield from results
         finally:
             for task in tasks:
                 loop.call_soon_threadsafe(task.cancel)  # an interrupted wait ends by that
