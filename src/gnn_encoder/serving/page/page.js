@@ -201,8 +201,9 @@ async function start() {
     say(error.message, true);
     return;
   }
-  at("question").value = asText(location.hash.slice(1));
-  if (at("question").value) search();
+  const linked = asText(location.hash.slice(1));
+  if (linked) at("question").value = linked; // else it has what was typed meanwhile
+  if (linked) search();
   else at("question").focus();
 }
 
