@@ -77,7 +77,7 @@ def judge(
     settings = _settings(overrides or [])
     if qrels and not queries:
         raise UserError("--qrels has labels for --queries FILE.jsonl: give both, or --dataset alone")
-    asked = _read_queries(queries, qrels) if queries else _of_dataset(dataset or root / "latest" / "dataset", split)
+    to_judge = _read_queries(queries, qrels) if queries else _of_dataset(dataset or root / "latest" / "dataset", split)
     names = bundles or [str(root / "latest" / "bundle")]
     systems: dict[str, Any] = {}
     for name in names:
@@ -86,8 +86,8 @@ def judge(
         systems[system if system not in systems else name] = retriever
     if len(systems) < len(names):
         raise UserError("a bundle is named twice: name each once")
-    drawn = _drawn(asked, settings, len(systems))
-    pairs, hits = _pooled(systems, drawn, asked, settings.depth)
+    drawn = _drawn(to_judge, settings, len(systems))
+    pairs, hits = _pooled(systems, drawn, to_judge, settings.depth)
     if not pairs:
         raise UserError("no bundle has a hit for any of the queries, so nothing can be judged")
     output.mkdir(parents=True, exist_ok=True)
@@ -97,8 +97,8 @@ def judge(
     result = graded(opened, pairs, settings, say, Progress("judge", "grading", len(pairs), "answers"))
     write_judgements(output / JUDGEMENTS, result.judgements)
     write_qrels_of(output / QRELS, result.judgements)
-    agreed = agreement(result.judgements, asked.human, settings.relevant)
-    figures = compared(hits, list(drawn), result.judgements, asked.human, settings.relevant, settings.measures)
+    agreed = agreement(result.judgements, to_judge.human, settings.relevant)
+    figures = compared(hits, list(drawn), result.judgements, to_judge.human, settings.relevant, settings.measures)
     facts = {
         "origin": opened.name,
         "settings": settings.model_dump(exclude={"prompt"}),
@@ -170,9 +170,9 @@ def _read_queries(path: Path, qrels: Path | None) -> Queries:
         return Queries(texts, {})
     query_ids, passage_ids = Ids(), Ids()
     labels = read_qrels(qrels, query_ids, passage_ids)
-    asked, hits = query_ids.column().to_pylist(), passage_ids.column().to_pylist()
+    query_of, passage_of = query_ids.column().to_pylist(), passage_ids.column().to_pylist()
     columns = zip(labels.query.tolist(), labels.passage.tolist(), labels.relevance.tolist(), strict=True)
-    human = {(asked[q], hits[p]): relevance for q, p, relevance in columns if asked[q] in texts}
+    human = {(query_of[q], passage_of[p]): relevance for q, p, relevance in columns if query_of[q] in texts}
     if not human:
         raise UserError(f"{qrels} has no label of a query in {path}: are the ids the same?")
     return Queries(texts, human)
@@ -208,22 +208,22 @@ def _of_dataset(path: Path, split: str) -> Queries:
     )
 
 
-def _drawn(asked: Queries, settings: "Judge", bundles: int) -> dict[str, str]:
+def _drawn(to_judge: Queries, settings: "Judge", bundles: int) -> dict[str, str]:
     """Returns the queries that are judged, in their order: all, or a draw that no label influences."""
     import numpy as np
 
-    limits = [settings.max_queries or len(asked.texts)]
+    limits = [settings.max_queries or len(to_judge.texts)]
     if settings.max_calls:
         limits.append(settings.max_calls // (settings.depth * bundles))
     if min(limits) < 1:
         raise UserError(f"max_calls = {settings.max_calls}: a query takes up to {settings.depth * bundles}")
-    order = np.random.default_rng(settings.seed).permutation(len(asked.texts))[: min(limits)]
-    texts = list(asked.texts.items())
+    order = np.random.default_rng(settings.seed).permutation(len(to_judge.texts))[: min(limits)]
+    texts = list(to_judge.texts.items())
     return dict(texts[number] for number in np.sort(order).tolist())
 
 
 def _pooled(
-    systems: "Mapping[str, Retriever]", drawn: Mapping[str, str], asked: Queries, depth: int
+    systems: "Mapping[str, Retriever]", drawn: Mapping[str, str], to_judge: Queries, depth: int
 ) -> tuple[list[Any], dict[str, list[list[str]]]]:
     """Returns the pairs of all systems' first hits, each once, and each system's hits of each query."""
     from gnn_encoder.artifacts.dataset import passage_text
@@ -232,10 +232,10 @@ def _pooled(
     pairs: dict[tuple[str, str], Pair] = {}
     hits: dict[str, list[list[str]]] = {}
     for system, retriever in systems.items():
-        found = retriever.search(list(drawn.values()), depth + bool(asked.left_out))
+        ranked = retriever.search(list(drawn.values()), depth + bool(to_judge.left_out))
         hits[system] = []
-        for (query_id, query), of_query in zip(drawn.items(), found, strict=True):
-            others = [hit for hit in of_query if hit.passage_id != asked.left_out.get(query_id)][:depth]
+        for (query_id, query), of_query in zip(drawn.items(), ranked, strict=True):
+            others = [hit for hit in of_query if hit.passage_id != to_judge.left_out.get(query_id)][:depth]
             hits[system].append([hit.passage_id for hit in others])
             for hit in others:
                 text = passage_text(hit.title, hit.text)

@@ -78,11 +78,11 @@ def agreement(judgements: Sequence[Judgement], human: Labels, relevant: int) -> 
     Args:
         relevant: lowest grade of the judge that counts as relevant; of human labels it is 1.
     """
-    asked = {query for (query, _), relevance in human.items() if relevance >= 1}
+    labelled = {query for (query, _), relevance in human.items() if relevance >= 1}
     both = {(j.query_id, j.passage_id): j.grade for j in judgements if (j.query_id, j.passage_id) in human}
     assumed = all(human[pair] >= 1 for pair in both)
     if assumed:
-        both = {(j.query_id, j.passage_id): j.grade for j in judgements if j.query_id in asked}
+        both = {(j.query_id, j.passage_id): j.grade for j in judgements if j.query_id in labelled}
     if not both:
         return None
     labels, grades = np.array([human.get(pair, 0) for pair in both]), np.array(list(both.values()))

@@ -122,7 +122,7 @@ def graded(
     template = read_prompt(settings.prompt)
     prompts = [prompt_of(template, pair, settings.passage_characters) for pair in pairs]
     say(f"{model.name} grades {len(pairs):,} passages: {model.estimate(prompts)}")
-    found: dict[int, tuple[int, str]] = {}
+    grades: dict[int, tuple[int, str]] = {}
     failures, others = Counter[str](), Counter[str]()
     for answer in model.answers(prompts):
         progress.advance()
@@ -133,17 +133,17 @@ def graded(
         if grade is None:
             others[printable(answer.text)[:SHOWN] or "an empty one"] += 1
         else:
-            found[answer.index] = (grade, reason)
+            grades[answer.index] = (grade, reason)
     for kind, what in ((failures, "calls failed"), (others, "answers have no grade")):
         if kind:
             ((example, _),) = kind.most_common(1)
             say(f"{kind.total():,} {what}, such as: {printable(example)}")
-    if not found:
+    if not grades:
         raise UserError(f"{model.name} gave no grade, in {len(pairs):,} calls: try another model")
     judgements = [
-        Judgement(pair.query_id, pair.query, pair.passage_id, *found[index], model.name)
+        Judgement(pair.query_id, pair.query, pair.passage_id, *grades[index], model.name)
         for index, pair in enumerate(pairs)
-        if index in found
+        if index in grades
     ]
     return Graded(judgements, failures.total(), others.total())
 
