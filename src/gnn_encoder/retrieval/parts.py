@@ -17,13 +17,14 @@ the best candidate's, or 1 / rank among the candidates: all of them are known wh
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import tee
+from itertools import pairwise, tee
 
 import numpy as np
 
 from gnn_encoder.artifacts import PassageTable
 from gnn_encoder.artifacts.arrays import Rows, ranges, rows_of
 from gnn_encoder.artifacts.labelled_queries import LabelledQueries, LabelUse
+from gnn_encoder.artifacts.tables import find_pairs, pair_keys
 from gnn_encoder.retrieval.adapter import Moments
 from gnn_encoder.retrieval.best_vectors import nearest_rows
 from gnn_encoder.retrieval.bm25 import Bm25, top_positive
@@ -33,6 +34,8 @@ from gnn_encoder.retrieval.label_field import LabelField, TextsAt
 from gnn_encoder.retrieval.labelled_vectors import windows_with_labels
 from gnn_encoder.retrieval.query_index import nearest_queries
 
+TOGETHER = 32
+"""Queries whose candidates' vectors are in memory at a time."""
 KEPT = 30
 """Candidates of each part."""
 NEAREST, SUMMED = 50, 64
@@ -124,53 +127,66 @@ class Parts:
         adapted = queries @ self.adapter
         by_dense, by_adapted = (self.search(vectors, KEPT + 1)[1] for vectors in (queries, adapted))
         near_scores, near = self.nearest(queries)
-        groups, features = [], []
+        nearest = np.where(near[:, :1] >= 0, near_scores[:, :1], 0).sum(axis=1)  # 0 without a labelled query
+        known, similar = self._memory(near_scores, near)
+        ends = np.searchsorted(known, np.arange(len(questions) + 1) << 32)
+        groups, of_words = [np.empty(0, np.int32)], [np.empty((2, 0), np.float32)]
         plain, again = tee(self.word_scores(questions))
         for i, (words, labelled) in enumerate(zip(plain, self.field.totals(questions, again), strict=True)):
-            known, similar = self._memory(near_scores[i], near[i])
-            tops = [top_positive(part, KEPT + 1) for part in (words, labelled)]
-            tops += [by_dense[i], by_adapted[i], known[np.argsort(-similar, kind="stable")]]
+            mine = slice(ends[i], ends[i + 1])
+            remembered = (known[mine] & 0xFFFFFFFF)[np.argsort(-similar[mine], kind="stable")]
+            tops = [
+                *(top_positive(part, KEPT + 1) for part in (words, labelled)),
+                by_dense[i],
+                by_adapted[i],
+                remembered,
+            ]
             out = -1 if left_out is None else left_out[i]
-            rows = np.unique(np.concatenate([top[(top >= 0) & (top != out)][:KEPT] for top in tops]))
-            memory = np.zeros(len(rows), np.float32)
-            position = np.searchsorted(known, rows)
-            has = position < len(known)
-            has[has] = known[position[has]] == rows[has]
-            memory[has] = similar[position[has]]
-            place, vector_rows = rows_of(self.of, rows)
-            windows = np.asarray(self.vectors[vector_rows], np.float32)
-            dense, turned = (self._best(windows @ vector, place) for vector in (queries[i], adapted[i]))
-            summed = self._best(self._summed(rows, windows, place) @ queries[i], place)
-            groups.append(rows)
-            features.append(
-                np.stack(
-                    [
-                        *(dense, dense - dense.max(initial=-np.inf), _reciprocal_rank(dense)),
-                        *(words[rows], _share(words[rows]), _reciprocal_rank(words[rows])),
-                        *(labelled[rows], _share(labelled[rows]), _reciprocal_rank(labelled[rows])),
-                        *(turned, turned - turned.max(initial=-np.inf), _reciprocal_rank(turned)),
-                        *(summed, summed - summed.max(initial=-np.inf), memory),
-                        np.full(len(rows), near_scores[i, 0] if near[i, 0] >= 0 else 0),
-                        np.full(len(rows), len(questions[i].split())),
-                        self.lengths[rows],
-                    ],
-                    axis=1,
-                ).astype(np.float32)
+            groups.append(np.unique(np.concatenate([top[(top >= 0) & (top != out)][:KEPT] for top in tops])))
+            of_words.append(np.stack([words[groups[-1]], labelled[groups[-1]]]))
+        starts, rows = np.cumsum([len(group) for group in groups]), np.concatenate(groups).astype(np.int32)
+        asker = np.repeat(np.arange(len(questions)), np.diff(starts))
+        scores = [
+            self._by_vectors(
+                rows[starts[first] : starts[last]], starts[first : last + 1], queries[first:last], adapted[first:last]
             )
-        starts = np.concatenate([[0], np.cumsum([len(rows) for rows in groups])]).astype(np.int64)
-        empty = np.empty((0, len(FEATURES)), np.float32)
-        return Candidates(
-            starts, np.concatenate([starts[:0].astype(np.int32), *groups]), np.concatenate([empty, *features])
-        )
+            for first in range(0, len(questions), TOGETHER)
+            for last in [min(first + TOGETHER, len(questions))]
+        ]
+        dense, turned, summed = np.concatenate([np.empty((3, 0), np.float32), *scores], axis=1)
+        words, labelled = np.concatenate(of_words, axis=1)
+        columns = [
+            *(dense, dense - _best_of_each(dense, starts), _reciprocal_ranks(dense, starts)),
+            *(words, _share(words, starts), _reciprocal_ranks(words, starts)),
+            *(labelled, _share(labelled, starts), _reciprocal_ranks(labelled, starts)),
+            *(turned, turned - _best_of_each(turned, starts), _reciprocal_ranks(turned, starts)),
+            *(summed, summed - _best_of_each(summed, starts)),
+            np.append(similar, np.float32(0))[find_pairs(known, asker, rows)],
+            *(column[asker] for column in (nearest, np.array([len(question.split()) for question in questions]))),
+            self.lengths[rows],
+        ]
+        return Candidates(starts, rows, np.stack(columns, axis=1).astype(np.float32))
 
     def _memory(self, scores: np.ndarray, near: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the passages [c], ascending, of the nearest training queries, and the best similarity [c] of each."""
-        scores, near = scores[near >= 0], near[near >= 0]
-        place, passage = self.labels.by_query.into(near)
-        rows, position = np.unique(passage, return_inverse=True)
-        best = np.zeros(len(rows), np.float32)
-        np.maximum.at(best, position, scores[place])
-        return rows.astype(np.int32), best
+        """Returns the pairs [c] of a query and a passage that one of its nearest training queries is labelled for, as
+        `pair_keys`, ascending, and the best similarity [c] of each."""
+        place, passage = self.labels.by_query.into(near.ravel())
+        keys, pair = np.unique(pair_keys(place // max(near.shape[1], 1), passage), return_inverse=True)
+        best = np.zeros(len(keys), np.float32)
+        np.maximum.at(best, pair, scores.ravel()[place])
+        return keys, best
+
+    def _by_vectors(self, rows: np.ndarray, starts: np.ndarray, queries: np.ndarray, adapted: np.ndarray) -> np.ndarray:
+        """Returns the parts `dense`, `adapted` and `summed`, fp32 [3, r], of some queries' candidates at `rows` [r]."""
+        place, vector_rows = rows_of(self.of, rows)
+        windows = np.asarray(self.vectors[vector_rows], np.float32)
+        summed = self._summed(rows, windows, place)
+        bounds = np.searchsorted(place, starts - starts[0])
+        scores = np.empty((3, len(windows)), np.float32)
+        for i, (first, last) in enumerate(pairwise(bounds.tolist())):
+            mine = slice(first, last)
+            scores[:, mine] = windows[mine] @ queries[i], windows[mine] @ adapted[i], summed[mine] @ queries[i]
+        return np.stack([self._best(part, place) for part in scores])
 
     def _best(self, scores: np.ndarray, place: np.ndarray) -> np.ndarray:
         """Returns the best of the scores [r] of each passage's vectors; `place` [r] of their passages, ascending."""
@@ -213,12 +229,22 @@ def length_of(texts: Sequence[str]) -> np.ndarray:
     return np.log1p(np.array([len(text) for text in texts], np.float32))
 
 
-def _share(values: np.ndarray) -> np.ndarray:
-    """Returns values [c] from 0 on as shares of the largest one."""
-    return values / max(float(values.max(initial=0)), 1e-9)
+def _best_of_each(values: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """Returns, for each value [r], the largest one of its query; query i has those of [starts[i], starts[i + 1])."""
+    sizes = np.diff(starts)
+    filled = starts[:-1][sizes > 0]
+    return np.repeat(np.maximum.reduceat(values, filled), sizes[sizes > 0]) if len(filled) else values
 
 
-def _reciprocal_rank(values: np.ndarray) -> np.ndarray:
-    """Returns 1 / rank [c]; equal values have the rank of the first of them."""
-    falling = -np.sort(-values)
-    return 1 / (1 + np.searchsorted(-falling, -values))
+def _share(values: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """Returns values [r] from 0 on as shares of the largest one of each query."""
+    return np.asarray(values / np.maximum(_best_of_each(values, starts), 1e-9))
+
+
+def _reciprocal_ranks(values: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """Returns 1 / rank [r] among each query's candidates; equal values have the rank of the first of them."""
+    ranks = np.empty(len(values))
+    for first, last in pairwise(starts.tolist()):
+        mine = -values[first:last]
+        ranks[first:last] = 1 + np.searchsorted(np.sort(mine), mine)
+    return 1 / ranks
