@@ -18,6 +18,7 @@ from gnn_encoder.kubeflow.cluster import Cluster
 from gnn_encoder.kubeflow.package import write_package
 from gnn_encoder.pipelines.train import train
 from gnn_encoder.settings.presets import load_settings
+from gnn_encoder.settings.systems import UNTRAINED
 from gnn_encoder.storage import get_folder, put_folder
 from gnn_encoder.storage.s3 import Address, client
 from gnn_encoder.tracking.context import CHECKPOINTS
@@ -60,7 +61,9 @@ def test_the_whole_pipeline_through_the_store(
     there = Report.read(tmp_path / "report").metrics["results"]
     for split, systems in Report.read(here.outputs["report"]).metrics["results"].items():
         for system, figures in systems.items():
-            assert there[split][system] == pytest.approx(figures, abs=1e-6), (split, system)
+            # The untrained model is random and reads [CLS]: its scores differ in their last bit, whose order is chance.
+            within = 0.05 if system == UNTRAINED else 1e-6
+            assert there[split][system] == pytest.approx(figures, abs=within), (split, system)
     # Nothing to resume is left behind, and every step has logged its run and its end.
     address = Address.parse(f"{bucket}/checkpoints")
     assert "Contents" not in client().list_objects_v2(Bucket=address.bucket, Prefix=address.prefix)
