@@ -27,7 +27,7 @@ from gnn_encoder.retrieval.best_vectors import best_of_blocks
 from gnn_encoder.retrieval.exact import Hits, merge
 from gnn_encoder.retrieval.identical import search_without
 from gnn_encoder.retrieval.labelled_vectors import in_blocks, label_blocks
-from gnn_encoder.retrieval.memory import Memory
+from gnn_encoder.retrieval.memory import Labelled, Memory, find_labelled
 from gnn_encoder.retrieval.query_index import nearest_queries
 from gnn_encoder.settings.labels import EncodeWithLabels
 from gnn_encoder.settings.measures import COLD, WARM, cutoff, of_documents
@@ -78,7 +78,7 @@ class Trial:
     left_out: np.ndarray | None = None
     of: np.ndarray | None = None
     _plain_hits: dict[bool, Hits] = field(default_factory=dict)
-    _nearest: dict[int, Hits] = field(default_factory=dict)
+    _found: dict[int, list[Labelled]] = field(default_factory=dict)
 
     def ranked(self, use: LabelUse) -> Run:
         """Returns the ranking of the queries with a use of the labels."""
@@ -87,15 +87,16 @@ class Trial:
 
     def _searched(self, use: LabelUse, k: int) -> Hits:
         """Returns the `k` best passages; `k` is the same in all calls."""
-        if not use.weight:
+        if not use.weight or not len(self.labels):
             return self._plain(k, labelled=True)
         if use.method == "softmax":
-            if use.neighbours not in self._nearest:
-                self._nearest[use.neighbours] = nearest_queries(self.labels, None, self.query_vectors, use.neighbours)
-            near = self._nearest[use.neighbours]
-            return Memory(self.labels, use).search(
-                self.vectors, self.query_vectors, self._plain(k, labelled=True), near, self.of
-            )
+            if use.neighbours not in self._found:
+                near = nearest_queries(self.labels, None, self.query_vectors, use.neighbours)
+                plain = self._plain(k, labelled=True)
+                self._found[use.neighbours] = find_labelled(
+                    self.labels, self.vectors, self.query_vectors, plain, near, self.of
+                )
+            return Memory(self.labels, use).lift(self._found[use.neighbours])
         blocks = label_blocks(use, self.vectors, self.labels, self.labels.passages, self.of)
         lifted = best_of_blocks(blocks, self.query_vectors, k)
         return merge(*self._plain(k, labelled=False), *lifted)

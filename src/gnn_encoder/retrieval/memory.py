@@ -28,6 +28,60 @@ QUERIES = 512
 
 
 @dataclass(frozen=True)
+class Labelled:
+    """What the memory finds for some queries [n], whatever the weights of its uses.
+
+    scores fp32, rows int32 [n, k]: the k best passages by s(q, p)
+    near: the nearest training queries, in the form of `exact.search`; `place` [e] of each labelled pair in them, and
+        `lifted` [e], its place among `lifts` lifts, one for each passage of a query
+    hit [n, k]: the lift of each hit; -1: none
+    left, asker, passage, score [l]: the other lifts, the place of the query, the passage and s(q, p) of each
+    """
+
+    scores: np.ndarray
+    rows: np.ndarray
+    near: Hits
+    place: np.ndarray
+    lifted: np.ndarray
+    lifts: int
+    hit: np.ndarray
+    left: np.ndarray
+    asker: np.ndarray
+    passage: np.ndarray
+    score: np.ndarray
+
+
+def find_labelled(
+    labels: LabelledQueries,
+    vectors: np.ndarray,
+    queries: np.ndarray,
+    hits: Hits,
+    nearest: Hits,
+    of: np.ndarray | None = None,
+) -> list[Labelled]:
+    """Looks up what the labelled queries `nearest` to each query are labelled for; the rest as in `Memory.search`."""
+
+    def found(some: slice) -> Labelled:
+        asking, (scores, rows), near = (
+            queries[some],
+            (hits[0][some], hits[1][some]),
+            (nearest[0][some], nearest[1][some]),
+        )
+        place, passages = labels.by_query.into(near[1].ravel())
+        keys, pair = np.unique(pair_keys(place // near[1].shape[1], passages), return_inverse=True)
+        # A hit that is labelled is lifted; a labelled passage that is no hit becomes one.
+        hit = find_pairs(keys, np.arange(len(asking))[:, None], rows)
+        left = np.setdiff1d(np.arange(len(keys)), hit)
+        asker, passage = keys[left] >> 32, keys[left] & 0xFFFFFFFF
+        best = nearest_rows(vectors, of, asking, asker, passage)
+        used, widened = np.unique(best, return_inverse=True)  # many queries share a passage, which is widened once
+        score = np.einsum("pd,pd->p", asking[asker], np.asarray(vectors[used], np.float32)[widened])
+        return Labelled(scores, rows, near, place, pair, len(keys), hit, left, asker, passage, score)
+
+    return [found(slice(start, start + QUERIES)) for start in range(0, len(queries), QUERIES)]
+
+
+@dataclass(frozen=True)
 class Memory:
     """The labelled queries that a search looks up, and how it uses them; `use.method` is `softmax`."""
 
@@ -36,27 +90,12 @@ class Memory:
     index: Index | None = None
     """Over the labelled queries, see `nearest_queries`."""
 
-    def neighbours(self, queries: np.ndarray, nearest: Hits | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """The nearest memory queries, rows int32 [n, k], and what each adds to its passages, fp32 [n, k].
+    def neighbours(self, queries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The nearest memory queries, rows int32 [n, k], and what each adds to its passages, fp32 [n, k]."""
+        scores, rows = self._nearest(queries)
+        return rows, self._weights(scores, rows)
 
-        nearest: the result of `nearest_queries`, if it is known.
-        """
-        scores, rows = nearest or nearest_queries(self.labels, self.index, queries, self.use.neighbours)
-        scores = np.where(rows[:, :1] >= 0, scores, np.float32(0))  # an index may find nothing
-        weights = np.exp((scores - scores[:, :1]) / np.float32(self.use.temperature * self.labels.scale))
-        weights *= np.float32(self.use.weight * self.labels.scale) / weights.sum(axis=1, keepdims=True)
-        if self.use.threshold:
-            weights[scores < np.float32(self.use.threshold * self.labels.scale)] = 0
-        return rows, weights
-
-    def search(
-        self,
-        vectors: np.ndarray,
-        queries: np.ndarray,
-        hits: Hits,
-        nearest: Hits | None = None,
-        of: np.ndarray | None = None,
-    ) -> Hits:
+    def search(self, vectors: np.ndarray, queries: np.ndarray, hits: Hits, of: np.ndarray | None = None) -> Hits:
         """The best passages of `queries` [n, d] by the whole score, in the form of `exact.search`.
 
         A passage outside the k best by s(q, p) gets among the k best only if a neighbour's label lifts it. So the
@@ -64,45 +103,35 @@ class Memory:
 
         Args:
             vectors: one vector per passage [m, d]. hits: the k best passages of each query by s(q, p).
-            nearest: the result of `nearest_queries`, if it is known: it is the same for all uses of so many neighbours.
             of: the passage of each vector, if some have several (`best_vectors`); s(q, p) is that of the best one.
         """
-        if not len(self.labels):
+        if not len(self.labels) or not len(queries):
             return hits
-        parts = []
-        for start in range(0, len(queries), QUERIES):
-            some = slice(start, start + QUERIES)
-            near = nearest and (nearest[0][some], nearest[1][some])
-            parts.append(self._search(vectors, queries[some], hits[0][some], hits[1][some], near, of))
-        if not parts:
-            return hits
+        return self.lift(find_labelled(self.labels, vectors, queries, hits, self._nearest(queries), of))
+
+    def lift(self, found: list[Labelled]) -> Hits:
+        """As `search`, where `found` are what `find_labelled` finds with as many neighbours as the use has."""
+        parts = [self._lift(part) for part in found]
         return np.concatenate([scores for scores, _ in parts]), np.concatenate([rows for _, rows in parts])
 
-    def _search(
-        self,
-        vectors: np.ndarray,
-        queries: np.ndarray,
-        scores: np.ndarray,
-        rows: np.ndarray,
-        nearest: Hits | None,
-        of: np.ndarray | None,
-    ) -> Hits:
-        near, weights = self.neighbours(queries, nearest)
-        place, passages = self.labels.by_query.into(near.ravel())
-        keys, pair = np.unique(pair_keys(place // near.shape[1], passages), return_inverse=True)
-        lift = np.bincount(pair, weights=weights.ravel()[place], minlength=len(keys))
-        lift = lift.astype(np.float32)
-        # A hit that is labelled is lifted; a labelled passage that is no hit becomes one.
-        index = find_pairs(keys, np.arange(len(queries))[:, None], rows)
-        scores = scores + np.append(lift, np.float32(0))[index]
-        left = np.setdiff1d(np.arange(len(keys)), index)
-        asker, passage = keys[left] >> 32, keys[left] & 0xFFFFFFFF
-        best = nearest_rows(vectors, of, queries, asker, passage)
-        used, widened = np.unique(best, return_inverse=True)  # many queries share a passage, which is widened once
-        wide = np.asarray(vectors[used], np.float32)
-        score = np.einsum("pd,pd->p", queries[asker], wide[widened]) + lift[left]
-        slot = np.arange(len(left)) - np.searchsorted(asker, asker)
-        more = np.full((len(queries), int(slot.max(initial=-1)) + 1), -1, np.int32)
+    def _nearest(self, queries: np.ndarray) -> Hits:
+        return nearest_queries(self.labels, self.index, queries, self.use.neighbours)
+
+    def _weights(self, scores: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        scores = np.where(rows[:, :1] >= 0, scores, np.float32(0))  # an index may find nothing
+        weights: np.ndarray = np.exp((scores - scores[:, :1]) / np.float32(self.use.temperature * self.labels.scale))
+        weights *= np.float32(self.use.weight * self.labels.scale) / weights.sum(axis=1, keepdims=True)
+        if self.use.threshold:
+            weights[scores < np.float32(self.use.threshold * self.labels.scale)] = 0
+        return weights
+
+    def _lift(self, found: Labelled) -> Hits:
+        weights = self._weights(*found.near).ravel()[found.place]
+        lift = np.bincount(found.lifted, weights=weights, minlength=found.lifts).astype(np.float32)
+        scores = found.scores + np.append(lift, np.float32(0))[found.hit]
+        score = found.score + lift[found.left]
+        slot = np.arange(len(score)) - np.searchsorted(found.asker, found.asker)
+        more = np.full((len(scores), int(slot.max(initial=-1)) + 1), -1, np.int32)
         more_scores = np.full(more.shape, -np.inf, np.float32)
-        more[asker, slot], more_scores[asker, slot] = passage, score
-        return exact.merge(scores, rows, more_scores, more)
+        more[found.asker, slot], more_scores[found.asker, slot] = found.passage, score
+        return exact.merge(scores, found.rows, more_scores, more)
