@@ -83,6 +83,25 @@ def test_a_search_without_a_hit_says_so(
     assert capsys.readouterr().out.splitlines()[-1] == "no hit: no passage has a word of the question"
 
 
+@pytest.mark.parametrize(("color", "more", "whole"), [("1", (), False), ("1", ("--full",), True), ("", (), True)])
+def test_a_terminal_shows_the_first_lines_of_a_passage(
+    color: str, more: tuple[str, ...], whole: bool,
+    bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    with drafting(tmp_path / "dataset", "dataset") as dataset:
+        writer = DatasetWriter(dataset)
+        writer.passages(["long"], [""], [" ".join(f"word{number}" for number in range(100))])
+        writer.close()
+    with drafting(tmp_path / "bundle", "bundle") as draft:
+        save = TextEncoder.load(bundle.query_encoder_path).save
+        fill_bundle(draft, bundle.vectors[:1], Dataset(tmp_path / "dataset"), save)
+    monkeypatch.setenv("FORCE_COLOR", color)  # rich takes the output for a terminal, or does not
+    monkeypatch.setenv("COLUMNS", "60")
+    assert call(monkeypatch, "search", "a question", "--bundle", str(tmp_path / "bundle"), *more) == 0
+    shown = capsys.readouterr().out
+    assert "word9 " in shown and ("word99" in shown) == whole == ("…" not in shown)
+
+
 def test_fused_hits_lie_between_those_of_either(bundle: Bundle, tiny_dataset: Dataset) -> None:
     question = "the old river is in winter"
     words, rows = Bm25.build(tiny_dataset.passages, IndexBm25()).search([question], 100)

@@ -2,6 +2,7 @@
 
 import math
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from functools import partial
@@ -26,6 +27,8 @@ Hits = Annotated[int, typer.Option("-k", min=1, max=1_000_000, help="Number of p
 Depth = Annotated[
     int | None, typer.Option(min=1, max=1_000_000, help="First hits that are re-ranked [as in the run, or 100].")
 ]
+LINES = 4
+"""Lines of a passage that `search` shows on a terminal."""
 MEASURES = "RR@10 nDCG@10 AP R@100 Judged@10"
 
 
@@ -73,9 +76,10 @@ def search(
         ),
     ] = None,
     depth: Depth = None,
+    full: Annotated[bool, typer.Option("--full", help="On a terminal, show whole passages.")] = False,
     root: Root = DEFAULT_ROOT,
 ) -> None:
-    """Search a trained bundle; show the best passages with their scores."""
+    """Search a trained bundle; show the best passages with their scores, on a terminal the first lines of each."""
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     from rich.console import Console
 
@@ -103,7 +107,9 @@ def search(
         screen.print(f"the first {min(depth, len(run.passage)):,} hits ordered by the re-ranker{summed}\n", style="dim")
     for hit in searcher.hits(run.score[:k], run.passage[:k]):
         screen.print(hit.heading(), markup=False, style="bold")
-        screen.print("\n".join([*hit.body(), ""]), markup=False, highlight=False)
+        most = LINES * screen.width - 2 if screen.is_terminal and not full else sys.maxsize
+        lines = [line if len(line) <= most else f"{line[:most]} …" for line in hit.body()]
+        screen.print("\n".join([*lines, ""]), markup=False, highlight=False)
 
 
 def copy(
