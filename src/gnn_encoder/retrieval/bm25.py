@@ -22,9 +22,9 @@ from gnn_encoder.retrieval.terms import ENGLISH, language_of, shown, splitter, s
 from gnn_encoder.settings.bm25 import IndexBm25
 from gnn_encoder.tracking.progress import Progress
 
-# bm25s starts JAX if it is installed, for a function that is not used here. On a GPU, JAX would take three quarters of
-# the memory, in every process.
-with absent("jax"):
+# bm25s imports SciPy, in 0.2 s, and starts JAX if they are there, for functions that are not used here. On a GPU, JAX
+# would take three quarters of the memory, in every process.
+with absent("jax"), absent("scipy"):
     import bm25s
     from bm25s.tokenization import Tokenizer
 
