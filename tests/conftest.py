@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from gnn_encoder.artifacts import Dataset, DatasetWriter, Run, drafting
+from gnn_encoder.settings.services import ALLOWED
 
 if TYPE_CHECKING:
     from trained_root import Trained
@@ -84,6 +85,11 @@ THINNED = {
     "test_workers_make_the_same_batches": 4,
 }
 """Test of many cases, each of a second or more → n: every n-th case is a fast test, and the others are slow ones."""
+
+
+@pytest.fixture(autouse=True)
+def _no_service_of_another_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ALLOWED, "")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

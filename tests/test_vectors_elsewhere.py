@@ -28,11 +28,12 @@ from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.collected import evaluated_queries
 from gnn_encoder.models.address import AddressEncoder
 from gnn_encoder.models.dual_encoder import DualEncoder
-from gnn_encoder.models.service import KEY
 from gnn_encoder.serving.following import PROBE
 from gnn_encoder.settings.first_stage import FirstStage
 from gnn_encoder.settings.foundation import Encode
 from gnn_encoder.settings.outcome import BundleDualEncoder
+from gnn_encoder.settings.presets import load_settings, parse_settings
+from gnn_encoder.settings.services import ALLOWED, BASE, KEY, allow_key, may_have_key
 from gnn_encoder.settings.systems import LEXICAL, UNTRAINED
 from gnn_encoder.steps.bundle_dual_encoder import bundle_dual_encoder
 from gnn_encoder.steps.encode import encode
@@ -48,6 +49,7 @@ def service(tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Se
     monkeypatch.setenv(KEY, SECRET)
     monkeypatch.setattr("gnn_encoder.models.address.WAITS", {"max_retries": 2, "timeout": 20.0})
     with service_of(tiny_backbone) as running:
+        allow_key([running.address])
         yield running
 
 
@@ -111,14 +113,45 @@ def test_a_text_that_is_too_long_is_cut_and_the_others_are_not(service: Service)
 
 
 def test_the_key_goes_where_the_user_said(service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    AddressEncoder.at(service.address).save(tmp_path)
-    assert service.keys == {f"Bearer {SECRET}"}
-    service.keys.clear()
-    AddressEncoder.load(tmp_path).encode(["an address of a bundle"])
-    assert service.keys == {"Bearer none"}
-    monkeypatch.setenv("OPENAI_BASE_URL", service.address)
-    AddressEncoder.load(tmp_path).encode(["one that was allowed"])
-    assert service.keys == {"Bearer none", f"Bearer {SECRET}"}
+    stored = {"encode": {"encoder": f"{service.address}#{MODEL}"}}
+
+    def keys() -> set[str]:
+        service.keys.clear()
+        AddressEncoder.at(parse_settings(stored).encode.encoder).save(tmp_path)
+        AddressEncoder.load(tmp_path).encode(["a question"])
+        return service.keys
+
+    monkeypatch.setenv(ALLOWED, "")
+    assert keys() == {"Bearer none"}, "a stored run names it"
+    for variable in (ALLOWED, BASE):
+        monkeypatch.setenv(variable, service.address)
+        assert keys() == {f"Bearer {SECRET}"}, "the user lists it"
+        monkeypatch.setenv(variable, "")
+    (tmp_path / "mine.yaml").write_text(json.dumps(stored))
+    for named in ("preset", "override"):
+        monkeypatch.setenv(ALLOWED, "https://127.0.0.1/other")
+        if named == "preset":
+            load_settings(str(tmp_path / "mine.yaml"))
+        else:
+            parse_settings({}, [f"encode.encoder={service.address}#{MODEL}"])
+        assert keys() == {f"Bearer {SECRET}"}, f"the user's {named} names it"
+
+
+def test_a_service_without_the_key_says_how_to_allow_it(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ALLOWED, "")
+    service.fails_after, service.status = 0, 401
+    with pytest.raises(UserError, match=f"the key was not sent: {ALLOWED}={service.address} allows it$"):
+        AddressEncoder.at(f"{service.address}#{MODEL}")
+
+
+def test_addresses_without_tls_have_to_be_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ALLOWED, "")
+    allow_key(["http://10.0.0.1/v1", "https://models.example/v1", "http://localhost:1/v1"])
+    allowed = {
+        one: may_have_key(one) for one in ("http://10.0.0.1/v1", "https://models.example/v1/", "https://models.example")
+    }
+    assert list(allowed.values()) == [False, True, False] and may_have_key("https://api.openai.com/v1")
+    assert not may_have_key("https://api.openai.com.example/v1") and not may_have_key("http://api.openai.com/v1")
 
 
 @pytest.mark.parametrize(
@@ -337,7 +370,10 @@ def test_a_run_asks_the_service_and_its_bundle_does_too(
     service.fails_after = 1 << 30
     with (data / "corpus.jsonl").open("a", encoding="utf-8") as file:
         file.write(json.dumps({"_id": "later", "title": "", "text": "a passage that came later"}) + "\n")
+    service.keys.clear()
+    monkeypatch.setenv(ALLOWED, "")
     assert command(monkeypatch, "update", "--root", str(root)) == 0
+    assert service.keys == {"Bearer none"}, "the run names the address, and not the user"
     new = set(service.texts - sent) - {"word", "a question that nobody asked", PROBE}
     assert new == {"a passage that came later"}, "an update sends new texts"
     assert not any(SECRET.encode() in file.read_bytes() for file in root.rglob("*") if file.is_file())

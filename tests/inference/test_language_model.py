@@ -16,8 +16,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from gnn_encoder.errors import Unreachable, UserError
 from gnn_encoder.inference import language_model
 from gnn_encoder.inference.language_model import JOURNAL, Answer, LocalModel, delimited, open_language_model
-from gnn_encoder.models.service import KEY
 from gnn_encoder.settings.language_model import Asking
+from gnn_encoder.settings.services import KEY, allow_key
 
 SECRET = "not-for-files"
 PROMPTS = [f"prompt {number}" for number in range(12)]
@@ -33,6 +33,7 @@ def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
     monkeypatch.setattr("openai._constants.INITIAL_RETRY_DELAY", 0.01)
     monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.01)
     with chat_service(shout) as running:
+        allow_key([running.address])
         yield running
 
 

@@ -15,7 +15,9 @@ from gnn_encoder.flow.arguments import StepArguments, task_name
 from gnn_encoder.flow.graph import Given, Output
 from gnn_encoder.kubeflow.cluster import Cluster
 from gnn_encoder.kubeflow.package import load_cluster, write_package
+from gnn_encoder.kubeflow.step_needs import StepNeeds
 from gnn_encoder.models.trusted_code import TRUSTED
+from gnn_encoder.settings.services import ALLOWED
 
 WITH_ALL_STEPS = "evaluate.rerank_depth=10"
 GRAPH = graph_of("train", WITH_ALL_STEPS)
@@ -362,6 +364,16 @@ def test_trusted_code_is_trusted_by_every_step_that_may_read_the_model() -> None
     spec, _ = packaged(Cluster(), graph)
     assert all({"name": TRUSTED, "value": "abc"} in container["env"] for container in containers(spec).values())
     assert TRUSTED not in str(made(Cluster(), "train")[0])
+
+
+def test_services_that_the_run_names_get_the_key_of_the_cluster() -> None:
+    address = "https://models.example/v1"
+    spec, _ = made(
+        Cluster(defaults=StepNeeds(environment={ALLOWED: "http://here/v1"})),
+        "train",
+        f"write_queries.generator={address}#m",
+    )
+    assert all({"name": ALLOWED, "value": f"http://here/v1 {address}"} in c["env"] for c in containers(spec).values())
 
 
 def test_a_retry_without_pauses() -> None:

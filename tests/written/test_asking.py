@@ -17,8 +17,8 @@ from gnn_encoder.engines.provenance import source_digests
 from gnn_encoder.errors import Unreachable, UserError
 from gnn_encoder.inference.generation import generate, passage_ids
 from gnn_encoder.models.query_generator import QueryGenerator
-from gnn_encoder.models.service import KEY
 from gnn_encoder.settings.presets import parse_settings
+from gnn_encoder.settings.services import KEY
 from gnn_encoder.settings.written import WriteQueries
 from gnn_encoder.steps.write_queries import write_queries
 from gnn_encoder.tracking.context import CHECKPOINTS

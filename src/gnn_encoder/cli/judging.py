@@ -72,6 +72,7 @@ def judge(
     from gnn_encoder.judging.agreement import agreement, compared
     from gnn_encoder.judging.grading import graded, write_judgements, write_qrels_of
     from gnn_encoder.serving.retriever import Retriever
+    from gnn_encoder.settings.services import addresses_in, allow_key
     from gnn_encoder.tracking.progress import Progress
 
     settings = _settings(overrides or [])
@@ -92,6 +93,7 @@ def judge(
         raise UserError("no bundle has a hit for any of the queries, so nothing can be judged")
     output.mkdir(parents=True, exist_ok=True)
     digest = folder_digest(Path(model)) if Path(model).is_dir() else ""
+    allow_key(addresses_in(model))
     opened = open_language_model(model, settings, output / ANSWERS, digest)
     say = partial(typer.echo, err=True)
     result = graded(opened, pairs, settings, say, Progress("judge", "grading", len(pairs), "answers"))

@@ -23,7 +23,7 @@ from gnn_encoder.pipelines.ladder import ladder
 from gnn_encoder.planning import AUTO
 from gnn_encoder.settings.outcome import IndexKind
 from gnn_encoder.settings.pipeline import PIPELINES, Settings
-from gnn_encoder.settings.presets import load_settings, parse_settings, settable
+from gnn_encoder.settings.presets import load_settings, parse_settings, read_yaml_file, settable
 from gnn_encoder.settings.rungs import LABELS, RERANKING, RUNGS, TRAINING, height, rung_named
 from gnn_encoder.settings.systems import LABEL_FIELD, LEXICAL, NOT_TRAINED, SYSTEMS, UNTRAINED
 from gnn_encoder.tracking.pipeline_run import tracking_uri
@@ -142,7 +142,7 @@ def climbing(
         plan = planned_climb(changes, last, budget, root, tell)
         # Of the encoders, the plan has those that fit.
         changes = [change for change in changes if not change.startswith(("encode.encoder=", "encode.others="))]
-        settings, last = load_settings(str(plan.file), changes), plan.until
+        settings, last = parse_settings(read_yaml_file(plan.file), changes, source=str(plan.file)), plan.until
     else:
         settings = load_settings(preset, changes)
     if not settings.ingest.dataset:

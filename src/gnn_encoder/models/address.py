@@ -2,7 +2,7 @@
 
 `ADDRESS#MODEL`, such as `https://api.openai.com/v1#text-embedding-3-small`; without `#MODEL` the service's only model
 is asked. The official client sends the requests and repeats those that fail for a while. A text that is too long for
-the service is cut by halves until it fits. `models.service` says where the key is sent.
+the service is cut by halves until it fits. `settings.services` says where the key is sent.
 """
 
 import json
@@ -53,7 +53,7 @@ class AddressEncoder(TextEncoder):
         self.backbone = self.tokenizer = self.head = None
         self.store(np.empty((0, 2), WORDS), np.empty((0, width), np.float32))
         self.paid: Any = None
-        self._service, self._waits = Service(address, False), QUESTION_WAITS
+        self._service, self._waits = Service(address), QUESTION_WAITS
 
     @classmethod
     def at(cls, name: str, normalize: str = "auto") -> "AddressEncoder":

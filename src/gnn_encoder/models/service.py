@@ -1,8 +1,6 @@
 """A service in OpenAI's form at an address `ADDRESS#MODEL`, asked through the official client.
 
-The key is in the environment variable OPENAI_API_KEY and nowhere else. It is sent to OpenAI, to the address in
-OPENAI_BASE_URL, and to an address that the command at hand names, if that is https or this machine; so an address in
-somebody else's bundle does not get it.
+The key is in the environment variable OPENAI_API_KEY and nowhere else; `settings.services` says which addresses get it.
 """
 
 import os
@@ -10,19 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
-from urllib.parse import urlsplit
 
 from gnn_encoder.errors import Unreachable, UserError, without_password
-
-KEY, BASE = "OPENAI_API_KEY", "OPENAI_BASE_URL"
+from gnn_encoder.settings.services import ALLOWED, KEY, may_have_key
 
 
 @dataclass(frozen=True)
 class Service:
-    """An address; `is_named`: the command at hand names it."""
+    """A service at an address."""
 
     address: str
-    is_named: bool
 
     @classmethod
     def named(cls, name: str) -> tuple["Service", str]:
@@ -34,23 +29,13 @@ class Service:
         address, _, model = name.partition("#")
         if without_password(address) != address or "?" in address:
             raise UserError(f"the address {without_password(address)} has a password or a query: give the key in {KEY}")
-        return cls(address, True), model
-
-    @property
-    def may_have_the_key(self) -> bool:
-        """Whether the key may be sent there."""
-        parts, base = urlsplit(self.address), os.environ.get(BASE, "")
-        if base and self.address.rstrip("/") == base.rstrip("/"):
-            return True
-        if parts.scheme == "https":
-            return self.is_named or parts.hostname == "api.openai.com"
-        return self.is_named and parts.hostname in ("127.0.0.1", "::1", "localhost")
+        return cls(address), model
 
     def client(self, kind: str, **waits: Any) -> Any:
         """A client of openai's class `kind`; `waits`: `max_retries` and `timeout` in seconds."""
         # By its name, so that the digest of the steps' code does not depend on the client's version.
         # Services of one's own often need no key, but the client needs some text.
-        key = os.environ.get(KEY) if self.may_have_the_key else ""
+        key = os.environ.get(KEY) if may_have_key(self.address) else ""
         return getattr(import_module("openai"), kind)(base_url=self.address, api_key=key or "none", **waits)
 
     def only_model(self, models: Sequence[str]) -> str:
@@ -65,6 +50,6 @@ class Service:
         """An error without the key, which some services repeat in theirs; `gives_no`: what is lacking."""
         key = os.environ.get(KEY)
         why = why.replace(key, "…") if key else why
-        if key and not self.may_have_the_key:
-            why += f"; the key was not sent: {BASE}={self.address} allows it"
+        if key and not may_have_key(self.address):
+            why += f"; the key was not sent: {ALLOWED}={self.address} allows it"
         return Unreachable(f"{self.address}#{model} gives no {gives_no}: {why}")

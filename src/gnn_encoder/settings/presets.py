@@ -19,6 +19,7 @@ from gnn_encoder.settings.bm25 import IndexBm25
 from gnn_encoder.settings.graph import BuildGraph, TrainGnn
 from gnn_encoder.settings.outcome import IndexKind
 from gnn_encoder.settings.pipeline import PIPELINES, Settings
+from gnn_encoder.settings.services import addresses_in, allow_key
 from gnn_encoder.settings.shared import Inference, LongPassages
 from gnn_encoder.settings.values import known_names
 
@@ -86,11 +87,17 @@ def load_settings(preset: str, overrides: Iterable[str] = ()) -> Settings:
     path = Path(preset) if is_path else pipelines_folder() / "presets" / f"{preset}.yaml"
     if not path.is_file():
         raise UserError(f"no preset {preset!r}: choose one of {', '.join(preset_names())}, or give a YAML file")
-    return parse_settings(read_yaml_file(path), overrides, source=str(path))
+    tree = read_yaml_file(path)
+    settings = parse_settings(tree, overrides, source=str(path))
+    allow_key(addresses_in(tree))
+    return settings
 
 
 def parse_settings(tree: Any, overrides: Iterable[str] = (), source: str = "settings") -> Settings:
-    """Returns the settings in a parsed preset; values of `shared` go to each section that has the field."""
+    """Returns the settings in a parsed preset; values of `shared` go to each section that has the field.
+
+    The tree may be a stored run's. The overrides are the user's: services that they name get the key.
+    """
     if not isinstance(tree, Mapping) or not all(v is None or isinstance(v, Mapping) for v in tree.values()):
         raise UserError(f"{source}: expected one section of settings per step")
     sections = {name: dict(values or {}) for name, values in tree.items()}
@@ -109,6 +116,7 @@ def parse_settings(tree: Any, overrides: Iterable[str] = (), source: str = "sett
             section[last] = read_yaml(value)
         except yaml.YAMLError:
             raise UserError(f"--set {key}: {_shown(value)} is not a YAML value") from None
+        allow_key(addresses_in(section[last]))
     shared = sections.pop("shared", {})
     anywhere = {field for step in PIPELINES["train"] for field in settable(step)}
     _refuse_unknown(source, "setting shared.{}", shared, anywhere)

@@ -18,8 +18,8 @@ class WriteQueries(Asking):
 
     generator: str = ""
     """What writes them. `titles`: headings and sentences of the documents, without a model. A language model: the
-    address of a chat service in OpenAI's form, `http://…/v1#MODEL`, to which the passages are sent (`models.service`:
-    where the key is sent); or `smollm2`, a Hugging Face name, or a folder of a causal or seq2seq model, also of one
+    address of a chat service in OpenAI's form, `http://…/v1#MODEL`, to which the passages are sent (for the key see
+    `settings.services`); or `smollm2`, a Hugging Face name, or a folder of a causal or seq2seq model, also of one
     that `train_query_generator` has trained, which reads passages without a prompt. Empty: nothing; the data have
     queries of their own."""
     per_passage: PositiveInt = 3
