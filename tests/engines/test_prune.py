@@ -219,7 +219,8 @@ def test_checkpoints_are_kept_while_a_kept_run_can_go_on_from_them(runs_of: tupl
     for key in "abc":
         (root.path / "checkpoints" / f"train_gnn-{key * 20}").mkdir(parents=True)
     (root.path / "checkpoints" / "my-notes").mkdir()
-    (root.path / "checkpoints" / f"answers-{'a' * 20}").mkdir()  # paid for
+    for paid in ("answers", "paid"):
+        (root.path / "checkpoints" / f"{paid}-{'a' * 20}").mkdir()
     write("train_gnn", "FINISHED", key="a" * 64)
     write("train_gnn", "FAILED", key="b" * 64)
     root.log("done", artifact)

@@ -79,7 +79,7 @@ def test_what_fails_for_a_while_is_asked_again_and_paid_once(
     assert len(service.requests) == len(PROMPTS) + 5 and set(service.answered.values()) == {1}
 
 
-@pytest.mark.parametrize("fault", ["text", "other", 422])
+@pytest.mark.parametrize("fault", ["text", "other", 422, 403])
 def test_an_answer_that_is_none_is_one_line_and_the_others_go_on(service: Service, tmp_path: Path, fault: str) -> None:
     service.faults, service.repeats_the_key = [fault] * 3, True
     found = answered(service.address, tmp_path, calls_at_once=1)
@@ -91,7 +91,7 @@ def test_an_answer_that_is_none_is_one_line_and_the_others_go_on(service: Servic
     assert set(service.answered.values()) == {1}
 
 
-@pytest.mark.parametrize(("fault", "calls"), [(401, 6), (404, 6), (422, 9)])
+@pytest.mark.parametrize(("fault", "calls"), [(401, 6), (402, 6), (404, 6), (403, 9)])
 def test_after_many_failures_it_stops_and_keeps_what_came(
     service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: int, calls: int
 ) -> None:

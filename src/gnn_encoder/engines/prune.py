@@ -171,12 +171,15 @@ def _checkpoints(root: Path, runs: Iterable[_Run], uris: Iterable[str]) -> list[
     """Returns the checkpoints that no kept run can resume.
 
     They are the checkpoints of finished calls; if every kept run has finished, they are all checkpoints. The answers of
-    language models (`answers-…`) stay: an update asks for those of new passages alone, and texts are small.
+    language models (`answers-…`) and the vectors of embeddings services (`paid-…`) stay: they are paid for, and an
+    update asks for those of new passages alone.
     """
     top = root / "checkpoints"
     folders = sorted(path for path in top.glob("*-*") if path.is_dir()) if not top.is_symlink() else []
     folders = [
-        path for path in folders if re.fullmatch(r"(?!answers-)\w+-[0-9a-f]{20}", path.name) and not path.is_symlink()
+        path
+        for path in folders
+        if re.fullmatch(r"(?!answers-|paid-)\w+-[0-9a-f]{20}", path.name) and not path.is_symlink()
     ]
     if not folders:
         return []

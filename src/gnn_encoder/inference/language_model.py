@@ -30,7 +30,7 @@ from gnn_encoder.artifacts.folder import digest_of
 from gnn_encoder.errors import Unreachable, UserError, one_line
 from gnn_encoder.inference.generation import generate_batches, generation_batches, passage_ids
 from gnn_encoder.inference.tokens import Tokens
-from gnn_encoder.models.backbone import load_pretrained
+from gnn_encoder.models.backbone import PACKAGED, load_pretrained
 from gnn_encoder.models.query_generator import LAYOUT, QueryGenerator
 from gnn_encoder.models.service import Service
 from gnn_encoder.settings.language_model import Asking
@@ -42,8 +42,9 @@ REPEATS = 8
 Retry-After or ever longer ones: 40 seconds in all."""
 IN_A_ROW = 16
 """Failed calls, one after the other, after which no more are tried."""
-HOPELESS = (401, 403, 404)
-"""Answers of a service that another call will not change: no key, no right, no such model."""
+HOPELESS = (401, 402, 404)
+"""Answers of a service that another call will not change: no key, no money, no such model. A 403 may be of one prompt:
+OpenRouter's moderation and web application firewalls answer so. Of a key without rights, 16 in a row end the run."""
 CHARACTERS = 8
 """An answer is cut to this many characters per token that it may have."""
 BYTES_OF_TOKEN = 4
@@ -302,7 +303,7 @@ class LocalModel:
     def __init__(self, name: str, settings: Asking, folder: Path | None, digest: str) -> None:
         from transformers import AutoConfig
 
-        is_folder = Path(name).is_dir()
+        is_folder = name not in PACKAGED and Path(name).is_dir()
         self.name = Path(name).name if is_folder else name
         self.is_trained_writer = is_folder and (Path(name) / LAYOUT).is_file()
         if self.is_trained_writer:
