@@ -123,6 +123,21 @@ def test_propensities_are_the_maximum_of_the_likelihood() -> None:
     assert found[2:] == pytest.approx(np.exp(model.coef_[:7]), rel=1e-3)
 
 
+def test_position_bias_is_of_the_training_part_alone(tmp_path: Path) -> None:
+    """At test time the log's users look at all positions alike: that may not change how training clicks count."""
+    rows = ["query,passage,position,clicks,views,time"]
+    for day in range(1, 11):
+        for query in range(8):
+            # d0 and d1 change places; of the last days all is new.
+            late, places = day > 7, (1, 2) if (day + query) % 2 else (2, 1)
+            for passage, place in zip(("d0", "d1"), places, strict=True):
+                clicks = 40 if late or place == 1 else 20
+                rows.append(f"query {query + 8 * late},{passage},{place},{clicks},100,2026-01-{day:02}")
+    (tmp_path / "log.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    _, report = ingested(write_corpus(tmp_path / "corpus"), tmp_path / "log.csv", log_chance=1, dev_fraction=0.2)
+    assert any(remark.endswith("from passages that moved: 1: 1.00, 2: 0.50") for remark in report.remarks)
+
+
 def test_positions_that_nothing_links_are_unknown() -> None:
     pair, position = np.array([0, 0, 1, 1, 2, 2, 3]), np.array([1, 2, 1, 2, 4, 5, 3])
     p = propensities(pair, position, np.array([8.0, 4, 6, 3, 2, 1, 5]), np.full(7, 20.0))

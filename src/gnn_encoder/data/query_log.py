@@ -182,7 +182,7 @@ class QueryLog:
             raise UserError(refusal(f"{settings.dataset} with {path}", wrong))
         split, kept = self._split(clicks, settings, labelled), self._in_corpus(clicks, passage_ids)
         split, clicks = split[kept], clicks.where(kept)
-        clicks = replace(clicks, views=self._examined(clicks))
+        clicks = replace(clicks, views=self._examined(clicks, split == SPLITS.index("train")))
         known = clicks.views is None or ~np.isnan(clicks.views)
         for code in np.unique(split[split >= 0]):
             self._add(SPLITS[code], clicks.where((split == code) & known), settings)
@@ -234,15 +234,20 @@ class QueryLog:
         self._remark(~there, clicks.clicks, "name a passage that the corpus lacks and were left out")
         return there
 
-    def _examined(self, clicks: Clicks) -> np.ndarray | None:
-        """Returns how often users looked at the passage of each row [r]; NaN: unknown; None: the log has no views."""
+    def _examined(self, clicks: Clicks, train: np.ndarray) -> np.ndarray | None:
+        """Returns how often users looked at the passage of each row [r]; NaN: unknown; None: the log has no views.
+
+        Only rows of the training part, bool [r], say how often users look at a position.
+        """
         if clicks.views is None or clicks.position is None:
             if clicks.position is not None:
                 self.remarks.append(f"{self._name} has positions and no views: they say nothing about clicks by chance")
             return clicks.views
         position = np.minimum(clicks.position, LOWEST)
         pair = np.unique(pair_keys(clicks.query, clicks.passage), return_inverse=True)[1]
-        p = propensities(pair, position, clicks.clicks, clicks.views)
+        p = np.full(position.max(initial=0) + 1, np.nan)
+        of_train = propensities(pair[train], position[train], clicks.clicks[train], clicks.views[train])
+        p[: len(of_train)] = of_train
         if np.isnan(p).all():
             self.remarks.append(
                 f"{self._name} shows no passage at several positions for one query: a view counts the same at each"
