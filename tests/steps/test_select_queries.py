@@ -252,11 +252,42 @@ def test_a_quotation_of_the_beginning_is_seen() -> None:
 
 
 def test_units_are_dealt_out_by_share(folder: Path) -> None:
-    units = [f"u{i}" for i in range(100) for _ in range(i % 3 + 1)]
-    split = splits_of(units, {2: 0.2, 1: 0.1}, 0)
+    units = [f"u{i}.md" for i in range(1000)]
+    split = splits_of(units, units, {2: 0.2, 1: 0.1}, 0)
     taken = [sum(split[unit] == code for unit in units) for code in (0, 1, 2)]
-    assert taken[2] == pytest.approx(0.2 * len(units), abs=3) and taken[1] == pytest.approx(0.1 * len(units), abs=3)
+    assert taken[2] == pytest.approx(200, abs=40) and taken[1] == pytest.approx(100, abs=30)
+    few = splits_of(units[:4], units[:4], {2: 0.2, 1: 0.1}, 0)
+    assert set(few.values()) == {0, 1, 2}, "none is without a unit"
     data = Dataset(folder / "dataset")
     assert len(set(units_of(data, 20))) == 40
     # Of too few documents, the units are sections: one here, so each page stays whole.
     assert len(set(units_of(data, 41))) == 40 and units_of(data, 41) != units_of(data, 20)
+
+
+def test_more_units_move_none_to_another_split() -> None:
+    units = [f"u{i}.md" for i in range(60)]
+    before, after = (splits_of(some, some, {2: 0.2, 1: 0.1}, 0) for some in (units[::2], units))
+    assert {unit: after[unit] for unit in before} == before and set(before.values()) == {0, 1, 2}
+
+
+def test_a_copy_in_another_split_is_no_test_passage(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, written = Dataset(folder / "dataset"), of(*((row, f"query {row}") for row in range(80)))
+
+    def rows(groups: np.ndarray | None) -> dict[str, set[int]]:
+        monkeypatch.setattr(data, "passage_groups", groups)
+        selection = Selection.of(written)
+        split = assign(selection, data, dict.fromkeys(SPLITS, 0), SelectQueries())
+        of_split: dict[str, set[int]] = {name: set() for name in SPLITS}
+        for code, passages in zip(split.tolist(), selection.passages, strict=True):
+            of_split[SPLITS[code]] |= set(passages)
+        return of_split
+
+    before = rows(None)
+    train, others = sorted(before["train"]), sorted(before["test"] | before["dev"])
+    groups = np.arange(80, dtype=np.int32)
+    copy, original, twin = others[0], train[0], train[-1]
+    groups[[copy, original]] = min(copy, original)
+    groups[twin] = groups[train[1]]  # within train copies change nothing
+    after = rows(groups)
+    assert after["train"] == before["train"]
+    assert after["test"] | after["dev"] == set(others) - {copy}

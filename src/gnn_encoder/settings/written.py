@@ -73,11 +73,13 @@ class SelectQueries(StepSettings):
     quoted_words: PositiveInt = 8
     """A query is left out if so many words in a row are the beginning of its passage's text, or all its words are."""
     dev_fraction: Fraction = 0.1
-    """Share of the queries, by whole documents, that become dev queries where the data have none of their own."""
+    """Share of the documents whose queries become dev queries where the data have none of their own, by a hash of the
+    documents' names, so that further documents move none to another split."""
     test_fraction: Fraction = 0.2
     """The same of test queries."""
     fewest_units: PositiveInt = 20
-    """Of fewer documents the top sections are divided among the splits, or those below them."""
+    """Of fewer documents the top sections are divided among the splits, or those below them. The document that makes
+    them enough changes their splits once."""
     max_train: Count = 2_000
     """Most written queries that become training queries, by a seeded draw. 0: all."""
     max_evaluated: Count = 500

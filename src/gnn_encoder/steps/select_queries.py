@@ -1,7 +1,8 @@
 """Selects written queries and makes them the labels of a dataset: each filter is counted and shown with examples.
 
 A query is kept if BM25 finds its passage again, if it is not nearly equal to another one, and if it does not quote its
-passage's beginning. Whole documents belong to a split, so that the passages of test queries are unseen. Queries that
+passage's beginning. Whole documents belong to a split, by a hash of their names: the passages of test queries are
+unseen, also in a later run with more documents. Queries that
 came with the data stay in their splits; where these have dev or test queries, no written ones are added there.
 """
 

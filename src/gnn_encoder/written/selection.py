@@ -1,7 +1,6 @@
 """Which written queries are of use as labels, and to which split each belongs."""
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -183,40 +182,69 @@ def units_of(data: Dataset, fewest: int) -> list[str]:
     return units
 
 
-def splits_of(units: Sequence[str], shares: dict[int, float], seed: int) -> dict[str, int]:
-    """Unit → split. The units, one for each query, are dealt out by a hash, until a split has its share of queries."""
-    split, total = dict[str, int](), len(units)
-    waiting = sorted(Counter(units).items(), key=lambda unit: share(unit[0], f"split {seed}: "))
+def splits_of(units: Sequence[str], queried: Collection[str], shares: dict[int, float], seed: int) -> dict[str, int]:
+    """Unit → split, by a hash of the unit's name: other units that come or go do not move it.
+
+    Args:
+        units: names of all units.
+        queried: those that have queries.
+        shares: split → its share, or 0; the rest is train. If none of the units that have queries belongs to a split,
+            the one whose hash is nearest does: that one moves when another comes.
+    """
+    place = {unit: share(unit, f"split {seed}: ") for unit in units}
+    split, begin = dict.fromkeys(place, TRAIN), 0.0
     for code, fraction in shares.items():
-        taken = 0
-        while waiting and fraction and taken < fraction * total:
-            name, count = waiting.pop()
-            split[name], taken = code, taken + count
-    return split | {name: TRAIN for name, _ in waiting}
+        split |= {unit: code for unit, value in place.items() if begin <= value < begin + fraction}
+        begin += fraction
+    for code, fraction in shares.items():
+        training = [unit for unit in queried if split[unit] == TRAIN]
+        if fraction and code not in {split[unit] for unit in queried} and len(training) > 1:
+            split[min(training, key=place.__getitem__)] = code
+    return split
 
 
 def assign(selection: Selection, data: Dataset, labelled: dict[str, int], settings: SelectQueries) -> np.ndarray:
-    """Returns the split int8 [n] of each query.
+    """Returns the split int8 [n] of each query, that of the unit of its first passage.
 
-    The passages of a query that belong to another split than its first one are no longer among its passages; a unit in
-    which no query has its first passage belongs to the split of the first query that has another one there. A split
-    in which people labelled queries (`labelled`: their number by split) gets no written ones, but train does.
+    Its passages in other splits are no longer among its passages. A query of dev or test for a passage that has a copy
+    (`Dataset.passage_groups`) in another split is left out. A split in which people labelled queries (`labelled`: their
+    number by split) gets no written ones, but train does.
     """
     units = units_of(data, settings.fewest_units)
     first = [units[passages[0]] for passages in selection.passages]
     fractions = {TEST: settings.test_fraction, DEV: settings.dev_fraction}
-    shares = {code: fraction for code, fraction in fractions.items() if not labelled[SPLITS[code]]}
-    of_unit = splits_of(first, shares, settings.seed)
-    split = np.array([of_unit[unit] for unit in first], dtype=np.int8)
+    of_unit = splits_of(units, dict.fromkeys(first), fractions, settings.seed)
+    of_unit |= {unit: TRAIN for unit, code in of_unit.items() if labelled[SPLITS[code]]}
+    of_row = np.array([of_unit[unit] for unit in units], dtype=np.int8)
+    split = of_row[[passages[0] for passages in selection.passages]]
+    torn = _torn(data.passage_groups, of_row)
+    wanted = [
+        [] if code != TRAIN and torn[passages].any() else [row for row in passages if of_row[row] == code]
+        for passages, code in zip(selection.passages, split.tolist(), strict=True)
+    ]
+    split = split[[bool(rows) for rows in wanted]]
+    selection.keep("for a passage with a copy in another split", wanted)
     most = {TRAIN: settings.max_train, DEV: settings.max_evaluated, TEST: settings.max_evaluated}
     order = _order(selection.texts, settings.seed)
     keep = np.ones(len(split), dtype=bool)
     for code, count in most.items():
         inside = order[split[order] == code]
         keep[inside[count or len(inside) :]] = False
-    wanted = [
-        [row for row in passages if of_unit.setdefault(units[row], code) == code] if kept else []
-        for passages, code, kept in zip(selection.passages, split.tolist(), keep.tolist(), strict=True)
-    ]
+    wanted = [rows if kept else [] for rows, kept in zip(selection.passages, keep.tolist(), strict=True)]
     selection.keep("beyond the number that is wanted", wanted)
     return np.asarray(split[keep])
+
+
+def _torn(groups: np.ndarray | None, split: np.ndarray) -> np.ndarray:
+    """Which passages have a copy in another split, bool [m].
+
+    Args:
+        groups: `Dataset.passage_groups`.
+        split: int8 [m] of each passage.
+    """
+    if groups is None:
+        return np.zeros(len(split), dtype=bool)
+    lowest, highest = np.full(len(split), len(SPLITS)), np.full(len(split), -1)
+    np.minimum.at(lowest, groups, split)
+    np.maximum.at(highest, groups, split)
+    return np.asarray(lowest[groups] < highest[groups])
