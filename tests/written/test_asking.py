@@ -18,7 +18,7 @@ from gnn_encoder.errors import Unreachable, UserError
 from gnn_encoder.inference.generation import generate, passage_ids
 from gnn_encoder.models.query_generator import QueryGenerator
 from gnn_encoder.settings.presets import parse_settings
-from gnn_encoder.settings.services import KEY
+from gnn_encoder.settings.services import KEY, allow_key
 from gnn_encoder.settings.written import WriteQueries
 from gnn_encoder.steps.write_queries import write_queries
 from gnn_encoder.tracking.context import CHECKPOINTS
@@ -44,6 +44,7 @@ def service(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Service
     monkeypatch.setenv(CHECKPOINTS, str(tmp_path / "checkpoints"))
     monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.01)
     with chat_service(writer) as running:
+        allow_key([running.address])
         yield running
 
 
@@ -155,7 +156,7 @@ def test_answers_that_are_not_kept_are_said_to_be_lost(
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     monkeypatch.setenv(CHECKPOINTS, "s3://bucket/checkpoints")
-    service.faults = [0, 0, 403]
+    service.faults = [0, 0, 401]
     with pytest.raises(Unreachable, match="2 of 9 answers came and are lost, as no folder keeps them"):
         written(tiny_dataset, tmp_path / "out", service.address, max_passages=3, calls_at_once=1)
     assert "warning: checkpoints are in an object store, where no answer is kept" in capsys.readouterr().err
@@ -193,6 +194,9 @@ def test_a_model_that_was_trained_to_write_queries_reads_passages(
     generator = QueryGenerator.load(trained)
     assert found.answer == generate(generator, passage_ids(generator, texts), precision="fp32")
     assert read_manifest(tmp_path / "out").metrics["headline"].endswith("by trained")
+    (tmp_path / "asked.txt").write_text("an old river\n")
+    with pytest.raises(UserError, match=r"write_queries.examples is for a language model, and trained was trained"):
+        written(tiny_dataset, tmp_path / "refused", str(trained), examples=str(tmp_path / "asked.txt"))
 
 
 def test_what_queries_are_written_with_is_in_the_digest(tmp_path: Path) -> None:
@@ -236,3 +240,11 @@ def test_options_of_run_are_settings(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert call(monkeypatch, "run", "--dataset", str(tmp_path), *options) == 2
     settings = parse_settings({}, changes).write_queries
     assert (settings.generator, settings.examples, settings.max_calls) == (options[1], str(examples), 30)
+    (tmp_path / "titles").mkdir()
+    monkeypatch.chdir(tmp_path)
+    for name, meant in (("titles", "titles"), ("./titles", str(tmp_path / "titles"))):
+        changes.clear()
+        assert call(monkeypatch, "run", "--dataset", str(tmp_path), "--generator", name) == 2
+        settings = parse_settings({}, changes).write_queries
+        assert settings.generator == meant
+        assert (source_digests("write_queries", settings)["generator"] == "titles") == (name == meant)

@@ -114,6 +114,7 @@ def run(
     from gnn_encoder.planning import AUTO
     from gnn_encoder.planning.budget import budget_seconds
     from gnn_encoder.settings.shared import is_address
+    from gnn_encoder.settings.written import NO_FOLDERS
 
     began, changes = time.time(), overrides or []
     if documents is not None:
@@ -121,7 +122,7 @@ def run(
             raise UserError("--documents and --dataset both name the data: give one of them")
         dataset, changes = str(documents), ["ingest.format=documents", "ingest.copy_similarity=0.9", *changes]
     if generator is not None:
-        changes = [*changes, *pipelines.path_override("write_queries.generator", generator)]
+        changes = [*changes, *pipelines.path_override("write_queries.generator", generator, NO_FOLDERS)]
     if examples is not None:
         changes = [*changes, *pipelines.path_override("write_queries.examples", str(examples))]
     if max_calls is not None:
@@ -148,9 +149,9 @@ def run(
         changes += [] if encoder else ["encode.encoder=''"]
     if encoder:
         first, *others = encoder
-        changes = [*changes, *pipelines.path_override("encode.encoder", first)]
-        changes += [] if is_address(first) else pipelines.path_override("shared.backbone", first)
-        changes += pipelines.path_override("encode.others", others) if others else []
+        changes = [*changes, *pipelines.path_override("encode.encoder", first, NO_FOLDERS)]
+        changes += [] if is_address(first) else pipelines.path_override("shared.backbone", first, NO_FOLDERS)
+        changes += pipelines.path_override("encode.others", others, NO_FOLDERS) if others else []
     seconds = budget_seconds(budget or "30m") if budget or until is None else math.inf
     climb = climbing.climbing(
         preset, dataset, changes, root, until, seconds,

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -264,12 +264,15 @@ def dataset_override(dataset: str | None) -> list[str]:
     return path_override("ingest.dataset", dataset)
 
 
-def path_override(key: str, value: str | list[str] | None) -> list[str]:
-    """Returns an option's value, or its values, as an override of the settings; an existing path becomes absolute."""
+def path_override(key: str, value: str | list[str] | None, words: Collection[str] = ()) -> list[str]:
+    """Returns an option's value, or its values, as an override of the settings; an existing path becomes absolute.
+
+    One of the `words` is no path, even if there is one of that name: `./titles` is the folder.
+    """
     if value is None:
         return []
     paths = [(one, expanded(one)) for one in ([value] if isinstance(value, str) else value)]
-    names = [str(path.resolve()) if path.exists() else one for one, path in paths]
+    names = [str(path.resolve()) if path.exists() and one not in words else one for one, path in paths]
     # YAML's escapes, because JSON writes an emoji as two surrogates.
     shown: dict[str, Any] = {"default_style": '"', "default_flow_style": True, "width": math.inf}
     return [f"{key}={yaml.safe_dump(names[0] if isinstance(value, str) else names, **shown)}"]

@@ -29,7 +29,7 @@ from gnn_encoder.settings.outcome import Evaluate, Promote
 from gnn_encoder.settings.reranking import MADE_WORD_VECTORS, TrainReranker
 from gnn_encoder.settings.shared import is_address
 from gnn_encoder.settings.values import StepSettings
-from gnn_encoder.settings.written import WriteQueries
+from gnn_encoder.settings.written import TITLES, WriteQueries
 from gnn_encoder.storage import file_at, is_remote, list_folder
 
 PACKAGE = "gnn_encoder"
@@ -220,7 +220,7 @@ def backbone_digest(name: str) -> str:
     """Returns the digest of a local model folder's contents, or an unchanged hub name or address."""
     from gnn_encoder.models.backbone import PACKAGED, resolve_backbone
 
-    if is_address(name):
+    if is_address(name) or name == TITLES:
         return name
     resolved = resolve_backbone(name)
     if name in PACKAGED:

@@ -29,6 +29,7 @@ from gnn_encoder.settings.first_stage import BM25, POOL
 from gnn_encoder.settings.pipeline import Settings
 from gnn_encoder.settings.presets import load_settings
 from gnn_encoder.settings.reranking import MADE_WORD_VECTORS
+from gnn_encoder.settings.written import NO_FOLDERS
 from gnn_encoder.storage.s3 import SCHEME, is_remote
 from gnn_encoder.tracking.context import CHECKPOINTS
 
@@ -163,9 +164,19 @@ def _check(settings: Settings, graph: Graph, cluster: Cluster) -> None:
     local = []
     if not is_remote(settings.ingest.dataset) and open_source(settings.ingest).format in FOLDERS:
         local.append(settings.ingest.dataset)
-    local += [file for file in (settings.ingest.labels, settings.ingest.log) if file]
+    for step, name in (
+        ("ingest", "labels"),
+        ("ingest", "log"),
+        ("write_queries", "prompts"),
+        ("write_queries", "examples"),
+    ):
+        if file := getattr(getattr(settings, step), name):
+            raise UserError(
+                f"{file} lies on this machine, where no pod can read it: leave {step}.{name} out, or run here"
+            )
     for step, values in ((node.step, node.settings) for node in graph.nodes):
-        local += [model for name in BACKBONES if (model := getattr(values, name, "")) and Path(model).is_dir()]
+        models = [model for name in BACKBONES if (model := getattr(values, name, "")) not in ("", *NO_FOLDERS)]
+        local += [model for model in models if Path(model).is_dir()]
         named = getattr(values, "bundle", "") or getattr(values, "source", ""), getattr(values, "word_vectors", "")
         local += [name for name in named if not is_remote(name) and name not in ("", BM25, POOL, *MADE_WORD_VECTORS)]
         processes, gpu = getattr(values, "processes", 1), cluster.needs(step).gpu

@@ -6,9 +6,12 @@ from typing import Annotated
 from pydantic import Field
 
 from gnn_encoder.settings.language_model import Asking
+from gnn_encoder.settings.shared import MINILM, SMOLLM2
 from gnn_encoder.settings.values import Count, Fraction, PositiveInt, StepSettings
 
 TITLES = "titles"
+NO_FOLDERS = (TITLES, SMOLLM2, MINILM)
+"""Names of generators and encoders that name no folder, even if there is one of that name; `./titles` is the folder."""
 KINDS = ("keyword", "question", "scenario")
 """Of queries that a language model writes, if the user has no prompts of other kinds."""
 

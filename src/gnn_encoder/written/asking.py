@@ -52,7 +52,8 @@ def of_language_model(
     Says before the first call what the calls will take, and after the last one what failed, a line for each kind.
 
     Raises:
-        UserError: no answer has a query, or `max_calls` is less than one passage needs.
+        UserError: no answer has a query, `max_calls` is less than one passage needs, or prompts or examples are given
+            for a model that reads none.
         Unreachable: as the model's.
     """
     requests = _requests(model, data, settings)
@@ -106,6 +107,11 @@ def of_language_model(
 
 def _requests(model: LanguageModel, data: Dataset, settings: WriteQueries) -> list[Request]:
     is_trained = isinstance(model, LocalModel) and model.is_trained_writer
+    if is_trained and (of_prompts := [name for name in ("prompts", "examples") if getattr(settings, name)]):
+        raise UserError(
+            f"write_queries.{of_prompts[0]} is for a language model, and {model.name} was trained to read passages "
+            "without a prompt: leave it out"
+        )
     prompts = Prompts.read(settings.prompts, settings.examples, settings.seed, settings.passage_characters)
     count, calls = settings.passages_of(len(data.passages), 1 if is_trained else len(prompts.kinds))
     if not count:

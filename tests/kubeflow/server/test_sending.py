@@ -197,9 +197,17 @@ def test_what_pods_cannot_reach_is_refused(
     host = "http://127.0.0.1:1"
     write_beir(tmp_path / "beir")
     (tmp_path / "trainer.yaml").write_text(f"{IMAGES}trainer: {{}}\n", "utf-8")
+    (tmp_path / "kinds").mkdir()
+    asked = ["--set", "write_queries.generator=http://127.0.0.1:9/v1#m"]
     for more, words in [
         (["--dataset", "beir"], f"{tmp_path}/beir lies on this machine, where no pod can read it"),
         (["--set", f"shared.backbone={tiny_backbone}", "--set", "train_gnn.heads=4"], "lies on this machine"),
+        (
+            ["--dataset", "s3://b/d", *asked, "--set", "write_queries.examples=asked.txt"],
+            "asked.txt lies on this machine",
+        ),
+        (["--dataset", "s3://b/d", *asked, "--set", "write_queries.prompts=kinds"], "kinds lies on this machine"),
+        (["--dataset", "s3://b/d", "--set", "ingest.log=log.csv"], "leave ingest.log out"),
         (["--cluster", str(EXAMPLE), "--set", "train_dpr.processes=2"], "gives the step 1 GPU"),
         (
             ["--cluster", "trainer.yaml", "--set", "train_gnn.nodes=2"],
