@@ -168,6 +168,16 @@ def test_rates_are_tokens_over_seconds(
     assert "memory" in found.machine
 
 
+def test_a_model_with_few_positions_is_measured_too(
+    tiny_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measuring, "SECONDS", 0.0)
+    backbone = write_tiny_backbone(tmp_path / "bert", positions=8)
+    assert data_facts(tiny_dataset, str(backbone), 0).passage_tokens.min() > 8
+    found = measure_rates(tiny_dataset, str(backbone), 0)
+    assert found.encoding > 0 and found.training > 0
+
+
 def test_the_measured_training_has_the_dropout_of_the_planned_ones(
     tiny_dataset: Dataset, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,7 +31,7 @@ DROPOUT = 0.0
 of a training, because one core draws what is dropped."""
 ALL_WEIGHTS = LargeModelTraining()
 LENGTH = 128
-"""Tokens to which the measured passages are cut."""
+"""Tokens to which the measured passages are cut, or fewer if the model reads fewer."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def measure_rates(data: Dataset, backbone: str, seed: int, training: LargeModelT
     model = new_dual_encoder(settings)
     set_dropout(model, DROPOUT)
     encoder = model.passage_encoder
-    tokens = Tokens.of(encoder.tokenizer, _sample(data, seed), LENGTH)
+    tokens = Tokens.of(encoder.tokenizer, _sample(data, seed), min(LENGTH, encoder.max_length))
     progress = Progress("auto", "measuring the machine", 2, "rates")
     if training is None:
         return Rates(machine(), _encoding(model, tokens), 0.0)
