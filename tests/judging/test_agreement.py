@@ -90,6 +90,11 @@ def test_measures_are_of_the_pool_and_a_hit_without_a_grade_is_not_relevant() ->
     assert found.labelled == 0 and found.tau["RR@10"] is None
     facts = json.loads(json.dumps(found.facts()))
     assert facts["means"]["RR@10"]["one"]["human"]["estimate"] is None
+    # People found nothing relevant for q2: that is a figure, too.
+    human = {("q1", "b"): 1, ("q2", "c"): 0}
+    found = compared(hits, ["q1", "q2"], judgements, human, 2, ["RR@10"])
+    assert found.labelled == 2
+    assert [mean.human.estimate for mean in found.means["RR@10"].values()] == [0.25, 0.5]
     # With a lower threshold both hits of q1 are relevant.
     lower = compared(hits, ["q1", "q2"], judgements, {}, 1, ["RR@10"])
     assert lower.means["RR@10"]["one"].judged.estimate == 0.5

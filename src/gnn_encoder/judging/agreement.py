@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from gnn_encoder.artifacts import Qrels, Run
-from gnn_encoder.evaluation.measures import labelled_queries, per_query
+from gnn_encoder.evaluation.measures import per_query
 from gnn_encoder.evaluation.prediction_powered import Corrected, corrected_mean
 from gnn_encoder.judging.grading import Judgement
 
@@ -47,7 +47,7 @@ class Agreement:
 class Compared:
     """Figures of systems by a judge, by human labels, and by both.
 
-    queries, labelled   number of queries, and of those with a human label of a relevant passage
+    queries, labelled   number of queries, and of those with a human label, also if that says that nothing is relevant
     means     {measure: {system: its mean in three ways}}
     gains     {measure: {system: its difference from the first system, likewise}}
     tau       {measure: Kendall's τ between the orders of the systems by human labels and by the judge, on the queries
@@ -134,7 +134,7 @@ def compared(
     by_human = _qrels(((query, passage, label) for (query, passage), label in human.items()), row, passages)
     runs = {system: _run(of_system, passages) for system, of_system in hits.items()}
     ids = pa.chunked_array([pa.array(list(passages), pa.string())])
-    labelled, every = labelled_queries(by_human), np.arange(len(queries))
+    labelled, every = np.unique(by_human.query), np.arange(len(queries))
     others = np.setdiff1d(every, labelled)
     judged = {system: per_query(run, by_judge, every, ids, measures) for system, run in runs.items()}
     known = {system: np.zeros((0, len(measures))) for system in runs}
