@@ -1,5 +1,6 @@
 """Several encoders as they are: the ladder ranks with each, a step chooses one on dev, and the run goes on with it."""
 
+import shutil
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from trained_root import write_beir
 
 from gnn_encoder import Retriever
 from gnn_encoder.artifacts import Bundle, Dataset, DatasetWriter, Evaluation, Run, drafting, read_manifest, read_vectors
+from gnn_encoder.artifacts.dataset import WRITTEN_SPLITS
 from gnn_encoder.artifacts.finished_run import labelled_bundle
 from gnn_encoder.artifacts.history import of_encoding, read_history
 from gnn_encoder.errors import UserError
@@ -175,7 +177,12 @@ def test_the_best_on_dev_is_chosen(tmp_path: Path, tiny_dataset: Dataset) -> Non
     metrics = chosen_of(tmp_path / "out", tiny_dataset.path, runs, encoders, vectors)
     assert metrics["chosen"] == f"encoder {int(np.argmax(figures))}"
     assert [metrics[f"dev/encoder {number}"] for number in range(3)] == pytest.approx(figures)
-    assert f"encoder 1 {figures[1]:.3f}" in metrics["headline"]
+    assert f"on dev, MRR@10: encoder 0 {figures[0]:.3f}, encoder 1 {figures[1]:.3f}" in metrics["headline"]
+    generated = tmp_path / "generated"
+    shutil.copytree(tiny_dataset.path, generated)
+    (generated / WRITTEN_SPLITS).write_text('{"splits": ["dev"], "quoting": false}')
+    headline = chosen_of(tmp_path / "of-generated", generated, runs, encoders, vectors)["headline"]
+    assert "on dev, on generated queries, MRR@10: encoder 0" in headline
     swapped = [*runs[1:], runs[0]]
     metrics = chosen_of(tmp_path / "swapped", tiny_dataset.path, swapped, encoders, vectors)
     assert (

@@ -6,6 +6,7 @@ from gnn_encoder.artifacts import Dataset, Draft, read_manifest
 from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.evaluation.collected import dev_means
 from gnn_encoder.evaluation.measures import mean_name
+from gnn_encoder.evaluation.results import of_split
 from gnn_encoder.settings.outcome import ChooseEncoder
 
 
@@ -25,14 +26,15 @@ def choose_encoder(
     The lists have the order of `settings.encoders`; `runs` are fusions with BM25. The figure of the best of several is
     a little too high, so the copy is ranked and measured as any other system.
     """
-    names, measure = settings.encoders, settings.measure
-    figures = dev_means(Dataset(dataset), runs, measure)
+    names, measure, data = settings.encoders, settings.measure, Dataset(dataset)
+    figures = dev_means(data, runs, measure)
     best = figures.index(max(figures)) if figures else 0
     dual_encoder.copy(encoders[best])
     passage_vectors.copy(vectors[best])
     passage_vectors.rows(**read_manifest(vectors[best]).rows)
     shown = ", ".join(f"{name} {figure:.3f}" for name, figure in zip(names, figures, strict=False))
-    why = f"with BM25 on dev, {mean_name(measure)}: {shown}" if figures else "the first named, without dev labels"
+    dev = of_split({"written": data.written_splits}, "dev")
+    why = f"with BM25 on {dev}, {mean_name(measure)}: {shown}" if figures else "the first named, without dev labels"
     return {
         **{f"dev/{name}": figure for name, figure in zip(names, figures, strict=False)},
         "chosen": names[best],
