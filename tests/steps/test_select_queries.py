@@ -76,6 +76,8 @@ def test_titles_writes_headings_and_sentences(folder: Path, tmp_path: Path) -> N
     write_queries(few, dataset=folder / "dataset", written_queries=tmp_path / "few")
     drawn = WrittenQueries.read(tmp_path / "few").quoted
     assert len(set(drawn)) == len(drawn) == 7
+    assert WriteQueries(generator="titles").passages_of(10**7) == (50_000, 0), "memory holds all sentences"
+    assert WriteQueries(generator="titles", max_passages=10**6).passages_of(10**7) == (10**6, 0)
     with pytest.raises(UserError, match=r"write_queries.generator = none-such"):
         write_queries(
             WriteQueries(generator="none-such"), dataset=folder / "dataset", written_queries=tmp_path / "unknown"
@@ -230,6 +232,19 @@ def test_a_label_that_was_added_to_a_written_query_is_of_the_same_one_later(fold
     after = selected(tmp_path, tmp_path / "after", written)
     ids = after.queries["query_id"].to_pylist()
     assert len(set(ids)) == len(ids) and after.queries["text"][ids.index(query_id)].as_py() == text
+
+    def labels(data: Dataset) -> dict[str, set[str]]:
+        passages, found = data.passages.ids().to_pylist(), dict[str, set[str]]()
+        names = data.queries["query_id"].to_pylist()
+        for query, row in zip(data.qrels.query.tolist(), data.qrels.passage.tolist(), strict=True):
+            found.setdefault(names[query], set()).add(passages[row])
+        return found
+
+    expected = labels(before)
+    expected[query_id].add(passage)
+    assert labels(after) == expected, "the generated label stays"
+    assert (np.diff(after.qrels.query) >= 0).all()
+    assert after.identical[ids.index(query_id)] == before.identical[row]
 
 
 def test_near_copies_of_earlier_ones_are_found() -> None:

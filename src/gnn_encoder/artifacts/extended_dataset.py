@@ -40,7 +40,8 @@ def extend_queries(
     """Writes the dataset with n more queries into a draft, which keeps the settings with which the data were read.
 
     Args:
-        texts: texts of the queries [n], no two of which are equal when `folded`; `written_id` has their ids.
+        texts: texts of the queries [n], no two of which are equal when `folded`; `written_id` has their ids. Of a query
+            with an id that the dataset has, the labels are added to the dataset's.
         splits: their splits [n].
         passages: rows of the passages that are relevant to each of them [n].
         quoted: rows of the passages that they quote, which are none of their hits [n]; -1: none.
@@ -52,26 +53,33 @@ def extend_queries(
         for batch in data.passages.batches():
             writer.passages(*batch.columns)
         before, ids = data.queries, [written_id(text) for text in texts]
-        groups = [*before["group"].to_pylist(), *range(len(before), len(before) + len(texts))]
+        row = {query_id: number for number, query_id in enumerate(before["query_id"].to_pylist())}
+        new = [number for number, query_id in enumerate(ids) if query_id not in row]
+        row |= {ids[number]: len(before) + place for place, number in enumerate(new)}
+        groups = [*before["group"].to_pylist(), *range(len(before), len(before) + len(new))]
         of_more = {"query_id": ids, "text": texts, "split": splits, "answers": [[] for _ in texts]}
-        columns = ([*before[name].to_pylist(), *more] for name, more in of_more.items())
+        columns = ([*before[name].to_pylist(), *(more[i] for i in new)] for name, more in of_more.items())
         query_ids, all_texts, all_splits, answers = columns
         writer.queries(query_ids, all_texts, all_splits, answers, np.asarray(groups))
-        labels = data.qrels
-        counts = [len(rows) for rows in passages]
-        query = np.concatenate([labels.query, len(before) + np.repeat(np.arange(len(texts)), counts)]).astype(np.int32)
-        passage = np.concatenate([labels.passage, *passages]).astype(np.int32)
-        relevance = np.concatenate([labels.relevance, np.ones(sum(counts), np.int32)])
+        labels, rows = data.qrels, np.array([row[query_id] for query_id in ids], np.int32)
+        known = set(zip(labels.query.tolist(), labels.passage.tolist(), strict=True))
+        pairs = [(q, p) for q, some in zip(rows.tolist(), passages, strict=True) for p in some if (q, p) not in known]
+        query = np.append(labels.query, [q for q, _ in pairs]).astype(np.int32)
+        passage = np.append(labels.passage, [p for _, p in pairs]).astype(np.int32)
+        relevance = np.append(labels.relevance, np.ones(len(pairs))).astype(np.int32)
+        order = np.argsort(query, kind="stable") if len(new) < len(texts) else np.arange(len(query))
+        query, passage, relevance = query[order], passage[order], relevance[order]
         passage_ids = data.passages.ids().to_pylist()
         writer.qrels([query_ids[q] for q in query], [passage_ids[p] for p in passage], relevance, query, passage)
-        same = np.concatenate([data.identical, np.asarray(quoted, np.int32)])
-        if len(rows := np.flatnonzero(same >= 0)):
-            writer.identical(rows, same[rows])
+        same = np.full(len(query_ids), -1, np.int32)
+        same[: len(before)] = data.identical
+        same[rows] = np.where(np.asarray(quoted) >= 0, quoted, same[rows])
+        if len(quoting_rows := np.flatnonzero(same >= 0)):
+            writer.identical(quoting_rows, same[quoting_rows])
         if len(recurring):
             writer.recurring(recurring)
         if TRAINED in data.manifest.files:
-            new = len(before) + np.flatnonzero(np.asarray(splits) == "train")
-            writer.trained(np.concatenate([data.trained, new]))
+            writer.trained(np.union1d(data.trained, rows[np.asarray(splits) == "train"]))
     finally:
         writer.close()
     written = [split for split in SPLITS if split in (*splits, *data.written_splits)]

@@ -51,9 +51,11 @@ def figures_by_dimension(path: Path, data: Dataset, dimensions: Sequence[int], m
     is_unit = all(_is_unit(some[:CHUNK]) for some in (vectors, queries))
     ids, documents, table = data.judged_ids(), documents_of(data, (measure,)), []
     for dimension in sorted(set(dimensions), reverse=True):
-        cut = scratch(len(vectors), dimension, dtype=vectors.dtype)
-        for start in range(0, len(vectors), CHUNK):
-            cut[start : start + CHUNK] = _first(vectors[start : start + CHUNK], dimension, is_unit)
+        cut = vectors
+        if dimension < vectors.shape[1]:  # an array on the disk, not in memory
+            cut = scratch(len(vectors), dimension, dtype=vectors.dtype)
+            for start in range(0, len(vectors), CHUNK):
+                cut[start : start + CHUNK] = _first(vectors[start : start + CHUNK], dimension, is_unit)
         search = partial(best_vectors.search, cut, of, _first(queries, dimension, is_unit))
         scores, passages = search_without(search, left_out, min(DEPTH, len(data.passages)))
         run, means = Run.from_hits(rows, passages, scores), dict[str, float]()

@@ -12,6 +12,8 @@ from gnn_encoder.settings.values import Count, Fraction, PositiveInt, StepSettin
 TITLES = "titles"
 NO_FOLDERS = (TITLES, SMOLLM2, MINILM)
 """Names of generators and encoders that name no folder, even if there is one of that name; `./titles` is the folder."""
+MOST_OF_TITLES = 50_000
+"""Passages of which `titles` takes sentences, if no limit is set: far more than `select_queries` keeps by default."""
 KINDS = ("keyword", "question", "scenario")
 """Of queries that a language model writes, if the user has no prompts of other kinds."""
 
@@ -28,7 +30,7 @@ class WriteQueries(Asking):
     per_passage: PositiveInt = 3
     """Most queries for a passage."""
     max_passages: Count = 0
-    """Most passages that get queries, by a seeded draw. 0: all."""
+    """Most passages that get queries, by a seeded draw. 0: all, but `titles` takes sentences of 50,000."""
     prompts: str = ""
     """Folder with a prompt for each kind of query, `KIND.j2` (`written.prompts`). Empty: the project's, for keywords,
     questions and scenarios."""
@@ -62,7 +64,8 @@ class WriteQueries(Asking):
         """Returns how many of `count` passages get queries at most, and the calls that each takes."""
         calls = min(self.per_passage, kinds) if self.is_asked else 0
         limit = self.max_calls // calls if calls and self.max_calls else count
-        return min(count, self.max_passages or count, limit), calls
+        most = count if self.is_asked else MOST_OF_TITLES
+        return min(count, self.max_passages or most, limit), calls
 
 
 class SelectQueries(StepSettings):

@@ -15,7 +15,7 @@ import numpy as np
 from gnn_encoder.artifacts import Dataset, Draft, WrittenQueries
 from gnn_encoder.artifacts.bundle import Bm25Index
 from gnn_encoder.artifacts.dataset import SPLITS
-from gnn_encoder.artifacts.extended_dataset import extend_queries
+from gnn_encoder.artifacts.extended_dataset import extend_queries, written_id
 from gnn_encoder.data.twins import recurring
 from gnn_encoder.data.validation import FEWEST_TRAINING
 from gnn_encoder.engines.step import Context, Metrics, step
@@ -55,10 +55,12 @@ def select_queries(
             f"{counts['train']}/{counts['dev']}/{counts['test']} written queries for train, dev and test are too few; "
             f"left out: {left_out}: add documents, or change select_queries with --set"
         )
-    human = data.query_texts(np.arange(len(data.queries)))
-    splits = np.append([SPLITS.index(name) for name in data.queries["split"].to_pylist()], split).astype(np.int64)
+    before, ids = data.query_texts(np.arange(len(data.queries))), set(data.queries["query_id"].to_pylist())
+    new = [number for number, text in enumerate(selection.texts) if written_id(text) not in ids]
+    texts = [*before, *(selection.texts[number] for number in new)]
+    splits = np.append([SPLITS.index(name) for name in data.queries["split"].to_pylist()], split[new]).astype(np.int64)
     similarity = Ingest.model_validate(data.manifest.settings).recurrence_similarity
-    again = np.flatnonzero(recurring([*human, *selection.texts], splits, len(SPLITS), similarity)[:, 0])
+    again = np.flatnonzero(recurring(texts, splits, len(SPLITS), similarity)[:, 0])
     found_first = first_found(selection, split == SPLITS.index("dev"), lambda texts, k: index.search(texts, k)[1])
     quoting = bool(counts["dev"]) and found_first >= settings.quoting
     extend_queries(

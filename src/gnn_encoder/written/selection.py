@@ -7,6 +7,7 @@ import numpy as np
 
 from gnn_encoder.artifacts import Dataset, WrittenQueries
 from gnn_encoder.artifacts.dataset import SPLITS
+from gnn_encoder.artifacts.extended_dataset import written_id
 from gnn_encoder.artifacts.texts import folded, is_blank
 from gnn_encoder.artifacts.words import words as words_of
 from gnn_encoder.data.splits import DEV, TEST, TRAIN, share
@@ -89,7 +90,11 @@ def select(
         found: returns the rows [n, k] of the first k hits of n queries; -1: no hit.
     """
     selection = Selection.of(written)
-    human = data.query_texts(np.arange(len(data.queries)))
+    # A written query to which people have added labels came with the data, too; it is written again.
+    named = zip(
+        data.queries.column("query_id").to_pylist(), data.query_texts(np.arange(len(data.queries))), strict=True
+    )
+    human = [text for query_id, text in named if query_id != written_id(text)]
     known = {folded(text) for text in human}
     selection.keep(
         "a query of the data",
@@ -208,7 +213,8 @@ def assign(selection: Selection, data: Dataset, labelled: dict[str, int], settin
 
     Its passages in other splits are no longer among its passages. A query of dev or test for a passage that has a copy
     (`Dataset.passage_groups`) in another split is left out. A split in which people labelled queries (`labelled`: their
-    number by split) gets no written ones, but train does.
+    number by split) gets no written ones, but train does. A written query to which people have added labels is in
+    train, with those of its passages that are.
     """
     units = units_of(data, settings.fewest_units)
     first = [units[passages[0]] for passages in selection.passages]
@@ -217,6 +223,8 @@ def assign(selection: Selection, data: Dataset, labelled: dict[str, int], settin
     of_unit |= {unit: TRAIN for unit, code in of_unit.items() if labelled[SPLITS[code]]}
     of_row = np.array([of_unit[unit] for unit in units], dtype=np.int8)
     split = of_row[[passages[0] for passages in selection.passages]]
+    data_ids = set(data.queries.column("query_id").to_pylist())
+    split[[written_id(text) in data_ids for text in selection.texts]] = TRAIN
     torn = _torn(data.passage_groups, of_row)
     wanted = [
         [] if code != TRAIN and torn[passages].any() else [row for row in passages if of_row[row] == code]
