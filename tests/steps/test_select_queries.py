@@ -4,14 +4,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from published_rerankers import write_reranker
 
 from gnn_encoder.artifacts import Dataset, DatasetWriter, Passages, WrittenQueries, drafting
 from gnn_encoder.artifacts.added_labels import AddedLabel, write_labels
 from gnn_encoder.artifacts.bundle import Bm25Index
 from gnn_encoder.artifacts.dataset import SPLITS
+from gnn_encoder.artifacts.folder import folder_digest
 from gnn_encoder.data import canonicalize, open_source
+from gnn_encoder.engines.provenance import source_digests
 from gnn_encoder.errors import UserError
+from gnn_encoder.models.published_reranker import PublishedReranker
 from gnn_encoder.retrieval.bm25 import Bm25
+from gnn_encoder.retrieval.scorers import Scorer, open_scorer, save_scorer
 from gnn_encoder.settings.bm25 import IndexBm25
 from gnn_encoder.settings.foundation import Ingest
 from gnn_encoder.settings.written import SelectQueries, WriteQueries
@@ -149,6 +154,42 @@ def test_each_filter_leaves_out_what_it_should(folder: Path, tmp_path: Path) -> 
     assert "**without text**: 1" in selection.examples(str) and f"zebra crossing rules → {otter}" in selection.examples(
         str
     )
+
+
+def test_a_reranker_has_to_agree(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its scores are those of sentence-transformers, from which a loop finds the queries that stay."""
+    from sentence_transformers import CrossEncoder
+
+    monkeypatch.setattr("gnn_encoder.written.selection.RERANKED_AT_A_TIME", 16)
+    data, index = Dataset(folder / "dataset"), Bm25.load(Bm25Index.read(folder / "index").path)
+    write_queries(
+        WriteQueries(generator="titles", max_passages=10), dataset=data.path, written_queries=tmp_path / "written"
+    )
+    written, name = WrittenQueries.read(tmp_path / "written"), str(write_reranker(tmp_path / "reranker"))
+    model, texts = CrossEncoder(name, device="cpu"), data.passages.take(np.arange(80)).full_texts()
+
+    def kept(scorer: Scorer | None = None, **changes: float) -> Selection:
+        settings = SelectQueries(agreeing_reranker=name, reranked=5, precision="fp32", tokens_per_batch=256, **changes)
+        return select(written, data, lambda some, k: index.search(some, k)[1], settings, scorer)
+
+    every, scorer, figures = kept(), open_scorer(name), list[tuple[str, float, int]]()
+    for text, passages, quoted in zip(every.texts, every.passages, every.quoted, strict=True):
+        hits = [row for row in index.search([text], 6)[1][0].tolist() if row not in (quoted, -1)][:5]
+        rows = sorted({*hits, *passages})
+        chances = dict(zip(rows, model.predict([(text, texts[row]) for row in rows]), strict=True))
+        best = max(chances[row] for row in passages)
+        figures.append((text, best, sum(chances[row] > best for row in rows if row not in passages)))
+    for within, probability in ((1, 0.0), (3, 0.0), (3, 0.5)):
+        selection = kept(scorer, agreed_within=within, agreed_probability=probability)
+        assert selection.texts == [t for t, best, above in figures if above < within and best >= probability]
+        left_out = selection.left_out["the re-ranker does not agree"]
+        assert len(left_out) + len(selection.texts) == len(every.texts)
+        assert f"**the re-ranker does not agree**: {len(left_out)}" in selection.examples(str)
+    assert 0 < len(kept(scorer).texts) < len(kept(scorer, agreed_within=3).texts) < len(every.texts)
+    save_scorer("published", PublishedReranker.published(name), tmp_path / "trained")
+    assert kept(open_scorer(str(tmp_path / "trained"))).texts == kept(scorer).texts, "as a training writes it"
+    digests = source_digests("select_queries", SelectQueries(agreeing_reranker=name))
+    assert digests["agreeing_reranker"] == folder_digest(Path(name))
 
 
 def test_splits_are_of_whole_documents_and_the_data_are_the_same(folder: Path, tmp_path: Path) -> None:

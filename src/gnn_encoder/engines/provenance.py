@@ -44,7 +44,15 @@ STARTED_BY_NAME = {f"{PACKAGE}.training.ranks": f"{PACKAGE}.engines.rank"}
 """Module → the module that Python starts by its name (`-m`) in the steps that import the first one."""
 DATA = ("dataset", "labels", "log")
 """Settings of `ingest` that name data."""
-BACKBONES = ("backbone", "generator", "sentence_encoder", "untrained_backbone", "encoder", "published")
+BACKBONES = (
+    "backbone",
+    "generator",
+    "sentence_encoder",
+    "untrained_backbone",
+    "encoder",
+    "published",
+    "agreeing_reranker",
+)
 """Settings that name a pretrained model."""
 PREVIOUS: dict[str, Callable[[Path], tuple[Path, ...]]] = {
     "build_graph": lambda run: (run / "graph", run / "passage_vectors"),

@@ -28,6 +28,7 @@ from gnn_encoder.inference.sentences import SentencePairs, Sentences
 from gnn_encoder.inference.tokens import Tokens, tokens_at
 from gnn_encoder.inference.words import WordPairs
 from gnn_encoder.models.bert_dmn import BertDmn
+from gnn_encoder.models.cross_encoder import LAYOUT as CROSS_ENCODER
 from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.models.document_reranker import DOCUMENT_KINDS, DocumentReranker
 from gnn_encoder.models.dual_encoder import device
@@ -262,6 +263,17 @@ def save_scorer(kind: str, model: Any, folder: Path) -> None:
     """Writes a model with the kind by which `load_scorer` loads it."""
     model.save(folder)
     (folder / LAYOUT).write_text(json.dumps({"kind": kind}), encoding="utf-8")
+
+
+def open_scorer(name: str) -> Scorer:
+    """Loads the scorer in a folder that a training wrote, or a published re-ranker: a folder, hub name or address.
+
+    Raises:
+        UserError: as `PublishedReranker.published`.
+    """
+    if any((Path(name) / file).is_file() for file in (LAYOUT, CROSS_ENCODER)):
+        return load_scorer(Path(name))
+    return PublishedScorer(PublishedReranker.published(name))
 
 
 def load_cross_encoder(folder: Path) -> CrossEncoderScorer:

@@ -6,8 +6,8 @@ from typing import Annotated
 from pydantic import Field
 
 from gnn_encoder.settings.language_model import Asking
-from gnn_encoder.settings.shared import MINILM, SMOLLM2
-from gnn_encoder.settings.values import Count, Fraction, PositiveInt, StepSettings
+from gnn_encoder.settings.shared import MINILM, SMOLLM2, Inference
+from gnn_encoder.settings.values import Count, Fraction, PositiveInt
 
 TITLES = "titles"
 NO_FOLDERS = (TITLES, SMOLLM2, MINILM)
@@ -68,11 +68,21 @@ class WriteQueries(Asking):
         return min(count, self.max_passages or most, limit), calls
 
 
-class SelectQueries(StepSettings):
+class SelectQueries(Inference):
     """Selects written queries, each a label of the passage that it was written for, and assigns splits."""
 
     found_within: PositiveInt = 20
     """A query is kept if its passage is among this many first hits of BM25."""
+    agreeing_reranker: str = ""
+    """A re-ranker that has to agree, after BM25: the folder, hub name or `s3://` address of a published cross-encoder,
+    or the folder of a trained re-ranker. Empty: none."""
+    reranked: PositiveInt = 10
+    """BM25's first hits that it scores together with the query's passage."""
+    agreed_within: PositiveInt = 1
+    """A query is kept if its passage is among this many first ones of them (Promptagator's consistency, K = 1: Dai et
+    al., 2022)."""
+    agreed_probability: Fraction = 0.0
+    """A query is kept if the re-ranker gives its passage at least this probability. 0: all stay."""
     similarity: Fraction = 0.8
     """A query is left out if its set of words is at least this similar (Jaccard) to that of an earlier one, or of a
     query that came with the data. 0: all stay, but for equal texts."""

@@ -1,9 +1,9 @@
 """Selects written queries and makes them the labels of a dataset: each filter is counted and shown with examples.
 
-A query is kept if BM25 finds its passage again, if it is not nearly equal to another one, and if it does not quote its
-passage's beginning. Whole documents belong to a split, by a hash of their names: the passages of test queries are
-unseen, also in a later run with more documents. Queries that
-came with the data stay in their splits; where these have dev or test queries, no written ones are added there.
+A query is kept if BM25 finds its passage again, if it is not nearly equal to another one, if it does not quote its
+passage's beginning, and if a re-ranker agrees (`agreeing_reranker`). Whole documents belong to a split, by a hash of
+their names: the passages of test queries are unseen, also in a later run with more documents. Queries that came with
+the data stay in their splits; where these have dev or test queries, no written ones are added there.
 """
 
 import sys
@@ -44,7 +44,15 @@ def select_queries(
     data, written = Dataset(passages), WrittenQueries.read(written_queries)
     index = Bm25.load(Bm25Index.read(bm25_index).path)
     searching = context.progress("searching", len(set(written.query)), "queries")
-    selection = select(written, data, lambda texts, k: index.search(texts, k, searching)[1], settings)
+    reranker = None
+    if settings.agreeing_reranker:
+        from gnn_encoder.retrieval.scorers import open_scorer  # imports torch
+
+        reranker = open_scorer(settings.agreeing_reranker)
+    selection = select(
+        written, data, lambda texts, k: index.search(texts, k, searching)[1], settings, reranker,
+        lambda count: context.progress("re-ranking", count, "queries"),
+    )  # fmt: skip
     labelled = {split: len(labelled_queries(data.judged(split))) for split in SPLITS}
     split = assign(selection, data, labelled, settings)
     counts = {name: int((split == code).sum()) for code, name in enumerate(SPLITS)}

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gnn_encoder.artifacts import Dataset, WrittenQueries
-from gnn_encoder.artifacts.dataset import SPLITS
+from gnn_encoder.artifacts.dataset import SPLITS, Asked, PassageTable
 from gnn_encoder.artifacts.extended_dataset import written_id
 from gnn_encoder.artifacts.texts import folded, is_blank
 from gnn_encoder.artifacts.words import words as words_of
@@ -14,10 +15,16 @@ from gnn_encoder.data.splits import DEV, TEST, TRAIN, share
 from gnn_encoder.data.twins import similar_pairs
 from gnn_encoder.errors import printable
 from gnn_encoder.settings.written import SelectQueries
+from gnn_encoder.tracking.progress import Progress
 from gnn_encoder.written.titles import SEPARATOR
+
+if TYPE_CHECKING:
+    from gnn_encoder.retrieval.scorers import Scorer
 
 SHOWN = 5
 """Examples of each reason."""
+RERANKED_AT_A_TIME = 256
+"""Queries whose pairs are in memory at a time."""
 SEARCHED = 2
 """How many times as many queries are searched as are wanted."""
 
@@ -83,11 +90,15 @@ def select(
     data: Dataset,
     found: Callable[[list[str], int], np.ndarray],
     settings: SelectQueries,
+    reranker: "Scorer | None" = None,
+    progress: Callable[[int], Progress] | None = None,
 ) -> Selection:
     """Applies all filters.
 
     Args:
         found: returns the rows [n, k] of the first k hits of n queries; -1: no hit.
+        reranker: has to agree; None: it is not asked.
+        progress: the progress of the re-ranker's work on n queries.
     """
     selection = Selection.of(written)
     # A written query to which people have added labels came with the data, too; it is written again.
@@ -127,7 +138,42 @@ def select(
         f"passage not in BM25's first {settings.found_within} hits",
         [rows if np.isin(rows, first).any() else [] for rows, first in zip(selection.passages, hits, strict=True)],
     )
+    if reranker:
+        hits = hits_of(selection.texts, selection.quoted, found, settings.reranked)
+        shown = progress(len(selection.texts)) if progress else None
+        agreed = agrees(selection, hits, reranker, data.passages, settings, shown)
+        selection.keep(
+            "the re-ranker does not agree",
+            [rows if kept else [] for rows, kept in zip(selection.passages, agreed.tolist(), strict=True)],
+        )
     return selection
+
+
+def agrees(
+    selection: Selection, hits: list[np.ndarray], reranker: "Scorer", passages: PassageTable, settings: SelectQueries,
+    progress: Progress | None = None,
+) -> np.ndarray:  # fmt: skip
+    """Which queries a re-ranker would have for one of their passages, bool [n], as `SelectQueries` says.
+
+    Args:
+        hits: of each query [n], the rows of the hits that it compares with the query's passages; -1: none.
+    """
+    agreed = np.zeros(len(selection.texts), dtype=bool)
+    for start in range(0, len(agreed), RERANKED_AT_A_TIME):
+        some = range(start, min(start + RERANKED_AT_A_TIME, len(agreed)))
+        compared = [np.union1d(selection.passages[row], hits[row][hits[row] >= 0]).astype(np.int64) for row in some]
+        query, passage = np.repeat(np.arange(len(some)), [*map(len, compared)]), np.concatenate(compared)
+        scores = reranker.score(
+            Asked(selection.texts[some.start : some.stop], passages), query, passage, **settings.speed
+        )
+        for number, row in enumerate(some):
+            own, of_row = np.isin(compared[number], selection.passages[row]), scores[query == number]
+            best = of_row[own].max()
+            is_first = (of_row[~own] > best).sum() < settings.agreed_within
+            agreed[row] = is_first and reranker.probability(best[None])[0] >= settings.agreed_probability
+        if progress:
+            progress.advance(len(some))
+    return agreed
 
 
 def hits_of(
