@@ -366,6 +366,19 @@ def test_trusted_code_is_trusted_by_every_step_that_may_read_the_model() -> None
     assert TRUSTED not in str(made(Cluster(), "train")[0])
 
 
+@pytest.mark.parametrize("pipeline", ["train", "ladder"])
+def test_kfp_takes_a_run_of_documents(pipeline: str) -> None:
+    changes = ["ingest.dataset=s3://bucket/docs", "ingest.format=documents", "write_queries.generator=titles"]
+    spec, platforms = made(Cluster(), pipeline, *changes)
+    kfp.components.load_component_from_text(yaml.safe_dump_all([spec, platforms] if platforms else [spec]))
+    if platforms:
+        check_pipeline({"pipeline_spec": spec, "platform_spec": platforms})
+    tasks = tasks_of(spec)
+    assert "ingest" in tasks["write-queries"]["dependentTasks"]
+    assert {"write-queries", "index-bm25"} <= set(tasks["select-queries"]["dependentTasks"])
+    assert spec["root"]["inputDefinitions"]["parameters"]["dataset"]["defaultValue"] == "s3://bucket/docs"
+
+
 def test_services_that_the_run_names_get_the_key_of_the_cluster() -> None:
     address = "https://models.example/v1"
     spec, _ = made(

@@ -8,6 +8,7 @@ from pathlib import Path
 import typer
 
 from gnn_encoder.data import FOLDERS, open_source
+from gnn_encoder.data.document_folder import DocumentFolder
 from gnn_encoder.engines.pipelines import check_heads, dataset_override, dated
 from gnn_encoder.engines.provenance import BACKBONES, graph_arguments
 from gnn_encoder.engines.reranking import reranking_settings
@@ -162,7 +163,10 @@ def _check(settings: Settings, graph: Graph, cluster: Cluster) -> None:
             "registry.example.com/gnn-encoder-python:0.1.0"
         )
     local = []
-    if not is_remote(settings.ingest.dataset) and open_source(settings.ingest).format in FOLDERS:
+    if not is_remote(settings.ingest.dataset) and open_source(settings.ingest).format in (
+        *FOLDERS,
+        DocumentFolder.format,
+    ):
         local.append(settings.ingest.dataset)
     for step, name in (
         ("ingest", "labels"),

@@ -200,6 +200,7 @@ def test_what_pods_cannot_reach_is_refused(
     (tmp_path / "kinds").mkdir()
     asked = ["--set", "write_queries.generator=http://127.0.0.1:9/v1#m"]
     for more, words in [
+        (["--dataset", "kinds", "--set", "ingest.format=documents"], f"gnn-encoder copy {tmp_path}/kinds s3://"),
         (["--dataset", "beir"], f"{tmp_path}/beir lies on this machine, where no pod can read it"),
         (["--set", f"shared.backbone={tiny_backbone}", "--set", "train_gnn.heads=4"], "lies on this machine"),
         (
