@@ -14,6 +14,12 @@ that says nothing about Y changes little.
 The library ppi-python computes the same (a test holds its figures), and would bring numba, statsmodels and gdown for
 these lines. It divides by n and takes normal quantiles, which is too narrow for 20 queries. Here the variance divides
 by n − 1, and the quantiles are Student's with n − 1 degrees of freedom; n − 2 for both if λ is from the same figures.
+
+What that is worth with few queries: of 4,000 draws of the tests' population, the 95 % interval has the mean of one
+system in 93 % with n = 20 (Student's of the human figures alone: 95 %) and in 87 % with 10 (94 %), and the gain of
+one system over another in 93 % (93 %) and 90 % (89 %). If 70 % of the gains are set to 0, neither interval can be
+trusted: 77 % (79 %) with 20, 92 % (90 %) with 60. λ from all figures but a query's own (cross-fitting: Zrnic and
+Candès, 2024) covered at most 4 points more there, with wider intervals.
 """
 
 from dataclasses import dataclass
