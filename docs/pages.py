@@ -26,6 +26,9 @@ MOVED = {
 """Page of the source tree → its page of the site."""
 LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)\s#]+)((?:#[^)\s]*)?)(?=\))")
 """A relative link of Markdown: its path and its anchor."""
+PICTURE = re.compile(r"^```mermaid\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+"""A flowchart, which GitHub draws. Here the build draws it, so that a reader's browser fetches nothing."""
+SCALED = '<svg style="max-width: 100%; height: auto; background: white; border-radius: 4px" role="img" '
 KINDS = {
     "PositiveInt": "a whole number, at least 1",
     "Count": "a whole number, at least 0",
@@ -54,7 +57,9 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Returns a page whose links lead to pages of the site."""
+    """Returns a page whose links lead to pages of the site, with its flowcharts as pictures."""
+    import merm
+
     uri = page.file.src_uri
 
     def moved(link: re.Match[str]) -> str:
@@ -67,7 +72,11 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
         target = MOVED.get(target, target.removeprefix("docs/"))
         return _relative(target, uri) + anchor
 
-    return markdown if uri.startswith("source/") else LINK.sub(moved, markdown)
+    def drawn(chart: re.Match[str]) -> str:
+        picture = " ".join(merm.render_diagram(chart.group(1)).split())
+        return f'<div class="picture">{picture.replace("<svg ", SCALED, 1)}</div>'
+
+    return markdown if uri.startswith("source/") else PICTURE.sub(drawn, LINK.sub(moved, markdown))
 
 
 def reference() -> dict[str, str]:
@@ -212,9 +221,9 @@ def _systems() -> Iterator[str]:
     from gnn_encoder.settings.reranking_systems import SYSTEMS as RERANKERS
     from gnn_encoder.settings.systems import LEXICAL, SYSTEMS, UNTRAINED
 
-    yield "# Systems\n\nWhat a run compares, the simplest first. A run recommends the first that is about as good as the"
-    yield "best. *With BM25*: its scores are also summed with BM25's. *Trains*: a network of its own. On the ladder a run"
-    yield "has the systems of its rungs; `, untrained` in a name means that nothing has trained the encoder.\n"
+    yield "# Systems\n\nWhat a run compares, simplest first. A run recommends the first that nearly equals the best."
+    yield "*With BM25*: its scores are also summed with BM25's. *Trains*: a network of its own. On the ladder a run has"
+    yield "the systems of its rungs; `, untrained` in a name means that nothing has trained the encoder.\n"
     rows = [
         (
             row.name,
