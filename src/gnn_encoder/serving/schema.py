@@ -5,7 +5,13 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 
-class SearchRequest(BaseModel):
+class Described(BaseModel):
+    """The base: the docstring of a field is its description."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+
+class SearchRequest(Described):
     """One question or several."""
 
     model_config = ConfigDict(
@@ -15,21 +21,18 @@ class SearchRequest(BaseModel):
     )
 
     questions: str | list[str]
-    k: Annotated[int, Field(ge=1, description="Passages of each question.")] = 10
-    fuse: Annotated[
-        bool | None, Field(description="Sum the vectors' scores with BM25's; by default as the run recommends.")
-    ] = None
-    rerank: Annotated[
-        bool | None,
-        Field(description="Order the first hits by the bundle's re-ranker; by default as the run recommends."),
-    ] = None
-    explain: Annotated[
-        bool,
-        Field(description="Say what each score is made of, by the vectors alone or the re-ranker; one question."),
-    ] = False
+    """One text, or a list of them."""
+    k: Annotated[int, Field(ge=1)] = 10
+    """Passages of each question."""
+    fuse: bool | None = None
+    """Sum the vectors' scores with BM25's; by default as the run recommends."""
+    rerank: bool | None = None
+    """Order the first hits by the bundle's re-ranker; by default as the run recommends."""
+    explain: bool = False
+    """Say what each score is made of, by the vectors alone or the re-ranker; one question."""
 
 
-class Passage(BaseModel):
+class Passage(Described):
     """A hit, best first."""
 
     rank: int
@@ -41,14 +44,14 @@ class Passage(BaseModel):
     """What the score is made of, if asked for: `parts` that sum to it, or what the `graph` did."""
 
 
-class Result(BaseModel):
+class Result(Described):
     """The hits of one question."""
 
     question: str
     hits: list[Passage]
 
 
-class SearchResponse(BaseModel):
+class SearchResponse(Described):
     """A result for each question, in their order."""
 
     version: str
@@ -58,7 +61,7 @@ class SearchResponse(BaseModel):
     results: list[Result]
 
 
-class About(BaseModel):
+class About(Described):
     """The bundle in service, and what may be asked of this server."""
 
     version: str
@@ -72,7 +75,7 @@ class About(BaseModel):
     """Whether POST /feedback takes labels."""
 
 
-class Vote(BaseModel):
+class Vote(Described):
     """Whether a passage answers a question; false takes an earlier vote back."""
 
     model_config = ConfigDict(
@@ -90,13 +93,13 @@ class Vote(BaseModel):
     relevant: bool = True
 
 
-class Kept(BaseModel):
+class Kept(Described):
     """The number of labels in the file."""
 
     labels: int
 
 
-class Problem(BaseModel):
+class Problem(Described):
     """RFC 9457."""
 
     type: str = "about:blank"
