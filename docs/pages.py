@@ -231,13 +231,10 @@ def _systems() -> Iterator[str]:
             "" if row.labels or row.fusion or row.name in (LEXICAL, UNTRAINED) else "yes",
             "yes" if row.labels or row.fusion else "",
             "yes" if row.fusions else "",
-            "yes" if row.served else "",
         )
         for row in SYSTEMS.values()
     ]
-    yield from _table(
-        ("system", "what it is", "trains", "uses labels", "with BM25", "can be recommended by itself"), rows
-    )
+    yield from _table(("system", "what it is", "trains", "uses labels", "with BM25"), rows)
     yield "\n## Re-rankers\n\nThe names of `gnn-encoder rerank --systems`."
     yield "[The guide](../guides/comparisons.md#re-rankers) says what each is.\n"
     reranking = [
