@@ -25,7 +25,7 @@ suite: $(DEVELOPING)
 # The documentation as a site, in site/. A warning is an error: a broken link, a page that no menu has.
 docs: $(INSTALLED)
 	$(INSTALL) "torch" -e ".[docs]"
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 test-slow: $(DEVELOPING)
 	$(BESIDE) -m slow

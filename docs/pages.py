@@ -74,7 +74,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 
     def drawn(chart: re.Match[str]) -> str:
         picture = " ".join(merm.render_diagram(chart.group(1)).split())
-        return f'<div class="picture">{picture.replace("<svg ", SCALED, 1)}</div>'
+        return f"<div>{picture.replace('<svg ', SCALED, 1)}</div>"
 
     return markdown if uri.startswith("source/") else PICTURE.sub(drawn, LINK.sub(moved, markdown))
 

@@ -30,7 +30,7 @@ PAGES = {
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
     ran = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True)
     if "No module named mkdocs" in ran.stderr:
         missing("no mkdocs: make test-browser installs it")
