@@ -203,7 +203,7 @@ def _by_people(
         f"people gave {len(people.grades):,} grades on the page of `serve`; {decided.judged:,} of the "
         f"{decided.deciding:,} queries whose labels make a difference are judged in full, each counted by its chance"
     ]
-    lines += _agreement_lines(agreed, "graded hits") if agreed else []
+    lines += _agreement_lines(agreed, "graded hits, most of decisive queries") if agreed else []
     for measure, gains in decided.gains.items():
         for system, gain in gains.items():
             over = f" over {first}" if rest else ""

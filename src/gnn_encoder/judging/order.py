@@ -13,7 +13,8 @@ count), the mean of it and of equal weights is taken. A wrong weight costs width
 The order must be random, or the first queries would stand for the others: query i has a uniform number u_i, and the
 order is by u_i / w_i (priority sampling: Duffield, Lund and Thorup, J. ACM 54(6), 2007). With the number τ of the first
 query that is not judged, query i was drawn with the chance min(1, w_i τ); sums of values divided by these chances are
-unbiased and their terms uncorrelated, wherever people stop (`prediction_powered.corrected_sample`).
+unbiased and their terms uncorrelated, for any number of judged queries that does not depend on their grades
+(`prediction_powered.corrected_sample`).
 """
 
 import json

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from errno import ENOSPC
 from pathlib import Path
-from threading import Lock
 
 import numpy as np
 
@@ -75,7 +74,7 @@ def _acts(path: Path) -> Iterable[Act]:
 
 
 class PeoplesFile:
-    """A file of acts that one process extends, line by line. Several threads may use it."""
+    """A file of acts that one process extends, line by line."""
 
     def __init__(self, path: Path) -> None:
         """Opens the file; raises UserError if it is another one, cannot be written, or another process extends it."""
@@ -86,7 +85,7 @@ class PeoplesFile:
             raise UserError(f"another server takes grades for {path.parent}: stop it, or take another folder") from None
         except OSError as error:
             raise UserError(f"{path} cannot be written ({error.strerror}): take a folder that can") from None
-        self.people, self._lock = People.read(path), Lock()
+        self.people = People.read(path)
         # A killed process may have begun a line, whose grade nobody was told to be kept.
         content = path.read_bytes()
         self._file.truncate(content.rfind(b"\n") + 1)
@@ -94,16 +93,15 @@ class PeoplesFile:
     def add(self, query_id: str, passage_id: str | None, grade: int | None) -> None:
         """Writes an act to the disk, and takes it; raises UserError if it cannot be written."""
         act = Act(query_id, passage_id, grade, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
-        with self._lock:
-            end, line = self._file.seek(0, os.SEEK_END), json.dumps(asdict(act), ensure_ascii=False).encode() + b"\n"
-            try:
-                if self._file.write(line) < len(line):
-                    raise OSError(ENOSPC, os.strerror(ENOSPC))
-                os.fsync(self._file.fileno())
-            except OSError as error:
-                self._file.truncate(end)
-                raise UserError(f"the grade cannot be kept: {error.strerror}") from None
-            self.people.take(act)
+        end, line = self._file.seek(0, os.SEEK_END), json.dumps(asdict(act), ensure_ascii=False).encode() + b"\n"
+        try:
+            if self._file.write(line) < len(line):
+                raise OSError(ENOSPC, os.strerror(ENOSPC))
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            self._file.truncate(end)
+            raise UserError(f"the grade cannot be kept: {error.strerror}") from None
+        self.people.take(act)
 
     def close(self) -> None:
         """Lets another process extend the file."""

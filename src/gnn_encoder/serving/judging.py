@@ -9,6 +9,7 @@ import json
 import random
 from dataclasses import asdict
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from fastapi import FastAPI
@@ -19,7 +20,7 @@ from gnn_encoder.evaluation.measures import mean_name
 from gnn_encoder.judging.agreement import agreement, finite
 from gnn_encoder.judging.grading import read_judgements
 from gnn_encoder.judging.order import read_order
-from gnn_encoder.judging.people import Comparison, Decided, PeoplesFile
+from gnn_encoder.judging.people import Comparison, PeoplesFile
 from gnn_encoder.judging.pool import FIGURES, JUDGEMENTS, ORDER, PEOPLE, POOL, Pool
 from gnn_encoder.serving.guard import Refused
 from gnn_encoder.serving.page import JUDGING, add_page
@@ -44,7 +45,7 @@ class PeoplesJudging:
         grades = {pair: judgement.grade for pair, judgement in self._judgements.items()}
         self._comparison = Comparison(self._pool, order, grades, self._relevant, measures[:1])
         self._measure, self._file = measures[0], PeoplesFile(folder / PEOPLE)
-        self._decided: tuple[tuple[str, ...], Decided] | None = None
+        self._lock = Lock()
 
     def close(self) -> None:
         """Lets another server take grades for the folder."""
@@ -57,8 +58,9 @@ class PeoplesJudging:
             raise Refused(422, "query_id, passage_id: the pool has no such hit")
         if given.passage_id is None and given.grade:
             raise Refused(422, "grade: a query without a passage takes 0 or none")
-        self._file.add(given.query_id, given.passage_id, given.grade)
-        progressed = self.progressed()
+        with self._lock:
+            self._file.add(given.query_id, given.passage_id, given.grade)
+            progressed = self._progressed()
         if given.passage_id is not None and given.grade is not None:
             said = self._judgements.get((given.query_id, given.passage_id))
             progressed.shown = Shown(grade=said.grade if said else None, reason=said.reason if said else "")
@@ -66,9 +68,14 @@ class PeoplesJudging:
 
     def progressed(self) -> Progressed:
         """Returns what is to be judged next, and what the grades say so far."""
+        with self._lock:
+            return self._progressed()
+
+    def _progressed(self) -> Progressed:
         people = self._file.people
         decided = self._comparison.decided(people)
-        agreed = agreement(list(self._judgements.values()), people.grades, self._relevant, are_grades=True)
+        both = [self._judgements[pair] for pair in people.grades if pair in self._judgements]
+        agreed = agreement(both, people.grades, self._relevant, are_grades=True)
         first, *rest = self._pool.hits
         shows = decided.judged >= FEWEST or decided.judged == decided.deciding
         gains = [
