@@ -74,6 +74,8 @@ def test_a_split_is_judged_resumed_and_compared(
     capsys.readouterr()
     pool, order = Pool(tmp_path / "whole" / "pool.jsonl"), read_order(tmp_path / "whole" / "order.jsonl")
     file = PeoplesFile(tmp_path / "whole" / "people.jsonl")
+    assert call(monkeypatch, *broken[:1], str(tmp_path / "whole"), *broken[2:]) == 2
+    assert "another server takes grades" in capsys.readouterr().err
     for relevant, place in enumerate(order[:3]):
         for number, passage in enumerate(pool.passages[place.query_id]):
             file.add(place.query_id, passage, 3 * (number == relevant))

@@ -10,7 +10,7 @@ from judged_folder import MARKUP, write_folder
 
 from gnn_encoder.errors import UserError
 from gnn_encoder.judging.people import People
-from gnn_encoder.judging.pool import FIGURES
+from gnn_encoder.judging.pool import FIGURES, ORDER
 
 TOKEN = "a-secret-of-this-test"
 
@@ -100,6 +100,10 @@ def test_what_is_no_grade_is_refused(bundles: dict[str, Path], tmp_path: Path) -
     with serving(bundles["vectors"]) as server:  # without --judge there is no such thing
         assert [server.send("GET", path)[0] for path in ("/judge", "/judge.js", "/judging")] == [404] * 3
     (folder / FIGURES).write_text("{}", encoding="utf-8")
+    other = write_folder(tmp_path / "other")
+    (other / ORDER).write_text((other / ORDER).read_text("utf-8").replace('"q1"', '"q99"'), encoding="utf-8")
+    with pytest.raises(UserError, match="is of other queries"), serving(bundles["vectors"], judge=other):
+        pass
     for damaged, message in ((folder, "has no settings"), (tmp_path, "name the folder of `gnn-encoder judge`")):
         with pytest.raises(UserError, match=message), serving(bundles["vectors"], judge=damaged):
             pass

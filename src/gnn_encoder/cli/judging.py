@@ -73,7 +73,7 @@ def judge(
 
     from gnn_encoder.judging.agreement import agreement, compared
     from gnn_encoder.judging.grading import Graded, read_judgements, write_judgements, write_qrels_of
-    from gnn_encoder.judging.people import People, labels_of
+    from gnn_encoder.judging.people import People, PeoplesFile, labels_of
     from gnn_encoder.judging.pool import FIGURES, JUDGEMENTS, LABELS, PEOPLE, POOL, QRELS, Pool, write_lines
     from gnn_encoder.serving.retriever import Retriever
 
@@ -93,7 +93,10 @@ def judge(
     pairs, hits, texts = _pooled(systems, drawn, to_judge, settings.depth)
     if not pairs:
         raise UserError("no bundle has a hit for any of the queries, so nothing can be judged")
+    output.mkdir(parents=True, exist_ok=True)
     people = People.read(output / PEOPLE)
+    # Without grades pool and order are written anew, so no server may take grades in the old order meanwhile.
+    lock = None if people.began else PeoplesFile(output / PEOPLE)
     _write_pool(output, drawn, hits, texts, people)
     pool = Pool(output / POOL)
     if model:
@@ -129,6 +132,8 @@ def judge(
         lines += more
     else:
         lines += _ordered(output, pool, judgements, settings)
+    if lock:
+        lock.close()
     (output / FIGURES).write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     screen.print("\n".join([*lines, f"written to {output}"]), markup=False, highlight=False, soft_wrap=True)
 
@@ -142,7 +147,6 @@ def _write_pool(
 ) -> None:
     from gnn_encoder.judging.pool import POOL, pool_lines, write_lines
 
-    output.mkdir(parents=True, exist_ok=True)
     lines = "".join(pool_lines(queries, hits, texts))
     if people.began and (output / POOL).read_text("utf-8") != lines:
         raise UserError(

@@ -36,6 +36,8 @@ class PeoplesJudging:
     def __init__(self, folder: Path) -> None:
         """Reads the folder; raises UserError if it is none of `judge`, or takes no grades."""
         self._pool, order = Pool(folder / POOL), read_order(folder / ORDER)
+        if any(place.query_id not in self._pool.queries for place in order):
+            raise UserError(f"{folder / ORDER} is of other queries: run `gnn-encoder judge {folder}` again")
         try:
             settings = json.loads((folder / FIGURES).read_text("utf-8"))["settings"]
             self._relevant, measures = int(settings["relevant"]), [str(name) for name in settings["measures"]]
