@@ -12,7 +12,8 @@ from chat_service import chat_service
 from command_line import call
 
 from gnn_encoder.artifacts import Dataset, drafting
-from gnn_encoder.artifacts.extended_dataset import extend_queries, written_id
+from gnn_encoder.artifacts.extended_dataset import extend_queries
+from gnn_encoder.artifacts.texts import written_id
 from gnn_encoder.evaluation.trec import Ids, read_qrels
 
 HITS = 4
