@@ -1,5 +1,6 @@
 """The order of systems by two sets of queries, against scipy."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -38,13 +39,15 @@ def test_orders_that_agree_and_the_reverse() -> None:
     assert backwards.lost == pytest.approx(second["strong"].mean() - second["weak"].mean())
 
 
-def test_equal_systems_have_no_order() -> None:
-    alike = {"a": np.full(9, 0.5), "b": np.full(9, 0.5)}
-    found = orders(alike, values({"a": 0.9, "b": 0.1}, 20, 0))
+def test_equal_systems_are_one_and_equal_means_have_no_order() -> None:
+    first, second = values(MEANS, 80, 0), values(MEANS, 60, 1)
+    found = orders(first | {"twin": first["weak"]}, second | {"twin": second["weak"]})
+    assert found == replace(orders(first, second), alike={"weak": ["twin"]})
+    level = {"a": np.full(9, 0.5), "b": np.full(9, 0.5)}
+    found = orders(level, values({"a": 0.9, "b": 0.1}, 20, 0))
     assert found.tau is None and (found.distinct, found.same, found.reversed) == (1, 0, 0)
-    assert orders(alike, alike).tau_distinct is None
     with pytest.raises(UserError, match="1 of the systems a, b"):
-        orders({"a": alike["a"]}, alike)
+        orders(level, level)
 
 
 def test_the_command_reads_two_splits_of_a_report(

@@ -38,7 +38,8 @@ def orders(
         table.add_column(header, justify="left" if header == mean_name(measure) else "right")
     for name, means in result.systems.items():
         table.add_row(name, *(f"{mean:.3f}" for mean in means))
-    lines = [
+    lines = [f"as {name} on every query: {', '.join(others)}" for name, others in result.alike.items()]
+    lines += [
         f"Kendall's τ of {len(result.systems)} systems: {_shown(result.tau)}",
         f"{result.distinct} pairs of systems differ on {title} (p < 0.05, Holm-corrected): {result.same} have the same "
         f"order on {other}, {result.reversed} the reverse (τ {_shown(result.tau_distinct)})",

@@ -19,6 +19,7 @@ class Orders:
     """The orders of s systems by two sets of queries.
 
     systems    name → its mean in each set, best in the second set first
+    alike      name → systems that are left out, since they have its value of every query in both sets
     tau        Kendall's τ-b of the means; None: all are equal in one set
     distinct   pairs of systems that differ in the second set (p < 0.05, Holm-corrected for all pairs)
     same       those of them that the first set orders alike; an equal mean is neither alike nor reversed
@@ -28,6 +29,7 @@ class Orders:
     """
 
     systems: dict[str, tuple[float, float]]
+    alike: dict[str, list[str]]
     tau: float | None
     distinct: int
     same: int
@@ -51,9 +53,15 @@ def orders(first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray]) ->
     Raises:
         UserError: the sets have fewer than two systems in common.
     """
-    names = [name for name in first if name in second]
+    same: dict[bytes, list[str]] = {}
+    for name in first:
+        if name in second:
+            same.setdefault(np.round(np.concatenate([first[name], second[name]]), 9).tobytes(), []).append(name)
+    names = [name for name, *_ in same.values()]
     if len(names) < 2:
-        raise UserError(f"{len(names)} of the systems {', '.join({**first, **second})} are in both: an order needs two")
+        raise UserError(
+            f"{len(names)} of the systems {', '.join({**first, **second})} are in both and differ: an order needs two"
+        )
     means = {name: (float(first[name].mean()), float(second[name].mean())) for name in names}
     pairs = list(combinations(names, 2))
     signs, differs = [], []
@@ -66,6 +74,7 @@ def orders(first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray]) ->
     ranked = sorted(names, key=lambda name: -means[name][1])
     return Orders(
         systems={name: means[name] for name in ranked},
+        alike={name: others for name, *others in same.values() if others},
         tau=kendall_tau(list(means.values())),
         distinct=int(differs[1].sum()),
         same=int((alike[differs[1]] > 0).sum()),
