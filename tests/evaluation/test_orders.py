@@ -12,6 +12,7 @@ from scipy.stats import ttest_rel, weightedtau
 from gnn_encoder.artifacts import Report, drafting
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.orders import orders
+from gnn_encoder.evaluation.remarks import written_remarks
 
 MEANS = {"strong": 0.8, "middle": 0.5, "near": 0.499, "weak": 0.2}
 
@@ -74,3 +75,12 @@ def test_the_command_reads_two_splits_of_a_report(
     assert "5 have the same order on dev, on generated queries (70 queries), 0 the reverse (τ 1.00)" in shown
     assert call(monkeypatch, "orders", str(tmp_path), str(tmp_path), "--measure", "R@5") == 2
     assert "has no R@5: choose one of RR@10" in capsys.readouterr().err
+
+
+def test_figures_on_generated_queries_come_with_what_they_are_worth() -> None:
+    (remark,) = written_remarks(["dev", "test"])
+    page = (Path(__file__).parents[2] / "docs" / "evidence.md").read_text("utf-8")
+    heading = remark.partition("docs/evidence.md, ")[2].rstrip(")")
+    assert remark.startswith("dev and test: ") and f"\n## {heading}\n" in page
+    assert "27 of 33 pairs" in page and "of 33 pairs" in remark and "ordered 27 alike" in remark
+    assert written_remarks([]) == [], "the control: people's queries alone"
