@@ -13,7 +13,8 @@ from command_line import call
 
 from gnn_encoder.artifacts import Dataset, drafting
 from gnn_encoder.artifacts.added_labels import read_labels
-from gnn_encoder.artifacts.extended_dataset import extend_queries, written_id
+from gnn_encoder.artifacts.extended_dataset import extend_queries
+from gnn_encoder.artifacts.texts import written_id
 from gnn_encoder.evaluation.trec import Ids, read_qrels
 from gnn_encoder.judging.order import read_order
 from gnn_encoder.judging.people import PeoplesFile

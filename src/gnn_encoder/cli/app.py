@@ -30,6 +30,7 @@ from gnn_encoder.cli.options import (
     Systems,
     named_systems,
 )
+from gnn_encoder.cli.orders import orders
 from gnn_encoder.cli.prune import prune
 from gnn_encoder.cli.retrain import retrain
 from gnn_encoder.cli.serving import serve
@@ -310,6 +311,7 @@ for command in (
     prune,
     serve,
     judge,
+    orders,
     bundles.search,
     bundles.copy,
     bundles.export,

@@ -281,7 +281,6 @@ def _of_dataset(path: Path, split: str) -> Queries:
     import numpy as np
 
     from gnn_encoder.artifacts import Dataset
-    from gnn_encoder.artifacts.extended_dataset import written_id
 
     data = Dataset(path)
     rows, judged = data.query_rows(split), data.judged(split)
@@ -290,10 +289,7 @@ def _of_dataset(path: Path, split: str) -> Queries:
     if data.traffic is not None:
         judged = judged.where(data.traffic[judged.query] == 0)
     ids, passages = data.queries.column("query_id").to_pylist(), data.judged_ids().to_pylist()
-    if split in data.written_splits:  # with training queries of people, perhaps
-        texts = zip(rows.tolist(), data.query_texts(rows), strict=True)
-        written = [row for row, text in texts if ids[row] == written_id(text)]
-        judged = judged.where(~np.isin(judged.query, written))
+    judged = judged.where(~np.isin(judged.query, data.written_rows(split)))
     labels = zip(judged.query.tolist(), judged.passage.tolist(), judged.relevance.tolist(), strict=True)
     alike = rows[data.identical[rows] >= 0]
     return Queries(

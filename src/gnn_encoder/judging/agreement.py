@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from gnn_encoder.artifacts import Qrels, Run
 from gnn_encoder.evaluation.measures import per_query
+from gnn_encoder.evaluation.orders import kendall_tau
 from gnn_encoder.evaluation.prediction_powered import Corrected, corrected_mean
 from gnn_encoder.judging.grading import Judgement
 
@@ -152,7 +153,7 @@ def compared(
             y, f = (of - base for of, base in zip(by_system[system], by_system[first], strict=True))
             gains[measure][system] = corrected_mean(y, f[labelled], f[others])
         orders = [(y.mean(), f[labelled].mean()) for y, f in by_system.values()] if len(labelled) else []
-        tau[measure] = _tau(orders)
+        tau[measure] = kendall_tau(orders)
     return Compared(len(queries), len(labelled), means, gains, tau)
 
 
@@ -170,15 +171,6 @@ def figures_of(
     runs = {system: _run(of_system, passages) for system, of_system in hits.items()}
     ids = pa.chunked_array([pa.array(list(passages), pa.string())])
     return {system: per_query(run, qrels, np.arange(len(queries)), ids, measures) for system, run in runs.items()}
-
-
-def _tau(means: Sequence[tuple[float, float]]) -> float | None:
-    from scipy.stats import kendalltau
-
-    if len(means) < 2:
-        return None
-    value = float(kendalltau(*np.round(np.transpose(means), 12)).statistic)
-    return value if np.isfinite(value) else None
 
 
 def _qrels(labels: Any, row: Mapping[str, int], passages: dict[str, int]) -> Qrels:
