@@ -184,15 +184,18 @@ class LiveStages(Lines):
             ended, row = len(stage.headlines), Table.grid(padding=(0, 1), expand=True)
             row.add_column(width=BAR)
             row.add_column(ratio=1, no_wrap=True)
-            bar = ProgressBar(total=ended + len(stage.waiting), completed=ended, width=BAR)
+            bar = _bar(ended, ended + len(stage.waiting))
             news, count = stage.progress, f"{ended + 1}/{ended + len(stage.waiting)}"
             words = "  ".join(filter(None, (count, stage.running, _left(news, now))))
             row.add_row(bar, Text(words, overflow="ellipsis"))
             if news:
-                bar = ProgressBar(total=max(news["total"], 1), completed=news["done"], width=BAR)
-                row.add_row(bar, Text(describe(news), overflow="ellipsis"))
+                row.add_row(_bar(news["done"], news["total"]), Text(describe(news), overflow="ellipsis"))
             table.add_row(Text(f"▸ {stage.name}", "bold cyan"), duration(now - stage.began), row)
         return table
+
+
+def _bar(done: float, total: float) -> ProgressBar:
+    return ProgressBar(max(total, 1), done, BAR, style="bright_black", complete_style="cyan", finished_style="cyan")
 
 
 class JsonLines(Lines):

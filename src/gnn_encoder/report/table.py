@@ -112,16 +112,15 @@ def run_table(metrics: dict[str, Any]) -> Group:
 
     name = mean_name(first)
     columns = {f"{name}\n{split} {metrics['queries'][split]:,}": column(metrics, split, first)}
-    if split != "dev" and "dev" in results:
+    if split != "dev" and {*shown} <= results.get("dev", {}).keys():
         columns[f"{name}\ndev {metrics['queries']['dev']:,}"] = column(metrics, "dev", first)
     strata = {stratum: metrics["strata"].get(stratum, {"queries": {}}) for stratum in (WARM, COLD)}
     counts = {stratum: part["queries"].get(split, 0) for stratum, part in strata.items()}
     if min(counts.values()) >= FEWEST:
         columns |= {f"{s}\n{counts[s]:,}": column({**metrics, **part}, split, first) for s, part in strata.items()}
     columns |= {mean_name(measure): column(metrics, split, measure) for measure in others}
-    table = figures_table(
-        (), "\n".join(_notes(metrics, len(equal) - len(shown), bool(chosen), any(map(count.get, shown))))
-    )
+    notes = _notes(metrics, len(equal) - len(shown), chosen, any(map(count.get, shown)))
+    table = figures_table((), "\n".join(notes))
     table.padding = 0
     table.columns[0].no_wrap, room = True, WIDTH - max(map(len, labels)) - 1
     taken: list[list[str]] = []
@@ -141,12 +140,13 @@ def run_table(metrics: dict[str, Any]) -> Group:
     return Group(table, *map(Text, remarks))
 
 
-def _notes(metrics: Mapping[str, Any], left_out: int, has_choice: bool, has_equal: bool) -> Iterator[str]:
+def _notes(metrics: Mapping[str, Any], left_out: int, chosen: str, has_equal: bool) -> Iterator[str]:
     """Yields the lines below the table of a run."""
     test_name = TESTS[metrics["test"]].removesuffix(" test")
-    if has_choice:
+    if chosen:
         yield "▸ recommended"
-    yield f"* differs from {metrics['baseline']}: p < {SIGNIFICANT}, {test_name}, Holm-corrected"
+    if len(metrics["results"][metrics["headline_split"]]) > 1:
+        yield f"* differs from {metrics['baseline']}: p < {SIGNIFICANT}, {test_name}, Holm-corrected"
     if has_equal:
         yield "+1: one more system has the same figures"
     if left_out:
