@@ -363,10 +363,8 @@ def _figure_of(metrics: dict[str, Any]) -> dict[str, Any]:
 def _advice(metrics: dict[str, Any]) -> str:
     """Returns `Linear fusion: MRR@10 0.864 on 137 labelled test queries; 0.810 on the 66 dev queries that chose it`."""
     advice, figure = metrics["recommendation"], _figure_of(metrics)
-    chosen_on = ""
-    if advice["queries"]:
-        (mean,) = (one["mean"] for one in advice["standings"] if one["system"] == advice["system"])
-        chosen_on = f"; {mean:.3f} on the {advice['queries']:,} dev queries that chose it"
+    on_dev = {one["system"]: one["mean"] for one in advice["standings"]}.get(advice["system"])
+    chosen_on = f"; {on_dev:.3f} on the {advice['queries']:,} dev queries that chose it" if on_dev is not None else ""
     queries = f"{figure['queries']:,} {figure['kind']} {figure['split']} queries"
     return f"{advice['system']}: {mean_name(advice['measure'])} {figure['value']:.3f} on {queries}{chosen_on}"
 
