@@ -68,7 +68,7 @@ def run_preset(data: str, preset: str, seconds: float, log: Path) -> bool:
     running: dict[str, str] = {}
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as root:
         program = [sys.executable, "-c", "from gnn_encoder.cli.app import main; main()"]
-        command = [*program, "run", "--preset", preset, "--dataset", data, "--root", root]
+        command = [*program, "run", "--preset", preset, "--dataset", data, "--root", root, "--verbose"]
         for line in lines_of(command, seconds, log):
             _, step, *words = re.split(r" {2,}", line) if re.match(r"\d\d:\d\d:\d\d  ", line) else ("", "")
             if words and (words[0] == "started" or words[0].endswith("%")):

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from gnn_encoder.flow.graph import Graph, Output
 from gnn_encoder.settings.graph import BuildGraph
 from gnn_encoder.settings.pipeline import Settings
+from gnn_encoder.settings.rungs import TRAIN
 from gnn_encoder.settings.shared import needs_dev
 
 
@@ -50,6 +51,7 @@ def lay_foundation(
     """
     # Candidates: BM25, then a dual encoder trained on BM25's negatives (GNN-encoder 3.1).
     dataset, bm25_index, bm25_run = words or search_by_words(graph, settings)
+    graph.begin(TRAIN)
     dpr = graph.add("train_dpr", settings.train_dpr, dataset=dataset, bm25_run=bm25_run, encoder=encoder).output
     retrieve = settings.dense_retrieve.model_copy(update=build_graph.of_windows)
     dpr_run = graph.parallel("dense_retrieve", retrieve, dataset=dataset, dpr=dpr)
@@ -63,25 +65,14 @@ def lay_foundation(
 
     # Generated queries, and the training set, selected by these queries and the scores (SS-BERT 3, RocketQA).
     generated = write_queries(graph, settings, dataset, candidates=pair_scores)
-    training_set = graph.add(
-        "select_training_set",
-        settings.select_training_set,
-        dataset=dataset,
-        candidates=pair_scores,
-        generated_queries=generated.queries,
-    ).output
+    read = {"candidates": pair_scores, "generated_queries": generated.queries}
+    training_set = graph.add("select_training_set", settings.select_training_set, dataset=dataset, **read).output
 
     # M_de, and the graph of its neighbours (GNN-encoder 3.2).
     selected = {"training_set": training_set, "start": dpr, "pair_scores": pair_scores, "encoder": encoder}
     dual_encoder = graph.add("train_dual_encoder", settings.train_dual_encoder, dataset=dataset, **selected).output
-    built = graph.add(
-        "build_graph",
-        build_graph,
-        dataset=dataset,
-        dual_encoder=dual_encoder,
-        cross_encoder=cross_encoder,
-        pair_scores=pair_scores,
-    )
+    models = {"dual_encoder": dual_encoder, "cross_encoder": cross_encoder}
+    built = graph.add("build_graph", build_graph, dataset=dataset, pair_scores=pair_scores, **models)
     return Foundation(
         dataset=dataset,
         bm25_index=bm25_index,

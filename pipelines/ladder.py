@@ -18,7 +18,7 @@ from gnn_encoder.pipelines.rerank import Reranked, train_and_rank, trained_on
 from gnn_encoder.pipelines.train import Compared, add_training, bundle_of, bundles_without_training, judge
 from gnn_encoder.settings import outcome
 from gnn_encoder.settings.pipeline import Settings, choice
-from gnn_encoder.settings.rungs import AS_IT_IS, LABELS, RERANKING, RUNGS, TRAINING, WORDS
+from gnn_encoder.settings.rungs import AS_IT_IS, LABELS, RERANK, RERANKING, RUNGS, TRAINING, WORDS
 from gnn_encoder.settings.systems import (
     BY_SCORES,
     FIRST_AND_RERANKED,
@@ -61,6 +61,7 @@ def ladder(settings: Settings, until: str = LABELS) -> Graph:
 
     # The encoder as it is, and together with BM25.
     if AS_IT_IS in rungs:
+        flow.begin(AS_IT_IS)
         encoded, others = encode_best(flow, settings, words, **read)
         read |= {name: encoded[name] for name in EMBEDDING}
         untrained = {UNTRAINED: bundle_of(flow, settings, UNTRAINED, **read)}
@@ -69,6 +70,7 @@ def ladder(settings: Settings, until: str = LABELS) -> Graph:
 
     # Labels: query sum, memory and clusters; BM25 with labels, the query adapter, and fusions of all parts.
     if LABELS in rungs:
+        flow.begin(LABELS)
         labelled = bundles_without_training(flow, settings, settings.encode.speed, True, **read)
         systems = rank_and_fuse(flow, settings, systems, labelled, encoded["passage_vectors"])
         flow.rungs[LABELS] = judge_all(flow, settings, LABELS, systems)
@@ -142,6 +144,7 @@ def add_reranking(flow: Graph, settings: Settings, untrained: Compared, below: s
 
     A bundle that is made only for its recommendation may be the first stage, but is not recommended anew.
     """
+    flow.begin(RERANK)
     words, weigh, reranked = untrained.words, settings.weigh_reranker, Reranked(RERANKED)
     assert words
     data = {"dataset": words.dataset}

@@ -9,6 +9,7 @@ from gnn_encoder.pipelines.foundation import Generated, search_by_words, with_ea
 from gnn_encoder.settings import documents, outcome, reranking
 from gnn_encoder.settings.pipeline import Settings
 from gnn_encoder.settings.reranking_systems import ALL_SYSTEMS, LATE_KINDS, RERANKING_STUDIES, changed_by
+from gnn_encoder.settings.rungs import DECIDE, RERANK
 
 TRIPLES = ("labelled", "generated", "distilled", "documents")
 """What re-rankers are trained on, in the order of the tables: labelled triples; generated queries, too; the scores of a
@@ -45,6 +46,7 @@ def rerank(settings: Settings, systems: Sequence[str], study: str = "", bundle: 
     flow = Graph("rerank", "Trains re-rankers and compares them on queries they never saw.")
     reranked = Reranked()
     dataset, bm25_index, bm25_run = search_by_words(flow, settings)
+    flow.begin(RERANK)
     first_run = flow.add(
         "first_stage", settings.first_stage, dataset=dataset, bm25_run=bm25_run, bm25_index=bm25_index
     ).output
@@ -79,6 +81,7 @@ def rerank(settings: Settings, systems: Sequence[str], study: str = "", bundle: 
         for name in of_kind["documents"]:
             runs.append(train_and_rank(flow, settings, name, reranked, first, document_graph=document_graph))
 
+    flow.begin(DECIDE)
     roles = {"baseline": settings.first_stage.system, "candidate": ALL_SYSTEMS[systems[-1]].title}
     evaluation = flow.add("evaluate", evaluate.model_copy(update=roles), dataset=dataset, runs=runs).output
     flow.add("report", outcome.Report(**evaluate.speed), dataset=dataset, evaluation=evaluation)

@@ -9,6 +9,7 @@ from gnn_encoder.pipelines.foundation import Foundation, Words, lay_foundation, 
 from gnn_encoder.settings import graph as graphs
 from gnn_encoder.settings import outcome
 from gnn_encoder.settings.pipeline import Settings, choice
+from gnn_encoder.settings.rungs import DECIDE
 from gnn_encoder.settings.shared import Speed, VectorsOfTexts
 from gnn_encoder.settings.systems import (
     CONVERGED,
@@ -81,15 +82,9 @@ def add_training(flow: Graph, settings: Settings, below: Compared = Compared(), 
     # The dual encoder as it is, and trained further until it is no better on dev.
     bundles[DUAL_ENCODER] = bundle_of(flow, settings, DUAL_ENCODER, bm25_index=bm25_index, **inputs)
     if settings.train_converged.epochs:
-        converged = flow.add(
-            "train_dual_encoder",
-            settings.train_converged.of(settings.train_dual_encoder),
-            CONVERGED,
-            dataset=base.dataset,
-            training_set=base.training_set,
-            start=base.dual_encoder,
-            pair_scores=base.pair_scores,
-        ).output
+        further = settings.train_converged.of(settings.train_dual_encoder)
+        read = {"training_set": base.training_set, "start": base.dual_encoder, "pair_scores": base.pair_scores}
+        converged = flow.add("train_dual_encoder", further, CONVERGED, dataset=base.dataset, **read).output
         bundles[CONVERGED] = bundle_of(flow, settings, CONVERGED, dual_encoder=converged, **bundled)
 
     # A run of each system, also together with BM25; the recommended system with its bundle, the page, the decision.
@@ -119,6 +114,7 @@ def judge(
         dpr: inputs of DPR's bundle, which is made last and only if it is recommended.
         reranker: goes into the recommended bundle. explained: what the page reads to explain hits.
     """
+    flow.begin(DECIDE)
     evaluate = settings.evaluate.model_copy(update={"rerank_shards": 1})
     evaluation = flow.add("evaluate", evaluate, rung, dataset=dataset, runs=runs).output
     judged = {"measure": settings.promote.measure, "bm25": settings.encode_corpus.bm25, "order": tuple(order)}

@@ -6,6 +6,7 @@ from gnn_encoder.flow.graph import Artifact, Given, Graph
 from gnn_encoder.pipelines.foundation import read_data
 from gnn_encoder.pipelines.train import bundle_of, bundles_without_training, encode_graph
 from gnn_encoder.settings.pipeline import Settings
+from gnn_encoder.settings.rungs import UPDATE
 from gnn_encoder.settings.systems import DUAL_ENCODER, systems_with_models
 
 
@@ -22,6 +23,7 @@ def update(settings: Settings, models: Mapping[str, Given]) -> Graph:
     searched = settings.encode_corpus.bm25 or settings.write_queries.generator
     read = read_data(flow, settings) if searched else {"dataset": flow.add("ingest", settings.ingest_of(True)).output}
     dataset, bm25_index = read["dataset"], read.get("bm25_index") if settings.encode_corpus.bm25 else None
+    flow.begin(UPDATE)
     encoders = {name: models[name] for name in ("dual_encoder", "cross_encoder")}
     built = flow.add("build_graph", settings.build_graph, dataset=dataset, **encoders)
     inputs: dict[str, Artifact] = {"dataset": dataset, "dual_encoder": models["dual_encoder"]}

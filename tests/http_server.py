@@ -16,6 +16,7 @@ from gnn_encoder.serving.app import create_app
 from gnn_encoder.serving.feedback import Feedback
 from gnn_encoder.serving.following import Followed
 from gnn_encoder.serving.guard import PROBLEM, Limits
+from gnn_encoder.serving.judging import PeoplesJudging
 
 JSON = {"Content-Type": "application/json"}
 
@@ -23,13 +24,15 @@ JSON = {"Content-Type": "application/json"}
 class Server:
     """A server in a thread of this process."""
 
-    def __init__(self, followed: Followed, limits: Limits, token: str, feedback: Feedback | None) -> None:
+    def __init__(
+        self, followed: Followed, limits: Limits, token: str, feedback: Feedback | None, judging: PeoplesJudging | None
+    ) -> None:
         self.followed = followed
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.port = self._socket.getsockname()[1]
         # Without uvicorn's log settings: they close the handlers of this process, pytest's among them.
         config = uvicorn.Config(
-            create_app(followed, limits, token, feedback, not token), log_config=None, access_log=False
+            create_app(followed, limits, token, feedback, not token, judging), log_config=None, access_log=False
         )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=lambda: self._server.run(sockets=[self._socket]))
@@ -60,13 +63,21 @@ class Server:
 
 @contextmanager
 def serving(
-    name: Path | str, root: Path = Path("none"), token: str = "", labels: Path | None = None, **limits: Any
+    name: Path | str,
+    root: Path = Path("none"),
+    token: str = "",
+    labels: Path | None = None,
+    judge: Path | None = None,
+    **limits: Any,
 ) -> Iterator[Server]:
-    server = Server(Followed(str(name), root), Limits(**limits), token, Feedback(labels) if labels else None)
+    feedback, judging = Feedback(labels) if labels else None, PeoplesJudging(judge) if judge else None
+    server = Server(Followed(str(name), root), Limits(**limits), token, feedback, judging)
     try:
         yield server
     finally:
         server.stop()
+        if judging:
+            judging.close()
 
 
 def ids(result: dict) -> list[str]:

@@ -330,7 +330,7 @@ def test_retraining_with_other_settings_meets_the_champion(trained: Trained, tmp
 @pytest.mark.slow
 def test_variants_on_the_pipelines_foundation(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
     # Trained jointly with nothing changed, a variant is the pipeline's own model.
-    command = ["ablate", *trained.command[1:], "--mode", "joint", "--seeds", "1", "--study", "labels"]
+    command = ["ablate", *trained.command[1:], "--verbose", "--mode", "joint", "--seeds", "1", "--study", "labels"]
     own = ["--variant", "frozen: try_variant.mode=frozen build_graph.neighbors=2"]
     own += ["--variant", "no edges: try_variant.mode=frozen build_graph.neighbors=2 build_graph.edges=none"]
     with pytest.MonkeyPatch.context() as patch:

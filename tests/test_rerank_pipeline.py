@@ -42,7 +42,7 @@ SS_BERT = (
 
 def rerank(trained: Trained, *more: str) -> int:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["gnn-encoder", "rerank", *trained.command[1:], *more])
+        patch.setattr(sys, "argv", ["gnn-encoder", "rerank", *trained.command[1:], "--verbose", *more])
         with pytest.raises(SystemExit) as caught:
             app.main()
     return int(caught.value.code or 0)
@@ -229,7 +229,7 @@ def test_a_published_re_ranker_is_a_row_a_start_a_teacher_and_the_bundles_re_ran
 def study(trained: Trained, capsys: pytest.CaptureFixture[str], *more: str) -> tuple[Report, str]:
     """The report and the output of `gnn-encoder ablate --study …`."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["gnn-encoder", "ablate", *trained.command[1:], "--study", *more])
+        patch.setattr(sys, "argv", ["gnn-encoder", "ablate", *trained.command[1:], "--verbose", "--study", *more])
         with pytest.raises(SystemExit) as caught:
             app.main()
     shown = capsys.readouterr().out

@@ -76,16 +76,14 @@ def calls(code_digest: str = "1", **settings: Any) -> list[Call]:
 
 def main(root: Path, *settings: str, docker: bool = False) -> int:
     """A launcher in a process of its own, to be interrupted and killed."""
-    from rich.console import Console
-
-    from gnn_encoder.cli.console import open_console
+    from gnn_encoder.cli.console import following
     from gnn_encoder.engines.containers import Containers
     from gnn_encoder.engines.local_run import run_calls
 
-    with open_console(["ingest", "bm25_retrieve"], Console()) as console:
+    with following(verbose=True) as screen:
         values = dict(setting.split("=") for setting in settings)
         containers = Containers(str(root), image="gnn-encoder-python-tiny:1") if docker else None
-        outcome = run_calls(calls(**values), root, f"tiny-{os.getpid()}", {}, console.show, containers)
+        outcome = run_calls(calls(**values), root, f"tiny-{os.getpid()}", {}, screen.show, containers)
     print(outcome)
     return outcome.exit_code
 

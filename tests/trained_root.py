@@ -92,7 +92,7 @@ class Trained:
 
     def run(self, *more: str) -> Outcome:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sys, "argv", ["gnn-encoder", *self.command, *more])
+            patch.setattr(sys, "argv", ["gnn-encoder", *self.command, "--verbose", *more])
             job = pipelines.Training
             real = job.run
             patch.setattr(job, "run", lambda *a, **k: self.outcomes.append(real(*a, **k)) or self.outcomes[-1])

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from gnn_encoder.artifacts import Dataset, DatasetWriter, drafting
 from gnn_encoder.cli import app
-from gnn_encoder.cli.console import LiveConsole, follow, open_console, show_failure
+from gnn_encoder.cli.console import LiveStages, followed, show_failure
 from gnn_encoder.engines.local_run import Outcome, _environment
 from gnn_encoder.engines.supervision import Event, Show
 from gnn_encoder.errors import NEAREST, print_any_text
@@ -120,6 +120,7 @@ def test_passages_in_any_script_are_printed(
 
 
 EVENTS: list[Event] = [
+    {"step": "", "event": "run", "time": 0.5, "stages": {"ingest": "prepare"}, "log": "log"},
     {"step": "ingest", "event": "starting", "time": 1.0},
     {"step": "ingest", "event": "started", "time": 2.0, "pid": 1},
     {"step": "ingest", "event": "note", "time": 2.5, "message": SIGNS},
@@ -145,10 +146,10 @@ def test_a_run_goes_on_whatever_its_steps_say(terminal: Terminal) -> None:
 
     with terminal:
         print_any_text()
-        assert follow(("ingest",), job).status == "FINISHED"
-        with open_console(("ingest",), Console(force_terminal=True, width=60)) as console:
-            assert isinstance(console, LiveConsole)
-            console.show(EVENTS[:-1])
+        assert followed(job).status == "FINISHED"
+        screen = LiveStages(Console(force_terminal=True, width=60))
+        screen.show(EVENTS[:-1])
+        screen.close()
         show_failure(Outcome("FAILED", Path("log …"), "ingest", "– \u6771"))
     assert "done" in terminal.text and "error: ingest" in terminal.text
 

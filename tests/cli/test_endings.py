@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+import typer
 from conftest import write_tiny_dataset
 
 from gnn_encoder.artifacts import Decision, Report, drafting
@@ -23,6 +24,15 @@ METRICS = {
     "queries": {"test": 20},
     "results": {"test": {BASELINE: {"RR@10": 0.25}, CANDIDATE: {"RR@10": 0.5}}},
     "p_holm": {"test": {CANDIDATE: {"RR@10": 0.5}}},
+    "written": ["test"],
+    "recommendation": {
+        "system": CANDIDATE,
+        "measure": "RR@10",
+        "queries": 8,
+        "sentence": "Recommended: …",
+        "standings": [{"system": BASELINE, "mean": 0.3}, {"system": CANDIDATE, "mean": 0.4}],
+    },
+    "detectable": {"test": {CANDIDATE: {"RR@10": 0.07}}},
     "headline_split": "test",
     "strata": {"cold": {"queries": {"test": 20}}},
 }
@@ -35,13 +45,14 @@ def outcome(tmp_path: Path) -> Outcome:
         Report.write(draft, metrics=METRICS, per_query=pa.table({"query": [0]}), plots={}, page="")
     with drafting(tmp_path / "decision", "decision") as draft:
         Decision.write(draft, {"decision": "keep"}, "")
-        draft.manifest.metrics = {"headline": "keep: no gain"}
+        draft.manifest.metrics = {"headline": "keep: no gain; and more"}
     outputs = {name: tmp_path / name for name in ("dataset", "report", "decision")}
     return Outcome("FINISHED", tmp_path / "log", outputs={**outputs, "bundle": tmp_path / "dataset"})
 
 
-def end(outcome: Outcome) -> None:
-    console.show_results(Path("root"), console.follow(("promote",), lambda show: outcome))
+def end(outcome: Outcome, missing: str | None = None, as_json: bool = False) -> None:
+    with console.following(as_json=as_json) as screen:
+        console.show_results(screen, Path("root"), console.follow(screen, lambda show: outcome), missing)
 
 
 def cut(content: bytes) -> bytes:
@@ -60,10 +71,51 @@ def zero(content: bytes) -> bytes:
     return bytes(len(content))
 
 
-def test_the_table_and_the_decision_are_shown(outcome: Outcome, capsys: pytest.CaptureFixture[str]) -> None:
-    end(outcome)
+def test_an_end_says_what_to_use_how_and_where_to_look(outcome: Outcome, capsys: pytest.CaptureFixture[str]) -> None:
+    end(outcome, missing="training (about --budget 20m)")
+    table, lines = capsys.readouterr().out.strip().rsplit("\n\n", 1)
+    assert f"▸ {CANDIDATE}" in table and "0.500" in table and "all 20 test queries are cold" in table
+    ending = dict(line.split(maxsplit=1) for line in lines.splitlines())
+    chosen = "MRR@10 0.500 on 20 generated test queries; 0.400 on the 8 dev queries that chose it"
+    assert ending["use"] == f"{CANDIDATE}: {chosen}" and ending["decision"] == "keep: no gain"
+    assert f"serve --bundle {outcome.outputs['bundle']}" in ending["serve"] and "search " in ending["search"]
+    assert ending["report"].endswith("report.html") and ending["dashboard"].endswith("--root root")
+    assert ending["more"].endswith("the test queries show gains from 0.070") and len(ending) <= 8
+
+
+def test_a_table_of_a_rung_is_not_printed_again(outcome: Outcome, capsys: pytest.CaptureFixture[str]) -> None:
+    outcome.rung = "words"
+    with console.following() as screen:
+        screen.table(outcome, 61.0)
+        console.show_results(screen, Path("root"), outcome)
     shown = capsys.readouterr().out
-    assert "0.500" in shown and "all 20 test queries are cold" in shown and "decision   keep: no gain\n" in shown
+    assert "words, after 1 min 01 s" in shown and shown.count(f"▸ {CANDIDATE}") == 1
+
+
+def test_programs_read_the_end_as_events(outcome: Outcome, capsys: pytest.CaptureFixture[str]) -> None:
+    end(outcome, as_json=True)
+    table, advice, paths = map(json.loads, capsys.readouterr().out.splitlines())
+    assert [one["event"] for one in (table, advice, paths)] == ["table", "recommendation", "paths"]
+    assert table["recommended"] == CANDIDATE
+    assert {row["system"]: row["figures"]["RR@10"] for row in table["systems"]} == {BASELINE: 0.25, CANDIDATE: 0.5}
+    assert (advice["system"], advice["value"], advice["kind"]) == (CANDIDATE, 0.5, "generated")
+    assert Path(paths["report"]).is_file() and "use" not in paths
+
+
+def test_programs_read_an_error_as_an_event(outcome: Outcome, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UserError), console.following(as_json=True):
+        print("of a library")
+        raise UserError("no preset of that name")
+    failed = Outcome("KILLED", outcome.log, failed_step="ingest")
+    with pytest.raises(typer.Exit), console.following(as_json=True) as screen:
+        console.follow(screen, lambda show: failed)
+    told, complaints = capsys.readouterr()
+    before, within = map(json.loads, told.splitlines())
+    assert (before["message"], before["exit_code"]) == ("no preset of that name", 2)
+    assert (within["event"], within["step"], within["message"], within["exit_code"]) == (
+        "error", "ingest", "interrupted", 130,
+    )  # fmt: skip
+    assert "of a library" in complaints and "interrupted." in complaints
 
 
 @pytest.mark.parametrize(

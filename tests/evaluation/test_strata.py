@@ -1,10 +1,13 @@
 """Strata of queries and labels against plain loops, with controls that show what a wrong reading would give."""
 
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from gnn_encoder.artifacts import Qrels, Run
+from gnn_encoder.artifacts import Dataset, Qrels, Run, drafting
+from gnn_encoder.artifacts.extended_dataset import extend_queries
 from gnn_encoder.evaluation.measures import per_query
 from gnn_encoder.evaluation.results import shares
 from gnn_encoder.evaluation.strata import Strata, old_strata, warm_strata
@@ -111,3 +114,22 @@ def test_shares_of_better_and_worse_queries() -> None:
         "worse": {"other": {"RR@10": 0.25, "AP": 0.25}},
     }
     assert shares({"plain": base}, ("RR@10", "AP"), baseline="plain") == {"better": {}, "worse": {}}
+
+
+def test_queries_that_a_generator_wrote_beside_peoples_warm_no_passage(tiny_dataset: Dataset, tmp_path: Path) -> None:
+    test, people = tiny_dataset.judged("test"), tiny_dataset.split_qrels("train")
+    of_people = warm_strata(test, people).rows("warm")
+    everything = [[row] for row in range(len(tiny_dataset.passages))]
+    texts = [f"written for {row}" for row in range(len(everything))]
+
+    def extended(data: Dataset, name: str) -> Dataset:
+        splits, none = ["train"] * len(texts), [-1] * len(texts)
+        with drafting(tmp_path / name, "dataset") as draft:
+            extend_queries(draft, data, texts, splits, everything, none, np.zeros(0, np.int32), False)
+        return Dataset(tmp_path / name)
+
+    both = extended(tiny_dataset, "both")
+    assert len(both.written_rows("train")) == len(texts) and not len(both.written_rows("test"))
+    assert not of_people.all()
+    np.testing.assert_array_equal(warm_strata(test, both.seen_labels).rows("warm"), of_people)
+    assert warm_strata(test, both.split_qrels("train")).rows("warm").all(), "the control: all passages have a query"

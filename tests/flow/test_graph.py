@@ -1,11 +1,12 @@
 """Graphs: what is refused while one is made, tasks that share work, and the graphs of all presets."""
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from gnn_encoder.flow.declared import declared
+from gnn_encoder.flow.declared import declared, step_names
 from gnn_encoder.flow.graph import Given, Graph, Node, Output
 from gnn_encoder.pipelines.ablation import ablation
 from gnn_encoder.pipelines.ladder import ladder
@@ -18,7 +19,7 @@ from gnn_encoder.settings.outcome import Evaluate, Fuse, Rank
 from gnn_encoder.settings.pipeline import Settings
 from gnn_encoder.settings.presets import load_settings, preset_names
 from gnn_encoder.settings.reranking_systems import RERANKING_STUDIES, SYSTEMS
-from gnn_encoder.settings.rungs import RUNGS
+from gnn_encoder.settings.rungs import RUNGS, STAGES
 from gnn_encoder.settings.studies import STUDIES, variants
 
 DATA, RUN = Given("/data"), Given("s3://bucket/run")
@@ -175,3 +176,20 @@ def test_ingest_knows_what_is_chosen_on_dev() -> None:
     assert told(ablation(settings, variants(settings, (), ()), 1)) == ("train_gnn.keep",)
     assert told(rerank(settings, ["colbert", "k_nrm"])) == ("train_reranker.keep",)
     assert told(update(settings, MODELS)) == ()
+
+
+def test_a_run_has_its_stages_one_after_the_other() -> None:
+    settings = load_settings("quickstart")
+
+    def stages(graph: Graph) -> list[str]:
+        return [stage for stage, _ in itertools.groupby(node.stage for node in graph.nodes)]
+
+    every = ["prepare", "as it is", "labels", "train", "re-rank", "decide"]
+    assert stages(ladder(settings, RUNGS[-1])) == every
+    assert [stages(ladder(settings, rung))[-2:] for rung in RUNGS] == [[stage, "decide"] for stage in every[:-1]]
+    assert stages(train(settings)) == ["prepare", "train", "decide"]
+    assert stages(rerank(settings, ["cross_encoder"])) == ["prepare", "re-rank", "decide"]
+    assert stages(update(settings, MODELS)) == ["prepare", "update"]
+    graph = ladder(settings, "as it is")
+    assert (graph["promote: words"].stage, graph["promote: as it is"].stage) == ("prepare", "decide")
+    assert {*every} <= STAGES.keys() and {*STAGES.values()} <= {*step_names()}

@@ -15,7 +15,7 @@ from gnn_encoder.evaluation.similarity import NAMES as SIMILARITIES
 from gnn_encoder.report.examples import Example, Found, most_changed
 from gnn_encoder.report.page import Plot, render_page
 from gnn_encoder.report.plots import gains_plot, scatter_plot, systems_plot, training_plot
-from gnn_encoder.report.table import results_table, run_tables
+from gnn_encoder.report.table import results_table
 
 BASELINE, CANDIDATE = "Dual encoder", "GNN-encoder"
 VOID = {"meta", "img", "br", "link", "input"}
@@ -270,26 +270,10 @@ def test_measures_that_do_not_fit_have_a_table_below() -> None:
     assert not any("…" in line for line in lines)
 
 
-def printed(metrics: dict, tables: Callable[[dict], RenderableType] = run_tables) -> list[str]:
+def printed(metrics: dict, tables: Callable[[dict], RenderableType]) -> list[str]:
     console = Console(width=80, file=io.StringIO(), force_terminal=False)
     console.print(tables(metrics))
     return console.file.getvalue().splitlines()  # type: ignore[attr-defined]
-
-
-def test_a_short_table_has_warm_and_cold_queries() -> None:
-    metrics = fabricated_metrics()
-    lines = printed(metrics)
-    assert "all 200 test queries are cold" in lines[-2] + lines[-1], "nothing to compare"
-    metrics["headline_split"] = "dev"
-    more = printed(metrics)
-    (header,) = (line for line in more if line.startswith("MRR@10, dev"))
-    assert header.split() == ["MRR@10,", "dev", "warm", "(200)", "worse", "cold", "(200)", "worse"]
-    rows = more[more.index(header) + 2 :]
-    assert [row[:14].rstrip() for row in rows[:4]] == ["BM25", BASELINE, CANDIDATE, "  + BM25"]
-    value = f"{metrics['strata']['warm']['results']['dev']['BM25']['RR@10']:.3f}*"
-    assert rows[0].split() == ["BM25", value, "100.0", "%", value, "100.0", "%"]
-    assert len(rows[1].split()) == 4, "the baseline is no worse than itself"
-    assert rows[-1].startswith("worse: share of the queries below Dual encoder")
 
 
 @pytest.mark.parametrize(

@@ -179,7 +179,12 @@ def test_a_connection_sends_at_once() -> None:
 
 def test_the_page_needs_no_token_and_says_nothing(bundles: dict[str, Path]) -> None:
     with serving(bundles["vectors"], token=TOKEN) as server:
-        for path, words in (("/", b"<form"), ("/page.js", b"fetch("), ("/page.css", b"prefers-color-scheme")):
+        for path, words in (
+            ("/", b"<form"),
+            ("/page.js", b"search("),
+            ("/server.js", b"fetch("),
+            ("/page.css", b"prefers-color-scheme"),
+        ):
             status, headers, body = server.send("GET", path)
             assert status == 200 and words in body and "default-src 'self'" in headers["content-security-policy"]
         assert server.send("GET", "/about")[0] == 401 == server.send("POST", "/feedback", b"{}", JSON)[0]

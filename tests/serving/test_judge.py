@@ -12,8 +12,13 @@ from chat_service import chat_service
 from command_line import call
 
 from gnn_encoder.artifacts import Dataset, drafting
-from gnn_encoder.artifacts.extended_dataset import extend_queries, written_id
+from gnn_encoder.artifacts.added_labels import read_labels
+from gnn_encoder.artifacts.extended_dataset import extend_queries
+from gnn_encoder.artifacts.texts import written_id
 from gnn_encoder.evaluation.trec import Ids, read_qrels
+from gnn_encoder.judging.order import read_order
+from gnn_encoder.judging.people import PeoplesFile
+from gnn_encoder.judging.pool import Pool
 
 HITS = 4
 
@@ -66,6 +71,28 @@ def test_a_split_is_judged_resumed_and_compared(
         # Without a service, everything is in the folder already.
     assert call(monkeypatch, *broken) == 0
     assert files(tmp_path / "broken") == files(tmp_path / "whole")
+    # People judge the three queries that come first; nothing is asked of a model, and other hits are refused.
+    capsys.readouterr()
+    pool, order = Pool(tmp_path / "whole" / "pool.jsonl"), read_order(tmp_path / "whole" / "order.jsonl")
+    file = PeoplesFile(tmp_path / "whole" / "people.jsonl")
+    assert call(monkeypatch, *broken[:1], str(tmp_path / "whole"), *broken[2:]) == 2
+    assert "another server takes grades" in capsys.readouterr().err
+    for relevant, place in enumerate(order[:3]):
+        for number, passage in enumerate(pool.passages[place.query_id]):
+            file.add(place.query_id, passage, 3 * (number == relevant))
+    file.close()
+    alone = [part for part in whole if part not in ("--judge", whole[3])]
+    assert call(monkeypatch, *alone) == 0
+    printed = capsys.readouterr().out
+    assert f"3 of the {len(order)} queries" in printed and "people alone" in printed
+    figures = json.loads((tmp_path / "whole" / "figures.json").read_text("utf-8"))
+    gain = figures["people"]["decided"]["gains"]["RR@10"]["BM25 + words"]
+    assert gain["human"]["low"] < gain["human"]["high"] and figures["people"]["agreement"]["graded_equal"] is not None
+    assert figures["people"]["grades"] == figures["people"]["agreement"]["pairs"]
+    assert len(read_labels(tmp_path / "whole" / "labels.jsonl")) == 3
+    assert read_order(tmp_path / "whole" / "order.jsonl") == order
+    assert call(monkeypatch, *alone, "--set", "depth=3") == 2
+    assert "grades by people of other hits" in capsys.readouterr().err
 
 
 def test_people_judged_some_queries_of_a_file(

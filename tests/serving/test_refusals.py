@@ -200,6 +200,8 @@ def test_a_failure_says_nothing_of_the_inside(bundles: dict[str, Path], monkeypa
         ("free", None, (), "no bundle"),
         ("free", " ", (), "is empty"),
         ("free", None, ("--host", "0.0.0.0", "--labels", "labels.jsonl"), "no token"),
+        ("free", None, ("--host", "0.0.0.0", "--judge", "folder"), "no token"),
+        ("free", None, ("--judge", "folder"), "name the folder of `gnn-encoder judge`"),
     ],
 )
 def test_what_cannot_be_served_is_one_line(

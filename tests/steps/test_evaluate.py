@@ -23,7 +23,7 @@ from gnn_encoder.evaluation.remarks import hit_remarks
 from gnn_encoder.evaluation.results import split_digest
 from gnn_encoder.inference.encoding import encode_texts
 from gnn_encoder.models.dual_encoder import DualEncoder
-from gnn_encoder.report.table import run_tables
+from gnn_encoder.report.table import run_table
 from gnn_encoder.settings import outcome
 from gnn_encoder.settings.outcome import Evaluate, Fuse
 from gnn_encoder.steps.evaluate import evaluate
@@ -436,7 +436,7 @@ def test_a_system_that_finds_nothing_keeps_its_row(tiny_dataset: Dataset, tmp_pa
     page = Report.read(tmp_path / "report").page.read_text(encoding="utf-8")
     assert "BM25 found nothing for 20 of 20 test queries" in page and '<th scope="row">BM25</th>' in page
     console = Console(width=80, file=io.StringIO(), force_terminal=False)
-    console.print(run_tables(Report.read(tmp_path / "report").metrics))
+    console.print(run_table(Report.read(tmp_path / "report").metrics))
     shown = " ".join(console.file.getvalue().split())  # type: ignore[attr-defined]
     assert "BM25 0.000 0.000" in shown and f"test queries, which count 0: {reason}" in shown
 

@@ -37,6 +37,7 @@ import pyarrow.parquet as pq
 from gnn_encoder.artifacts.added_labels import ADDED_LABELS, AddedLabel, read_labels, write_labels
 from gnn_encoder.artifacts.folder import Draft, Manifest, digest_of, read_manifest
 from gnn_encoder.artifacts.structure import CITATIONS, DOCUMENTS, NODES, STRUCTURE_SCHEMAS, Structure
+from gnn_encoder.artifacts.texts import written_id
 
 CORPUS, QUERIES, QRELS, POOL = "corpus.parquet", "queries.parquet", "qrels.parquet", "pool.parquet"
 RECURRING, IDENTICAL, MISSING = "recurring.parquet", "identical.parquet", "missing.parquet"
@@ -358,6 +359,22 @@ class Dataset:
     def written_splits(self) -> tuple[str, ...]:
         """The splits with queries that a generator wrote (`select_queries`), of `SPLITS`; people wrote all others."""
         return tuple(self._written["splits"])
+
+    def written_rows(self, split: str) -> np.ndarray:
+        """Rows of a split's queries that a generator wrote; train may have queries of people, too."""
+        if split not in self.written_splits:
+            return np.empty(0, np.int32)
+        rows = self.query_rows(split)
+        ids = self.queries.column("query_id").take(pa.array(rows)).to_pylist()
+        return rows[[name == written_id(text) for name, text in zip(ids, self.query_texts(rows), strict=True)]]
+
+    @cached_property
+    def seen_labels(self) -> Qrels:
+        """Labels of train that make a passage warm (`evaluation.strata`): those of people's queries, or, if a generator
+        wrote all training queries, of these. So written queries beside people's leave the strata as they are."""
+        train = self.split_qrels("train")
+        of_people = train.where(~np.isin(train.query, self.written_rows("train")))
+        return of_people if len(of_people.query) else train
 
     @property
     def quoting(self) -> bool:

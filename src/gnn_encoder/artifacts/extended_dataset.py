@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from hashlib import blake2b
 
 import numpy as np
 
@@ -19,12 +18,7 @@ from gnn_encoder.artifacts.dataset import (
     DatasetWriter,
 )
 from gnn_encoder.artifacts.folder import Draft
-from gnn_encoder.artifacts.texts import folded
-
-
-def written_id(text: str) -> str:
-    """The id of a written query: the same in every run, since labels that are added later name it."""
-    return "written-" + blake2b(folded(text).encode(), digest_size=8).hexdigest()
+from gnn_encoder.artifacts.texts import written_id
 
 
 def extend_queries(

@@ -52,6 +52,11 @@ class _Results(Artifact):
         """Every measure of every query."""
         return pq.read_table(self.path / PER_QUERY)
 
+    def figures(self, split: str, system: str, measure: str) -> np.ndarray:
+        """Values of one measure of a system, float64 [n], by ascending query row."""
+        chosen = (pc.field("split") == split) & (pc.field("system") == system)
+        return np.asarray(pq.read_table(self.path / PER_QUERY, filters=chosen).column(measure).to_numpy())
+
 
 class Evaluation(_Results):
     """A complete evaluation artifact."""
@@ -84,11 +89,6 @@ class Evaluation(_Results):
         """Path of a TREC file in a draft: `BM25 + Dual encoder` and `trec` give runs/bm25-dual-encoder.trec.gz."""
         (draft / RUNS).mkdir(exist_ok=True)
         return draft / RUNS / f"{re.sub(r'[^a-z0-9]+', '-', name.lower()).strip('-')}.{kind}.gz"
-
-    def figures(self, split: str, system: str, measure: str) -> np.ndarray:
-        """Values of one measure of a system, float64 [n], by ascending query row."""
-        chosen = (pc.field("split") == split) & (pc.field("system") == system)
-        return np.asarray(pq.read_table(self.path / PER_QUERY, filters=chosen).column(measure).to_numpy())
 
     def first_hits(self, system: str) -> np.ndarray:
         """A system's first passages int32 [n, s] for the split that a report shows first; -1: fewer passages."""

@@ -8,6 +8,7 @@ test query in another form in train is a leak.
 import re
 import unicodedata
 from collections.abc import Iterator
+from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +49,11 @@ def folded(text: str) -> str:
         seen = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", seen).casefold())
         seen = visible(unicodedata.normalize("NFKC", seen.casefold()))
     return " ".join(seen.casefold().split())
+
+
+def written_id(text: str) -> str:
+    """The id of a query that a generator wrote: the same in every run, since labels that are added later name it."""
+    return "written-" + blake2b(folded(text).encode(), digest_size=8).hexdigest()
 
 
 def folded_column(texts: pa.Array | pa.ChunkedArray) -> pa.Array:

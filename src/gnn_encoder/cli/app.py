@@ -29,8 +29,10 @@ from gnn_encoder.cli.options import (
     Preset,
     Root,
     Systems,
+    Verbose,
     named_systems,
 )
+from gnn_encoder.cli.orders import orders
 from gnn_encoder.cli.prune import prune
 from gnn_encoder.cli.retrain import retrain
 from gnn_encoder.cli.serving import serve
@@ -50,6 +52,7 @@ app.add_typer(clusters.schedule, name="schedule")
 
 @app.command()
 def run(
+    context: typer.Context,
     preset: Annotated[
         str, typer.Option(help="Name of a preset (`gnn-encoder presets`), your own YAML file, or auto.")
     ] = "auto",
@@ -98,6 +101,10 @@ def run(
     root: Root = DEFAULT_ROOT,
     runner: Annotated[str, typer.Option(help="subprocess, or docker for containers (make images).")] = "subprocess",
     memory: Annotated[str, typer.Option(help="Memory limit of a container, such as 6g; by default none.")] = "",
+    verbose: Verbose = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print events for programs, a JSON object a line, and nothing else.")
+    ] = False,
     dry_run: DryRun = False,
     mermaid: Mermaid = False,
 ) -> None:
@@ -109,7 +116,7 @@ def run(
 
     Finished steps are reused; an interrupted step resumes at its last checkpoint.
     """
-    from gnn_encoder.cli.console import follow, follow_climb, show_climb, show_results
+    from gnn_encoder.cli.console import follow, following, show_results
     from gnn_encoder.engines import climbing, pipelines
     from gnn_encoder.pipelines.train import train
     from gnn_encoder.planning import AUTO
@@ -117,7 +124,8 @@ def run(
     from gnn_encoder.settings.shared import is_address
     from gnn_encoder.settings.written import NO_FOLDERS
 
-    began, changes = time.time(), overrides or []
+    began, changes, only_shows = time.time(), overrides or [], dry_run or mermaid
+    screen = context.with_resource(following(verbose, as_json and not only_shows))
     if documents is not None:
         if dataset is not None:
             raise UserError("--documents and --dataset both name the data: give one of them")
@@ -130,18 +138,15 @@ def run(
         changes = [*changes, f"write_queries.max_calls={max_calls}"]
     if log is not None:
         changes = [*changes, *pipelines.path_override("ingest.log", str(log))]
-    only_shows = dry_run or mermaid
     if preset != AUTO and until is None:
         for name, value in (("--budget", budget), ("--encoder", encoder or None), ("--vectors", vectors)):
             if value is not None:
                 raise UserError(f"{name} is for a run without --preset, or with --until: --set changes a preset")
         training = pipelines.training(preset, dataset, changes, root, writes=not only_shows)
-        graph = train(training.settings)
         if only_shows:
-            show_graph(graph, training.root, mermaid)
+            show_graph(train(training.settings), training.root, mermaid)
             return
-        job = partial(training.run, runner=runner, memory=memory)
-        show_results(root, follow([node.title for node in graph.nodes], job))
+        show_results(screen, root, follow(screen, partial(training.run, runner=runner, memory=memory)))
         return
     if runner != "subprocess" or memory:
         raise UserError("a run without --preset, or with --until, has processes as steps: no --runner and --memory")
@@ -156,13 +161,15 @@ def run(
     seconds = budget_seconds(budget or "30m") if budget or until is None else math.inf
     climb = climbing.climbing(
         preset, dataset, changes, root, until, seconds,
-        lambda name, why: typer.echo(f"{name:<10} {why}", err=mermaid), writes=not only_shows,
+        partial(screen.plan, aside=mermaid), writes=not only_shows,
     )  # fmt: skip
     if only_shows:
         show_graph(climb.graph, climb.root, mermaid, climb.planned)
         return
-    titles = [node.title for node in climb.graph.nodes]
-    show_climb(root, *follow_climb(titles, began, partial(climb.run, deadline=began + seconds)), climb.missing)
+    screen.stages.planned = climb.planned
+    reached, deadline = (lambda outcome: screen.table(outcome, time.time() - began)), began + seconds
+    outcome = follow(screen, partial(climb.run, shown=reached, deadline=deadline))
+    show_results(screen, root, outcome, climb.missing)
 
 
 app.command()(clusters.submit)
@@ -175,13 +182,13 @@ def update(
     since: Annotated[Path | None, typer.Option("--from", help="Folder of the earlier run [ROOT/latest].")] = None,
     overrides: Overrides = None,
     root: Root = DEFAULT_ROOT,
+    verbose: Verbose = False,
     dry_run: DryRun = False,
     mermaid: Mermaid = False,
 ) -> None:
     """Encode new and changed passages and queries with the models of an earlier run, and write a new bundle."""
-    from gnn_encoder.cli.console import follow, show_update
+    from gnn_encoder.cli.console import followed, show_update
     from gnn_encoder.engines import climbing, pipelines
-    from gnn_encoder.settings.pipeline import PIPELINES
 
     since = since or root / "latest"
     if climbing.climbs_again(since):
@@ -192,7 +199,7 @@ def update(
             show_graph(again.graph, again.root, mermaid)
             return
         former = (since / "bundle").resolve()
-        show_update(follow([node.title for node in again.graph.nodes], again.run), former)
+        show_update(followed(again.run, verbose), former)
         return
     if dry_run or mermaid:
         _, graph = pipelines.updating(since, dataset, overrides or [], root, writes=False)
@@ -200,7 +207,7 @@ def update(
         return
     former = (since / "bundle").resolve()  # the update may move the link
     job = partial(pipelines.update, since, dataset, overrides or [], root)
-    show_update(follow(PIPELINES["update"], job), former)
+    show_update(followed(job, verbose), former)
 
 
 @app.command()
@@ -229,15 +236,15 @@ def ablate(
     dataset: Data = None,
     overrides: Overrides = None,
     root: Root = DEFAULT_ROOT,
+    verbose: Verbose = False,
     dry_run: DryRun = False,
     mermaid: Mermaid = False,
 ) -> None:
     """Compare variants of the model, or a paper's re-rankers: the gain of each part, and its significance."""
-    from gnn_encoder.cli.console import follow, show_table
+    from gnn_encoder.cli.console import followed, show_table
     from gnn_encoder.engines import pipelines, reranking
     from gnn_encoder.report.ablation import ablation_tables
     from gnn_encoder.report.study import study_table
-    from gnn_encoder.settings.pipeline import FOUNDATION
     from gnn_encoder.settings.reranking_systems import RERANKING_STUDIES
     from gnn_encoder.settings.studies import STUDIES
 
@@ -251,7 +258,7 @@ def ablate(
             show_graph(graph, root, mermaid)
             return
         job = partial(reranking.rerank, preset, dataset, overrides or [], (), None, root, study=of_rerankers[0])
-        show_table(study_table, follow(("ingest", "index_bm25", "bm25_retrieve"), job), "study")
+        show_table(study_table, followed(job, verbose), "study")
         return
     studies = study or ([] if variant else list(STUDIES))
     changes = [f"try_variant.mode={mode or 'frozen'}", *(overrides or [])]
@@ -260,7 +267,7 @@ def ablate(
         show_graph(graph, root, mermaid)
         return
     job = partial(pipelines.ablate, preset, dataset, changes, studies, variant or [], seeds or 3, root)
-    show_table(ablation_tables, follow((*FOUNDATION, "encode_queries"), job))
+    show_table(ablation_tables, followed(job, verbose))
 
 
 @app.command()
@@ -271,6 +278,7 @@ def rerank(
     dataset: Data = None,
     overrides: Overrides = None,
     root: Root = DEFAULT_ROOT,
+    verbose: Verbose = False,
     dry_run: DryRun = False,
     mermaid: Mermaid = False,
 ) -> None:
@@ -279,21 +287,17 @@ def rerank(
     If the first stage is a finished run, its bundle gets the re-ranker that is best on dev, for search --rerank. The
     other first stages have no bundle.
     """
-    from gnn_encoder.cli.console import follow, show_table
+    from gnn_encoder.cli.console import followed, show_table
     from gnn_encoder.engines import reranking
-    from gnn_encoder.report.table import run_tables
-    from gnn_encoder.settings.reranking_systems import ALL_SYSTEMS
+    from gnn_encoder.report.table import run_table
 
     names = named_systems(systems, preset, overrides or [])
     if dry_run or mermaid:
         _, graph = reranking.reranking(preset, dataset, overrides or [], names, first_stage)
         show_graph(graph, root, mermaid)
         return
-    chosen = {name: ALL_SYSTEMS[name] for name in names}
-    titles = [f"{step}: {system.title}" for system in chosen.values() for step in system.steps]
     job = partial(reranking.rerank, preset, dataset, overrides or [], names, first_stage, root)
-    steps = ("ingest", "index_bm25", "bm25_retrieve", "first_stage", *titles, "evaluate", "report", "choose_reranker")
-    show_table(run_tables, follow(steps, job))
+    show_table(run_table, followed(job, verbose))
 
 
 @app.command()
@@ -311,6 +315,7 @@ for command in (
     prune,
     serve,
     judge,
+    orders,
     bundles.search,
     bundles.copy,
     bundles.export,

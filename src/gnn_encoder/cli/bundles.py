@@ -341,7 +341,7 @@ def _compare_bundles(
         raise UserError(f"{data.path} has no {split} query with a positive label, so nothing can be measured")
     ids = pa.chunked_array([without_space(data.passages.ids())])
     documents = membership.of(ids, str(data.path), alone=True) if membership else documents_of(data, measures)
-    strata = [warm_strata(labels, data.split_qrels("train"))]
+    strata = [warm_strata(labels, data.seen_labels)]
     values: dict[str, dict[str, np.ndarray]] = {}
     for name, folder in bundles.items():
         searcher = Searcher(Bundle.read(folder))

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
     from gnn_encoder.evaluation.prediction_powered import Interval
     from gnn_encoder.judging.agreement import Agreement, Compared, Labels
+    from gnn_encoder.judging.grading import Graded, Judgement, Pair
+    from gnn_encoder.judging.people import People
+    from gnn_encoder.judging.pool import Pool, PooledPassage
     from gnn_encoder.serving.retriever import Retriever
     from gnn_encoder.settings.judging import Judge
-
-JUDGEMENTS, QRELS, FIGURES, ANSWERS = "judgements.jsonl", "qrels.gz", "figures.json", "answers"
-"""Files in the folder of `judge`."""
 
 
 class Queries(NamedTuple):
@@ -36,8 +36,11 @@ def judge(
     output: Annotated[Path, typer.Argument(help="Folder to write; the same command goes on with what is in it.")],
     model: Annotated[
         str,
-        typer.Option("--judge", help="http://…/v1#MODEL, smollm2, or a folder or Hugging Face name of a local model."),
-    ],
+        typer.Option(
+            "--judge",
+            help="http://…/v1#MODEL, smollm2, or a folder or Hugging Face name of a local model [people alone].",
+        ),
+    ] = "",
     bundles: Annotated[
         list[str] | None, typer.Option("--bundle", help="A bundle, as in `search`; repeatable [ROOT/latest/bundle].")
     ] = None,
@@ -60,20 +63,19 @@ def judge(
 ) -> None:
     """Grade the first hits of bundles from 0 to 3 by a language model, and compare the bundles by these grades.
 
-    Labels by people, if there are any, show how far the model agrees with them, and correct the comparison.
+    Labels by people, if there are any, show how far the model agrees with them, and correct the comparison. `serve
+    --judge FOLDER` lets people grade the same hits, the most decisive queries first; this command then reads them.
     """
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     from dataclasses import asdict
 
     from rich.console import Console
 
-    from gnn_encoder.artifacts.folder import folder_digest
-    from gnn_encoder.inference.language_model import open_language_model
     from gnn_encoder.judging.agreement import agreement, compared
-    from gnn_encoder.judging.grading import graded, write_judgements, write_qrels_of
+    from gnn_encoder.judging.grading import Graded, read_judgements, write_judgements, write_qrels_of
+    from gnn_encoder.judging.people import People, PeoplesFile, labels_of
+    from gnn_encoder.judging.pool import FIGURES, JUDGEMENTS, LABELS, PEOPLE, POOL, QRELS, Pool, write_lines
     from gnn_encoder.serving.retriever import Retriever
-    from gnn_encoder.settings.services import addresses_in, allow_key
-    from gnn_encoder.tracking.progress import Progress
 
     settings = _settings(overrides or [])
     if qrels and not queries:
@@ -88,36 +90,130 @@ def judge(
     if len(systems) < len(names):
         raise UserError("a bundle is named twice: name each once")
     drawn = _drawn(to_judge, settings, len(systems))
-    pairs, hits = _pooled(systems, drawn, to_judge, settings.depth)
+    pairs, hits, texts = _pooled(systems, drawn, to_judge, settings.depth)
     if not pairs:
         raise UserError("no bundle has a hit for any of the queries, so nothing can be judged")
     output.mkdir(parents=True, exist_ok=True)
-    digest = folder_digest(Path(model)) if Path(model).is_dir() else ""
-    allow_key(addresses_in(model))
-    opened = open_language_model(model, settings, output / ANSWERS, digest)
-    say = partial(typer.echo, err=True)
-    result = graded(opened, pairs, settings, say, Progress("judge", "grading", len(pairs), "answers"))
-    write_judgements(output / JUDGEMENTS, result.judgements)
-    write_qrels_of(output / QRELS, result.judgements)
-    agreed = agreement(result.judgements, to_judge.human, settings.relevant)
-    figures = compared(hits, list(drawn), result.judgements, to_judge.human, settings.relevant, settings.measures)
+    people = People.read(output / PEOPLE)
+    # Without grades pool and order are written anew, so no server may take grades in the old order meanwhile.
+    lock = None if people.began else PeoplesFile(output / PEOPLE)
+    _write_pool(output, drawn, hits, texts, people)
+    pool = Pool(output / POOL)
+    if model:
+        result = _by_model(model, output, pairs, settings)
+        write_judgements(output / JUDGEMENTS, result.judgements)
+        write_qrels_of(output / QRELS, result.judgements)
+    else:
+        known = {(pair.query_id, pair.passage_id) for pair in pairs}
+        earlier = [j for j in read_judgements(output / JUDGEMENTS) if (j.query_id, j.passage_id) in known]
+        result = Graded(earlier, 0, 0)
+    judgements = result.judgements
+    agreed = agreement(judgements, to_judge.human, settings.relevant)
+    figures = compared(hits, list(drawn), judgements, to_judge.human, settings.relevant, settings.measures)
     facts = {
-        "origin": opened.name,
+        "origin": judgements[0].origin if judgements else "",
         "settings": settings.model_dump(exclude={"prompt"}),
-        "graded": len(result.judgements),
+        "graded": len(judgements),
         "failed": result.failed,
         "without_grade": result.without_grade,
         "agreement": asdict(agreed) if agreed else None,
         "comparison": figures.facts(),
     }
+    lines, screen = [], Console()
+    if judgements:
+        counts = [sum(j.grade == grade for j in judgements) for grade in range(4)]
+        shown = ", ".join(f"{grade}: {count:,}" for grade, count in enumerate(counts))
+        lines = [f"{len(judgements):,} of {len(pairs):,} hits of {len(drawn):,} queries have a grade ({shown})"]
+        lines += _notes(agreed, figures, settings.relevant)
+        screen.print(_table(figures))
+    if people.began:
+        facts["people"], more = _by_people(output, pool, judgements, people, settings)
+        write_lines(output / LABELS, labels_of(people, pool, settings.relevant))
+        lines += more
+    else:
+        lines += _ordered(output, pool, judgements, settings)
+    if lock:
+        lock.close()
     (output / FIGURES).write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    screen = Console()
-    counts = [sum(j.grade == grade for j in result.judgements) for grade in range(4)]
-    shown = ", ".join(f"{grade}: {count:,}" for grade, count in enumerate(counts))
-    lines = [f"{len(result.judgements):,} of {len(pairs):,} hits of {len(drawn):,} queries have a grade ({shown})"]
-    lines += _notes(agreed, figures, settings.relevant)
-    screen.print(_table(figures))
     screen.print("\n".join([*lines, f"written to {output}"]), markup=False, highlight=False, soft_wrap=True)
+
+
+def _write_pool(
+    output: Path,
+    queries: Mapping[str, str],
+    hits: Mapping[str, list[list[str]]],
+    texts: "Mapping[str, PooledPassage]",
+    people: "People",
+) -> None:
+    from gnn_encoder.judging.pool import POOL, pool_lines, write_lines
+
+    lines = "".join(pool_lines(queries, hits, texts))
+    if people.began and (output / POOL).read_text("utf-8") != lines:
+        raise UserError(
+            f"{output} has grades by people of other hits: name the same bundles and queries, or a new folder"
+        )
+    write_lines(output / POOL, [lines])
+
+
+def _by_model(model: str, output: Path, pairs: "Sequence[Pair]", settings: "Judge") -> "Graded":
+    from gnn_encoder.artifacts.folder import folder_digest
+    from gnn_encoder.inference.language_model import open_language_model
+    from gnn_encoder.judging.grading import graded
+    from gnn_encoder.judging.pool import ANSWERS
+    from gnn_encoder.settings.services import addresses_in, allow_key
+    from gnn_encoder.tracking.progress import Progress
+
+    digest = folder_digest(Path(model)) if Path(model).is_dir() else ""
+    allow_key(addresses_in(model))
+    opened = open_language_model(model, settings, output / ANSWERS, digest)
+    progress = Progress("judge", "grading", len(pairs), "answers")
+    return graded(opened, pairs, settings, partial(typer.echo, err=True), progress)
+
+
+def _ordered(output: Path, pool: "Pool", judgements: "Sequence[Judgement]", settings: "Judge") -> list[str]:
+    """Writes the order in which people judge, and returns a line about it."""
+    from gnn_encoder.judging.order import order_of, write_order
+    from gnn_encoder.judging.pool import ORDER
+
+    grades = {(j.query_id, j.passage_id): j.grade for j in judgements}
+    order = order_of(pool, grades, settings.measures[0], settings.seed)
+    write_order(output / ORDER, order)
+    return [
+        f"people can judge at /judge of `gnn-encoder serve --judge {output}`: the labels of {len(order):,} of "
+        f"{len(pool.queries):,} queries can make a difference"
+    ]
+
+
+def _by_people(
+    output: Path, pool: "Pool", judgements: "Sequence[Judgement]", people: "People", settings: "Judge"
+) -> tuple[dict[str, Any], list[str]]:
+    """Returns what people's grades of the pool say, as JSON, and in lines."""
+    from dataclasses import asdict
+
+    from gnn_encoder.evaluation.measures import mean_name
+    from gnn_encoder.judging.agreement import agreement, finite
+    from gnn_encoder.judging.order import read_order
+    from gnn_encoder.judging.people import Comparison
+    from gnn_encoder.judging.pool import ORDER
+
+    grades = {(j.query_id, j.passage_id): j.grade for j in judgements}
+    comparison = Comparison(pool, read_order(output / ORDER), grades, settings.relevant, settings.measures)
+    decided = comparison.decided(people)
+    agreed = agreement(judgements, people.grades, settings.relevant, are_grades=True)
+    facts: dict[str, Any] = {"grades": len(people.grades), "skipped": len(people.skipped)}
+    facts |= {"agreement": asdict(agreed) if agreed else None, "decided": finite(asdict(decided))}
+    first, *rest = pool.hits
+    lines = [
+        f"people gave {len(people.grades):,} grades on the page of `serve`; {decided.judged:,} of the "
+        f"{decided.deciding:,} queries whose labels make a difference are judged in full, each counted by its chance"
+    ]
+    lines += _agreement_lines(agreed, "graded hits, most of decisive queries") if agreed else []
+    for measure, gains in decided.gains.items():
+        for system, gain in gains.items():
+            over = f" over {first}" if rest else ""
+            ways = f"people alone {_interval(gain.human, '+')}, λ {gain.weight:.2f}"
+            lines.append(f"{mean_name(measure)} {system}{over}: corrected {_interval(gain.corrected, '+')} ({ways})")
+    return facts, lines
 
 
 def _settings(overrides: Sequence[str]) -> "Judge":
@@ -185,7 +281,6 @@ def _of_dataset(path: Path, split: str) -> Queries:
     import numpy as np
 
     from gnn_encoder.artifacts import Dataset
-    from gnn_encoder.artifacts.extended_dataset import written_id
 
     data = Dataset(path)
     rows, judged = data.query_rows(split), data.judged(split)
@@ -194,10 +289,7 @@ def _of_dataset(path: Path, split: str) -> Queries:
     if data.traffic is not None:
         judged = judged.where(data.traffic[judged.query] == 0)
     ids, passages = data.queries.column("query_id").to_pylist(), data.judged_ids().to_pylist()
-    if split in data.written_splits:  # with training queries of people, perhaps
-        texts = zip(rows.tolist(), data.query_texts(rows), strict=True)
-        written = [row for row, text in texts if ids[row] == written_id(text)]
-        judged = judged.where(~np.isin(judged.query, written))
+    judged = judged.where(~np.isin(judged.query, data.written_rows(split)))
     labels = zip(judged.query.tolist(), judged.passage.tolist(), judged.relevance.tolist(), strict=True)
     alike = rows[data.identical[rows] >= 0]
     return Queries(
@@ -226,12 +318,14 @@ def _drawn(to_judge: Queries, settings: "Judge", bundles: int) -> dict[str, str]
 
 def _pooled(
     systems: "Mapping[str, Retriever]", drawn: Mapping[str, str], to_judge: Queries, depth: int
-) -> tuple[list[Any], dict[str, list[list[str]]]]:
-    """Returns the pairs of all systems' first hits, each once, and each system's hits of each query."""
+) -> "tuple[list[Pair], dict[str, list[list[str]]], dict[str, PooledPassage]]":
+    """Returns the pairs of all systems' first hits, each once, each system's hits of each query, and the passages."""
     from gnn_encoder.artifacts.dataset import passage_text
     from gnn_encoder.judging.grading import Pair
+    from gnn_encoder.judging.pool import PooledPassage
 
     pairs: dict[tuple[str, str], Pair] = {}
+    texts: dict[str, PooledPassage] = {}
     hits: dict[str, list[list[str]]] = {}
     for system, retriever in systems.items():
         ranked = retriever.search(list(drawn.values()), depth + bool(to_judge.left_out))
@@ -240,10 +334,11 @@ def _pooled(
             others = [hit for hit in of_query if hit.passage_id != to_judge.left_out.get(query_id)][:depth]
             hits[system].append([hit.passage_id for hit in others])
             for hit in others:
+                texts.setdefault(hit.passage_id, PooledPassage(hit.passage_id, hit.title, hit.text))
                 text = passage_text(hit.title, hit.text)
                 pairs.setdefault((query_id, hit.passage_id), Pair(query_id, query, hit.passage_id, text))
     place = {query_id: number for number, query_id in enumerate(drawn)}
-    return sorted(pairs.values(), key=lambda pair: place[pair.query_id]), hits
+    return sorted(pairs.values(), key=lambda pair: place[pair.query_id]), hits, texts
 
 
 def _notes(agreed: "Agreement | None", figures: "Compared", relevant: int) -> list[str]:
@@ -261,17 +356,22 @@ def _notes(agreed: "Agreement | None", figures: "Compared", relevant: int) -> li
         f"* the interval of the gain over {first} is without 0",
     ]
     if agreed:
-        kappa = "κ is not defined" if agreed.kappa is None else f"κ {agreed.kappa:.2f}"
         of = "hits; those without a label count as not relevant" if agreed.assumed else "labelled hits"
-        lines.append(
-            f"agreement with people on {agreed.pairs:,} {of}: {100 * agreed.equal:.0f} % equal, {kappa}; relevant to "
-            f"the judge alone {100 * agreed.too_kind:.0f} %, to people alone {100 * agreed.too_strict:.0f} %"
-        )
-        if agreed.graded_equal is not None and agreed.graded_kappa is not None:
-            equal = f"{100 * agreed.graded_equal:.0f} % are equal"
-            lines.append(f"of the grades 0 to 3, {equal}, κ {agreed.graded_kappa:.2f}")
+        lines += _agreement_lines(agreed, of)
     taus = [f"{measure} {tau:.2f}" for measure, tau in figures.tau.items() if tau is not None]
     return [*lines, f"Kendall's τ of the systems' order, people and judge: {', '.join(taus)}"] if taus else lines
+
+
+def _agreement_lines(agreed: "Agreement", of: str) -> list[str]:
+    kappa = "κ is not defined" if agreed.kappa is None else f"κ {agreed.kappa:.2f}"
+    lines = [
+        f"agreement with people on {agreed.pairs:,} {of}: {100 * agreed.equal:.0f} % equal, {kappa}; relevant to "
+        f"the judge alone {100 * agreed.too_kind:.0f} %, to people alone {100 * agreed.too_strict:.0f} %"
+    ]
+    if agreed.graded_equal is not None and agreed.graded_kappa is not None:
+        equal = f"{100 * agreed.graded_equal:.0f} % are equal"
+        lines.append(f"of the grades 0 to 3, {equal}, κ {agreed.graded_kappa:.2f}")
+    return lines
 
 
 def _table(figures: "Compared") -> "Table":

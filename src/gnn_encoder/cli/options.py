@@ -46,6 +46,7 @@ ClusterFile = Annotated[
     Path | None,
     typer.Option("--cluster", metavar="FILE", help="Cluster file: artifact store, images, needs of the steps."),
 ]
+Verbose = Annotated[bool, typer.Option("--verbose", help="Print a line when a step starts, goes on and ends.")]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Only show the steps: what is cached, and the time of the others if known.")
 ]

@@ -64,10 +64,9 @@ def retrain(
 def _run_here(job: "Training", plan: "Plan") -> tuple[dict[str, Any], dict[str, object]]:
     """Runs the pipeline here; returns the facts of the decision, and links to the run's report and log."""
     from gnn_encoder.artifacts.report import Decision, Report
-    from gnn_encoder.cli.console import follow
-    from gnn_encoder.pipelines.train import train
+    from gnn_encoder.cli.console import followed
 
-    outcome = follow([node.title for node in train(job.settings).nodes], lambda show: job.run(show, plan.arguments))
+    outcome = followed(lambda show: job.run(show, plan.arguments))
     facts = Decision.read(outcome.outputs["decision"]).facts
     return facts, {"report": Report.read(outcome.outputs["report"]).page, "log": outcome.log}
 

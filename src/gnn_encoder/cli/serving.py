@@ -31,6 +31,10 @@ def serve(
             help="Keep the labels that people give on the page; --set ingest.labels=FILE trains on them.",
         ),
     ] = None,
+    judge: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Let people judge at /judge what `gnn-encoder judge FOLDER` pooled."),
+    ] = None,
     root: Root = DEFAULT_ROOT,
 ) -> None:
     """Serve a trained bundle over HTTP until SIGTERM: a page at /, POST /search, /health/ready, /metrics, /docs.
@@ -46,6 +50,7 @@ def serve(
     from gnn_encoder.serving.feedback import Feedback
     from gnn_encoder.serving.following import Followed
     from gnn_encoder.serving.guard import LOOPBACK, Limits
+    from gnn_encoder.serving.judging import PeoplesJudging
     from gnn_encoder.tracking.pipeline_run import impatient
 
     token = os.environ.get(TOKEN, "").strip()
@@ -55,18 +60,22 @@ def serve(
     where = listening.getsockname()
     local = not token and where[0] in LOOPBACK
     private = bool(token) or local
-    if labels and not private:
-        raise UserError(f"with --labels and no token, anyone who reaches {where[0]} trains the model: set {TOKEN}")
+    if (labels or judge) and not private:
+        given, does = ("--labels", "trains the model") if labels else ("--judge", "judges")
+        raise UserError(f"with {given} and no token, anyone who reaches {where[0]} {does}: set {TOKEN}")
     feedback = Feedback(labels) if labels else None
+    judging = PeoplesJudging(judge) if judge else None
     with impatient():  # once: setting the environment while another thread reads it is not safe
         followed = Followed(bundle, root)
-        application = create_app(followed, Limits(waiting=waiting, look_seconds=look), token, feedback, local)
+        application = create_app(followed, Limits(waiting=waiting, look_seconds=look), token, feedback, local, judging)
         served = followed.current
         typer.echo(
             f"serving    {served.system}, version {served.version}, {len(served.retriever.bundle.passages):,} passages"
         )
         address = f"[{where[0]}]" if ":" in where[0] else where[0]
         typer.echo(f"at         http://{address}:{where[1]}, described at /docs")
+        if judging:
+            typer.echo(f"judging    {judge}, at /judge")
         if not private:
             typer.echo(f"warning    anyone who reaches this address may search: set {TOKEN}", err=True)
         config = uvicorn.Config(

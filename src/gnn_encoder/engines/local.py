@@ -57,6 +57,8 @@ class Call:
     outputs: tuple[str, ...]
     lists: tuple[str, ...] = field(default=())
     """The inputs that are lists."""
+    stage: str = ""
+    """Of the run, for people who follow it."""
 
 
 def calls_of(graph: Graph, arguments: Mapping[str, StepArguments]) -> list[Call]:
@@ -76,6 +78,7 @@ def calls_of(graph: Graph, arguments: Mapping[str, StepArguments]) -> list[Call]
             },
             tuple(declared(node.step).outputs),
             tuple(name for name, value in node.inputs.items() if isinstance(value, tuple)),
+            node.stage,
         )
         for node in graph.nodes
     ]

@@ -97,6 +97,8 @@ def run_calls(
         }
         try:
             handle = _Handler(outcome, parent, show, rungs, reached)
+            stages = {call.title: call.stage for call in calls}
+            show([{"step": "", "event": "run", "time": time.time(), "stages": stages, "log": str(log)}])
             _execute(job, root, name, handle, deadline)
             if (outcome.status == "FINISHED" or outcome.rung) and "report" in outcome.outputs:
                 metrics, decision = Report.read(outcome.outputs["report"]).metrics, outcome.outputs.get("decision")
@@ -135,10 +137,12 @@ class _Handler:
         self._cached = True
 
     def __call__(self, events: list[Event]) -> None:
-        """Handles some events, then shows them."""
+        """Shows some events, and handles each when it was shown."""
         for event in events:
+            self.show([event])
             self._handle(event)
-        self.show(events)
+        if not events:
+            self.show([])
 
     def _handle(self, event: Event) -> None:
         kind, step = event["event"], event["step"]

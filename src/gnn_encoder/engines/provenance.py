@@ -45,14 +45,8 @@ STARTED_BY_NAME = {f"{PACKAGE}.training.ranks": f"{PACKAGE}.engines.rank"}
 DATA = ("dataset", "labels", "log")
 """Settings of `ingest` that name data."""
 BACKBONES = (
-    "backbone",
-    "generator",
-    "sentence_encoder",
-    "untrained_backbone",
-    "encoder",
-    "published",
-    "agreeing_reranker",
-)
+    "backbone", "generator", "sentence_encoder", "untrained_backbone", "encoder", "published", "agreeing_reranker",
+)  # fmt: skip
 """Settings that name a pretrained model."""
 PREVIOUS: dict[str, Callable[[Path], tuple[Path, ...]]] = {
     "build_graph": lambda run: (run / "graph", run / "passage_vectors"),

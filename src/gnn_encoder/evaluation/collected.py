@@ -50,8 +50,7 @@ class Collected:
         self.documents = documents_of(data, measures)
         self.query_ids, self.passage_ids = data.queries.column("query_id"), data.judged_ids()
         self._written_ids = written_ids(data)
-        train = data.split_qrels("train")
-        self.strata = {split: warm_strata(self.qrels[split], train) for split in self.queries}
+        self.strata = {split: warm_strata(self.qrels[split], data.seen_labels) for split in self.queries}
         self._figures: dict[str, dict[str, np.ndarray]] = {split: {} for split in self.queries}
         self._of_strata: dict[str, dict[str, dict[str, np.ndarray]]] = {split: {} for split in self.queries}
         self._answer_hits: dict[str, dict[str, np.ndarray]] = {split: {} for split in self.answered}

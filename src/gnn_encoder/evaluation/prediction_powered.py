@@ -92,6 +92,51 @@ def corrected_mean(
     return Corrected(weight, corrected, alone, of_judge)
 
 
+def corrected_sample(
+    human: np.ndarray, judged: np.ndarray, chance: np.ndarray, judged_all: np.ndarray, sampled_from: int
+) -> Corrected:
+    """Returns the mean of a figure over N queries of which n have human labels, drawn with unequal chances.
+
+    Active statistical inference (Zrnic and Candès, arXiv 2403.03208): queries are drawn more often where a label is
+    expected to change more, and each counts as one divided by its chance. Here the mean of Y − λ f is the weighted sum
+    divided by the sum of the weights (Hájek), over the M queries that can be drawn; Y is 0 for the others. The variance
+    of the draw is that of `judging.order`'s, in which the queries' weights are uncorrelated; that of the N queries
+    themselves is added, because the interval is for all queries of the kind. λ as in `corrected_mean`. Equal figures of
+    the n queries say nothing of the others' spread: then the interval has no ends, as for fewer than two queries.
+
+    Args:
+        human, judged: [n] figures of the drawn queries by human labels, and by the judge (0 without a judge).
+        chance: [n] of each, in (0, 1]; all are 1 if all M are drawn.
+        judged_all: [N] figures of all queries by the judge.
+        sampled_from: M, number of queries that can be drawn. Y and f of the others must be 0.
+    """
+    human, judged, chance, judged_all = (np.asarray(part, np.float64) for part in (human, judged, chance, judged_all))
+    n, of_judge, share = len(human), _interval(judged_all), sampled_from / max(1, len(judged_all))
+    if n < 2 or (np.ptp(human) == 0 and chance.min() < 1):
+        unknown = Interval(float(share * human.mean()) if n else nan, -inf, inf)
+        return Corrected(0.0, unknown, unknown, of_judge)
+    count = 1 / chance
+    spread = (1 - chance) * count**2 / count.sum() ** 2
+
+    def mean(values: np.ndarray) -> float:
+        return float(np.average(values, weights=count))
+
+    of_queries = max(0.0, share * mean(human**2) - (share * mean(human)) ** 2) / len(judged_all)
+
+    def around(weight: float, freedom: int) -> Interval:
+        rest = human - weight * judged
+        draw = share**2 * float(spread @ (rest - mean(rest)) ** 2) * n / freedom
+        return _around(weight * judged_all.mean() + share * mean(rest), sqrt(draw + of_queries), freedom)
+
+    alone, centred = around(0.0, n - 1), judged - mean(judged)
+    variance = float(spread @ centred**2)
+    weight = float(np.clip(spread @ (centred * (human - mean(human))) / variance, 0, 1)) if variance else 0.0
+    corrected = around(weight, n - 2) if weight and n > 2 else alone
+    if corrected.high - corrected.low >= alone.high - alone.low:
+        return Corrected(0.0, alone, alone, of_judge)
+    return Corrected(weight, corrected, alone, of_judge)
+
+
 def _interval(values: np.ndarray) -> Interval:
     """Returns the mean of values [n] with Student's interval."""
     n = len(values)

@@ -1,7 +1,8 @@
 """Splits a split's labelled queries, and their labels, into strata by what is known about the relevant passages.
 
 `warm` and `cold`: a label is warm if a training query is labelled with its passage, so that training has seen what the
-passage is asked for. A query is warm if one of its labels is warm. New passages are always cold.
+passage is asked for. A query is warm if one of its labels is warm. New passages are always cold. Training queries that
+a generator wrote beside people's do not count (`Dataset.seen_labels`).
 `old` and `new`: a label is new if its passage is not in an earlier corpus. A query is new if one of its labels is new.
 
 The measures of a stratum of queries are means over these queries, with all labels of each query.

@@ -10,6 +10,7 @@ from typing import Any
 
 from gnn_encoder.flow.arguments import title_of
 from gnn_encoder.flow.declared import declared
+from gnn_encoder.settings.rungs import DECIDE, PREPARE
 from gnn_encoder.settings.shared import Merge, Sharded
 from gnn_encoder.settings.values import StepSettings
 
@@ -44,6 +45,8 @@ class Node:
     """Distinguishes the calls of one step."""
     after: tuple["Node", ...] = ()
     """Nodes that run before this one, besides those that it reads."""
+    stage: str = PREPARE
+    """One of `STAGES`, for people who follow the run."""
 
     @property
     def title(self) -> str:
@@ -85,6 +88,17 @@ class Graph:
     nodes: list[Node] = field(default_factory=list)
     rungs: dict[str, dict[str, Output]] = field(default_factory=dict)
     """Of a ladder: rung → the outputs that show and serve its result, by name, the last one last."""
+    stage: str = PREPARE
+    """Of the nodes that are added next."""
+
+    def begin(self, stage: str) -> None:
+        """Begins a stage. A decision that another stage follows is a part of the stage before it."""
+        if self.stage == DECIDE:
+            decided = [node for node in self.nodes if node.stage == DECIDE]
+            before = self.nodes[self.nodes.index(decided[0]) - 1].stage
+            for node in decided:
+                node.stage = before
+        self.stage = stage
 
     def add(
         self,
@@ -116,7 +130,7 @@ class Graph:
         if not isinstance(settings, declaration.settings):
             raise TypeError(f"{step} takes {declaration.settings.__name__}, not {type(settings).__name__}")
         ordered = {name: present[name] for name in declaration.inputs if name in present}
-        node = Node(step, settings, ordered, label, tuple(after))
+        node = Node(step, settings, ordered, label, tuple(after), self.stage)
         if node.title in {other.title for other in self.nodes}:
             raise TypeError(f"two calls are named {node.title}")
         self.nodes.append(node)

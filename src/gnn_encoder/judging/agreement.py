@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from gnn_encoder.artifacts import Qrels, Run
 from gnn_encoder.evaluation.measures import per_query
+from gnn_encoder.evaluation.orders import kendall_tau
 from gnn_encoder.evaluation.prediction_powered import Corrected, corrected_mean
 from gnn_encoder.judging.grading import Judgement
 
@@ -62,32 +63,37 @@ class Compared:
 
     def facts(self) -> dict[str, Any]:
         """The figures as JSON; an interval without ends has None."""
-
-        def finite(value: Any) -> Any:
-            if isinstance(value, dict):
-                return {name: finite(of) for name, of in value.items()}
-            return None if isinstance(value, float) and not np.isfinite(value) else value
-
         facts: dict[str, Any] = finite(asdict(self))
         return facts
 
 
-def agreement(judgements: Sequence[Judgement], human: Labels, relevant: int) -> Agreement | None:
+def finite(value: Any) -> Any:
+    """Returns a value for JSON, with None for each number that is none or infinite."""
+    if isinstance(value, dict):
+        return {name: finite(of) for name, of in value.items()}
+    return None if isinstance(value, float) and not np.isfinite(value) else value
+
+
+def agreement(
+    judgements: Sequence[Judgement], human: Labels, relevant: int, are_grades: bool = False
+) -> Agreement | None:
     """Returns the agreement of judgements with human labels; None: no pair has both.
 
     Args:
         relevant: lowest grade of the judge that counts as relevant; of human labels it is 1.
+        are_grades: the human labels are grades of pooled hits, too, with the same lowest relevant one.
     """
-    labelled = {query for (query, _), relevance in human.items() if relevance >= 1}
+    lowest = relevant if are_grades else 1
+    labelled = {query for (query, _), relevance in human.items() if relevance >= lowest}
     both = {(j.query_id, j.passage_id): j.grade for j in judgements if (j.query_id, j.passage_id) in human}
-    assumed = all(human[pair] >= 1 for pair in both)
+    assumed = not are_grades and all(human[pair] >= 1 for pair in both)
     if assumed:
         both = {(j.query_id, j.passage_id): j.grade for j in judgements if j.query_id in labelled}
     if not both:
         return None
     labels, grades = np.array([human.get(pair, 0) for pair in both]), np.array(list(both.values()))
-    by_human, by_judge = labels >= 1, grades >= relevant
-    is_graded = labels.max() in (2, 3) and labels.min() >= 0
+    by_human, by_judge = labels >= lowest, grades >= relevant
+    is_graded = are_grades or (labels.max() in (2, 3) and labels.min() >= 0)
     return Agreement(
         len(both),
         assumed,
@@ -128,18 +134,13 @@ def compared(
         relevant: lowest grade that counts as relevant; it has the gain 1 in nDCG, the next one 2.
         measures: names of measures.
     """
-    row = {query: number for number, query in enumerate(queries)}
-    passages: dict[str, int] = {}
-    by_judge = _qrels(((j.query_id, j.passage_id, max(0, j.grade - relevant + 1)) for j in judgements), row, passages)
-    by_human = _qrels(((query, passage, label) for (query, passage), label in human.items()), row, passages)
-    runs = {system: _run(of_system, passages) for system, of_system in hits.items()}
-    ids = pa.chunked_array([pa.array(list(passages), pa.string())])
-    labelled, every = np.unique(by_human.query), np.arange(len(queries))
-    others = np.setdiff1d(every, labelled)
-    judged = {system: per_query(run, by_judge, every, ids, measures) for system, run in runs.items()}
-    known = {system: np.zeros((0, len(measures))) for system in runs}
-    if len(labelled):
-        known = {system: per_query(run, by_human, labelled, ids, measures) for system, run in runs.items()}
+    by_judge = {(j.query_id, j.passage_id): gain_of(j.grade, relevant) for j in judgements}
+    judged = figures_of(hits, queries, by_judge, measures)
+    by_human = {query for query, _ in human}
+    is_labelled = np.array([query in by_human for query in queries], bool)
+    labelled, others = np.flatnonzero(is_labelled), np.flatnonzero(~is_labelled)
+    known_hits = {system: [of_system[row] for row in labelled.tolist()] for system, of_system in hits.items()}
+    known = figures_of(known_hits, [queries[row] for row in labelled.tolist()], human, measures)
     first, *rest = hits
     means: dict[str, dict[str, Corrected]] = {}
     gains: dict[str, dict[str, Corrected]] = {}
@@ -152,17 +153,24 @@ def compared(
             y, f = (of - base for of, base in zip(by_system[system], by_system[first], strict=True))
             gains[measure][system] = corrected_mean(y, f[labelled], f[others])
         orders = [(y.mean(), f[labelled].mean()) for y, f in by_system.values()] if len(labelled) else []
-        tau[measure] = _tau(orders)
+        tau[measure] = kendall_tau(orders)
     return Compared(len(queries), len(labelled), means, gains, tau)
 
 
-def _tau(means: Sequence[tuple[float, float]]) -> float | None:
-    from scipy.stats import kendalltau
+def gain_of(grade: int, relevant: int) -> int:
+    """Returns the relevance that a grade from 0 to 3 is in measures: 1 for the lowest relevant grade."""
+    return max(0, grade - relevant + 1)
 
-    if len(means) < 2:
-        return None
-    value = float(kendalltau(*np.round(np.transpose(means), 12)).statistic)
-    return value if np.isfinite(value) else None
+
+def figures_of(
+    hits: Mapping[str, Sequence[Sequence[str]]], queries: Sequence[str], labels: Labels, measures: Sequence[str]
+) -> dict[str, np.ndarray]:
+    """Returns {system: measures of its hits by some labels}, float64 [n, measures]; `hits` as in `compared`."""
+    row, passages = {query: number for number, query in enumerate(queries)}, dict[str, int]()
+    qrels = _qrels(((query, passage, label) for (query, passage), label in labels.items()), row, passages)
+    runs = {system: _run(of_system, passages) for system, of_system in hits.items()}
+    ids = pa.chunked_array([pa.array(list(passages), pa.string())])
+    return {system: per_query(run, qrels, np.arange(len(queries)), ids, measures) for system, run in runs.items()}
 
 
 def _qrels(labels: Any, row: Mapping[str, int], passages: dict[str, int]) -> Qrels:

@@ -24,6 +24,7 @@ from gnn_encoder.artifacts import Qrels
 from gnn_encoder.errors import UserError, one_line, printable
 from gnn_encoder.evaluation.trec import write_qrels
 from gnn_encoder.inference.language_model import LanguageModel, delimited
+from gnn_encoder.judging.pool import read_records
 from gnn_encoder.settings.judging import Judge
 from gnn_encoder.tracking.progress import Progress
 
@@ -163,3 +164,11 @@ def write_judgements(path: Path, judgements: Iterable[Judgement]) -> None:
     """Writes judgements as JSON lines."""
     lines = (f"{json.dumps(asdict(judgement), ensure_ascii=False)}\n" for judgement in judgements)
     path.write_text("".join(lines), encoding="utf-8")
+
+
+def read_judgements(path: Path) -> list[Judgement]:
+    """Returns the judgements in a file, if there is one; raises UserError for another file."""
+    try:
+        return [Judgement(**record) for _, record in read_records(path)] if path.exists() else []
+    except TypeError:
+        raise UserError(f"{path} holds a line that is no judgement: restore the file") from None

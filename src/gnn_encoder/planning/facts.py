@@ -80,7 +80,7 @@ def data_facts(data: Dataset, backbone: str, seed: int, reading: LongPassages = 
     train = data.split_qrels("train").positive()
     counts = {split: len(labelled_queries(data.judged(split))) for split in ("train", "dev", "test")}
     judged = next((split for split in ("dev", "test") if counts[split]), "")
-    warm = float(warm_strata(data.judged(judged), train).rows(WARM).mean()) if judged else 0.0
+    warm = float(warm_strata(data.judged(judged), data.seen_labels).rows(WARM).mean()) if judged else 0.0
     per_passage = np.bincount(train.passage, minlength=len(data.passages))
     shared = float((per_passage[train.passage] > 1).mean()) if len(train.passage) else 0.0
     trained = len(np.unique(data.trained_labels.query))

@@ -54,7 +54,7 @@ def compare_with_champion(
     queries = labelled_queries(qrels)
     rows, _ = present_rows(champion.bundle.passages.ids(), data.passages.ids())
     gone = int((rows >= len(data.passages)).sum())
-    strata = [warm_strata(qrels, data.split_qrels("train")), old_strata(qrels, earlier_rows(rows, data))]
+    strata = [warm_strata(qrels, data.seen_labels), old_strata(qrels, earlier_rows(rows, data))]
     values: dict[str, dict[str, np.ndarray]] = {}
     for name, searcher in searchers.items():
         figures = bundle_figures(searcher, data, split, measures, settings, progress(name, len(queries)), strata=strata)

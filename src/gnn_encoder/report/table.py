@@ -18,6 +18,10 @@ WIDTH = 80
 """Columns of text."""
 Row = tuple[str, Mapping[str, str]]
 """A row's label, and its cell for each measure."""
+MOST = 12
+"""Most systems in the table of a run."""
+FEWEST = 50
+"""Fewest warm and cold queries whose figures the table of a run shows."""
 
 
 def results_table(metrics: dict[str, Any], more: Mapping[str, Sequence[Row]] | None = None) -> Group:
@@ -76,12 +80,82 @@ def _fitting(measures: Sequence[str], label: int) -> list[list[str]]:
     return parts
 
 
-def run_tables(metrics: dict[str, Any]) -> Group:
-    """Returns `results_table` and the table of strata of the headline split."""
-    split = metrics["headline_split"]
-    return Group(
-        results_table(metrics), "", strata_table(metrics, split, metrics["baseline"], dict(_rows(metrics, split)))
-    )
+def distinct(metrics: dict[str, Any]) -> dict[str, list[str]]:
+    """Returns the systems of the headline split, each with the others that have the same figures in every split.
+
+    Of equal systems the recommended one, the baseline or the first stands for all.
+    """
+    first = {metrics["baseline"]: 1, _recommended(metrics): 0}
+    groups: dict[str, list[str]] = {}
+    for system in in_table(metrics, metrics["headline_split"]):
+        figures = [systems.get(system) for systems in metrics["results"].values()]
+        groups.setdefault(str(figures), []).append(system)
+    ordered = (sorted(group, key=lambda system: first.get(system, 2)) for group in groups.values())
+    return {system: equal for system, *equal in ordered}
+
+
+def run_table(metrics: dict[str, Any]) -> Group:
+    """Returns the table of a run: the best systems on the headline split, `MOST` at most, equal ones in one row.
+
+    Its columns: the first measure there, on dev, and on warm and cold queries if both are enough; then the other
+    measures that fit. Remarks on the data follow. The report has all systems, splits and measures.
+    """
+    split, results, baseline = metrics["headline_split"], metrics["results"], metrics["baseline"]
+    (first, *others), chosen, equal = metrics["measures"], _recommended(metrics), distinct(metrics)
+    best = sorted(equal, key=lambda system: (system not in (chosen, baseline), -results[split][system][first]))[:MOST]
+    shown = [system for system in equal if system in best]
+    count = {system: f" +{len(same)}" for system, same in equal.items() if same}
+    labels = [f"{'▸' if system == chosen else ' '} {system}{count.get(system, '')}" for system in shown]
+
+    def column(part: dict[str, Any], of: str, measure: str) -> list[str]:
+        return [_cell(part, of, system, measure) for system in shown]
+
+    name = mean_name(first)
+    columns = {f"{name}\n{split} {metrics['queries'][split]:,}": column(metrics, split, first)}
+    if split != "dev" and {*shown} <= results.get("dev", {}).keys():
+        columns[f"{name}\ndev {metrics['queries']['dev']:,}"] = column(metrics, "dev", first)
+    strata = {stratum: metrics["strata"].get(stratum, {"queries": {}}) for stratum in (WARM, COLD)}
+    counts = {stratum: part["queries"].get(split, 0) for stratum, part in strata.items()}
+    if min(counts.values()) >= FEWEST:
+        columns |= {f"{s}\n{counts[s]:,}": column({**metrics, **part}, split, first) for s, part in strata.items()}
+    columns |= {mean_name(measure): column(metrics, split, measure) for measure in others}
+    notes = _notes(metrics, len(equal) - len(shown), chosen, any(map(count.get, shown)))
+    table = figures_table((), "\n".join(notes))
+    table.padding = 0
+    table.columns[0].no_wrap, room = True, WIDTH - max(map(len, labels)) - 1
+    taken: list[list[str]] = []
+    for header, cells in columns.items():
+        room -= 1 + max(len("0.000*"), *map(len, header.split("\n")))
+        if room >= 0 or not taken:
+            table.add_column(header, justify="right", no_wrap=True)
+            taken.append(cells)
+    for label, *cells in zip(labels, *taken, strict=True):
+        table.add_row(label, *cells, style="bold" if label.startswith("▸") else "")
+    remarks = [*metrics.get("remarks", ())]
+    if split in metrics.get("written", ()):
+        remarks.append(f"the {split} queries are generated")
+    there = [stratum for stratum, queries in counts.items() if queries]
+    if len(there) == 1:
+        remarks.append(f"all {counts[there[0]]:,} {split} queries are {there[0]}: {MEANING[there[0]]}")
+    return Group(table, *map(Text, remarks))
+
+
+def _notes(metrics: Mapping[str, Any], left_out: int, chosen: str, has_equal: bool) -> Iterator[str]:
+    """Yields the lines below the table of a run."""
+    test_name = TESTS[metrics["test"]].removesuffix(" test")
+    if chosen:
+        yield "▸ recommended"
+    if len(metrics["results"][metrics["headline_split"]]) > 1:
+        yield f"* differs from {metrics['baseline']}: p < {SIGNIFICANT}, {test_name}, Holm-corrected"
+    if has_equal:
+        yield "+1: one more system has the same figures"
+    if left_out:
+        yield f"{left_out} worse systems are in the report"
+
+
+def _recommended(metrics: Mapping[str, Any]) -> str:
+    """Returns the recommended system; empty if nothing recommends."""
+    return str((metrics.get("recommendation") or {}).get("system", ""))
 
 
 def strata_table(metrics: dict[str, Any], split: str, baseline: str, systems: Mapping[str, str]) -> Table | str:

@@ -30,7 +30,8 @@ from gnn_encoder.serving.feedback import Feedback
 from gnn_encoder.serving.figures import Counted, Figures
 from gnn_encoder.serving.following import Followed
 from gnn_encoder.serving.guard import PROBLEM, Guard, Limits, Refused, check_text, checked_questions, problem
-from gnn_encoder.serving.page import add_page
+from gnn_encoder.serving.judging import PeoplesJudging, add_judging
+from gnn_encoder.serving.page import PAGE, add_page
 from gnn_encoder.serving.schema import About, Kept, Problem, SearchRequest, SearchResponse, Vote
 
 
@@ -40,10 +41,11 @@ def create_app(
     token: str = "",
     feedback: Feedback | None = None,
     local: bool = False,
+    judging: PeoplesJudging | None = None,
 ) -> FastAPI:
     """Returns the application that serves what `followed` leads to; with a `token`, to those who know it.
 
-    With `feedback`, it takes labels; `local`: it answers only requests for localhost.
+    With `feedback`, it takes labels; with `judging`, people's grades; `local`: it answers only requests for localhost.
     """
     limits, cores = limits or Limits(), torch.get_num_threads()
 
@@ -134,6 +136,7 @@ def create_app(
             rerank=bundle.reranker_path is not None,
             reranks=served.retriever.reranks(),
             feedback=feedback is not None,
+            judging=judging is not None,
         )
         return JSONResponse(facts.model_dump())
 
@@ -152,7 +155,9 @@ def create_app(
             raise Refused(507, one_line(error)) from None
         return JSONResponse({"labels": kept})
 
-    add_page(app)
+    add_page(app, PAGE)
+    if judging:
+        add_judging(app, judging, dependencies=bearer, responses=refusals(401, 413, 421, 422, 507))
 
     @app.get("/health/live", include_in_schema=False)
     async def live() -> dict[str, str]:

@@ -15,12 +15,13 @@ from fastapi.responses import JSONResponse, Response
 
 from gnn_encoder.artifacts.texts import is_blank
 from gnn_encoder.errors import one_line
+from gnn_encoder.serving.page import JUDGING, PAGE
 from gnn_encoder.serving.schema import Problem, SearchRequest
 
 PROBLEM = "application/problem+json"
 OPEN = (
     *("/health/live", "/health/ready", "/metrics"),
-    *("/", "/page.js", "/page.css", "/docs", "/docs/oauth2-redirect", "/openapi.json"),
+    *(*PAGE, *JUDGING, "/docs", "/docs/oauth2-redirect", "/openapi.json"),
 )
 """Paths that need no token: what a cluster asks, and pages without anything of a bundle; they ask for the token."""
 

@@ -73,6 +73,8 @@ class About(Described):
     """Whether it re-ranks unless a request says otherwise."""
     feedback: bool
     """Whether POST /feedback takes labels."""
+    judging: bool
+    """Whether POST /judging takes grades, and people judge at /judge."""
 
 
 class Vote(Described):
@@ -97,6 +99,85 @@ class Kept(Described):
     """The number of labels in the file."""
 
     labels: int
+
+
+class Given(Described):
+    """A grade of a passage for a query. None takes it back; without a passage, None skips the query, 0 unskips it."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        strict=True,
+        json_schema_extra={"examples": [{"query_id": "q1", "passage_id": "p7", "grade": 2}]},
+    )
+
+    query_id: str
+    passage_id: str | None = None
+    grade: Annotated[int, Field(ge=0, le=3)] | None = None
+
+
+class ToJudge(Described):
+    """A passage without a grade by a person; the model's is not told."""
+
+    query_id: str
+    query: str
+    passage_id: str
+    title: str
+    text: str
+    number: int
+    """Of the query's passages, from 1."""
+    of: int
+
+
+class Gain(Described):
+    """A system's gain over the first one, corrected by people's grades; a lone system's mean."""
+
+    system: str
+    estimate: float | None
+    low: float | None
+    """Of the 95 % interval; None: too few queries."""
+    high: float | None
+
+
+class Agreed(Described):
+    """Agreement of people and the model on the pairs that both graded."""
+
+    pairs: int
+    equal: float
+    """Share of equal grades."""
+    kappa: float | None
+    """Cohen's κ of the grades."""
+    relevant_equal: float
+    relevant_kappa: float | None
+
+
+class Shown(Described):
+    """What the model said of the passage that was just graded; `grade` None: nothing."""
+
+    grade: int | None
+    reason: str
+
+
+class Progressed(Described):
+    """What to judge next, and what the grades say so far."""
+
+    next: ToJudge | None
+    """None: all that makes a difference is judged."""
+    graded: int
+    """Passages with a grade by people."""
+    judged: int
+    """Queries that are judged in full."""
+    deciding: int
+    """Queries whose labels can make a difference, without the skipped ones."""
+    queries: int
+    skipped: int
+    measure: str
+    baseline: str | None
+    """The system over which the others gain."""
+    gains: list[Gain]
+    shown_from: int
+    """Queries judged in full from which gains are shown."""
+    agreement: Agreed | None
+    shown: Shown | None = None
 
 
 class Problem(Described):

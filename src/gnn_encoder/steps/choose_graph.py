@@ -91,7 +91,7 @@ class _Trial:
         self.encoders, self.embedding, self.passages = encoders, embedding, read_vectors(embedding)
         self.qrels = data.judged(DEV)
         self.query_rows = labelled_queries(self.qrels)
-        strata = warm_strata(self.qrels, data.split_qrels("train"))
+        strata = warm_strata(self.qrels, data.seen_labels)
         self.cold = strata.rows(COLD)
 
     def figures(self, examples: TrainingSet, whole: Graph, built: GraphShape) -> dict[str, np.ndarray]:

@@ -10,6 +10,7 @@ from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation import answers
 from gnn_encoder.evaluation.collected import JUDGED, Collected
 from gnn_encoder.evaluation.measures import mean_name
+from gnn_encoder.evaluation.remarks import written_remarks
 from gnn_encoder.evaluation.results import (
     block,
     detectable_differences,
@@ -64,16 +65,21 @@ def evaluate(context: Context, settings: Evaluate, dataset: Path, runs: list[Pat
     traffic, paired = collected.by_traffic(names)
     choice = context.history.get("choose_encoder")
     chosen = [f"{UNTRAINED} is {choice.metrics['headline']}"] if choice and UNTRAINED in facts else []
+    written = [split for split in queries if split in data.written_splits]
     metrics: dict[str, Any] = {
         **block(collected.figures(names), names, baseline=settings.baseline, **statistics),
         "baseline": settings.baseline,
         "candidate": settings.candidate,
         "headline_split": collected.shown,
-        "written": [split for split in queries if split in data.written_splits],
+        "written": written,
         "documents": len(collected.documents.ids) if collected.documents else None,
         "unlabelled_queries": {split: len(data.query_rows(split)) - len(rows) for split, rows in queries.items()},
         "without_hits": {split: systems for split, systems in collected.without_hits.items() if systems},
-        "remarks": [*chosen, *(remark for split in queries for remark in collected.remarks(split))],
+        "remarks": [
+            *chosen,
+            *written_remarks(written),
+            *(remark for split in queries for remark in collected.remarks(split)),
+        ],
         "digests": {split: split_digest(data, split) for split in queries},
         "fusions": {system: of_system for system, of_system in facts.items() if "method" in of_system},
         "served": {system: of_system["served"] for system, of_system in facts.items() if "served" in of_system},

@@ -139,7 +139,7 @@ def _by_rule(
         system: (1.0 if weights is None else weights) * evaluated.figures(DEV, system, settings.measure)
         for system in dict.fromkeys([*order, *first_stages.values()])
     }
-    strata = warm_strata(data.judged(DEV), data.split_qrels("train"))
+    strata = warm_strata(data.judged(DEV), data.seen_labels)
 
     def p_value(differences: np.ndarray) -> float:
         column = differences[:, None]

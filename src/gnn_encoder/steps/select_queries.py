@@ -15,7 +15,8 @@ import numpy as np
 from gnn_encoder.artifacts import Dataset, Draft, WrittenQueries
 from gnn_encoder.artifacts.bundle import Bm25Index
 from gnn_encoder.artifacts.dataset import SPLITS
-from gnn_encoder.artifacts.extended_dataset import extend_queries, written_id
+from gnn_encoder.artifacts.extended_dataset import extend_queries
+from gnn_encoder.artifacts.texts import written_id
 from gnn_encoder.data.twins import recurring
 from gnn_encoder.data.validation import FEWEST_TRAINING
 from gnn_encoder.engines.step import Context, Metrics, step

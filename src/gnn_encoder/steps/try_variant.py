@@ -61,8 +61,7 @@ def try_variant(
         run = _searched(data, passages, query_rows, of_queries(query_rows), settings.depth)
     ids = data.judged_ids()
     measured = {split: per_query(run, qrels[split], rows[split], ids) for split in SPLITS if len(rows[split])}
-    train = data.split_qrels("train")
-    warm = {split: warm_strata(qrels[split], train).rows(WARM) for split in measured}
+    warm = {split: warm_strata(qrels[split], data.seen_labels).rows(WARM) for split in measured}
     tables = [_table(split, rows[split], warm[split], values) for split, values in measured.items()]
     Figures.write(figures, pa.concat_tables(tables))
     means = {

@@ -8,8 +8,7 @@ import numpy as np
 
 from gnn_encoder.artifacts import Dataset, WrittenQueries
 from gnn_encoder.artifacts.dataset import SPLITS, Asked, PassageTable
-from gnn_encoder.artifacts.extended_dataset import written_id
-from gnn_encoder.artifacts.texts import folded, is_blank
+from gnn_encoder.artifacts.texts import folded, is_blank, written_id
 from gnn_encoder.artifacts.words import words as words_of
 from gnn_encoder.data.splits import DEV, TEST, TRAIN, share
 from gnn_encoder.data.twins import similar_pairs

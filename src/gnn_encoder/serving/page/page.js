@@ -1,43 +1,9 @@
 // The page at /: asks POST /search, and writes labels by POST /feedback where the server takes them.
-// Texts are set by textContent alone, so what a passage holds is never read as HTML.
+// server.js has at, made, say and call; it calls start after a login.
 "use strict";
 
-const at = (id) => document.getElementById(id);
 let about = {};
 let asked = null; // the question, and the options, whose hits are shown
-
-function made(tag, text = "", className = "") {
-  const node = document.createElement(tag);
-  node.textContent = text;
-  node.className = className;
-  return node;
-}
-
-function say(words, wrong = false) {
-  at("status").textContent = words;
-  at("status").classList.toggle("wrong", wrong);
-}
-
-async function call(path, body) {
-  const headers = { "Content-Type": "application/json" };
-  const token = sessionStorage.getItem("token");
-  if (token) headers.Authorization = `Bearer ${token}`;
-  const options = body ? { method: "POST", headers, body: JSON.stringify(body) } : { headers };
-  let answer;
-  try {
-    answer = await fetch(path, options);
-  } catch {
-    throw new Error("the server cannot be reached");
-  }
-  if (answer.status === 401) {
-    sessionStorage.removeItem("token");
-    at("login").hidden = false;
-    at("token").focus();
-  }
-  const found = await answer.json().catch(() => ({ detail: `the answer is ${answer.status} without JSON` }));
-  if (!answer.ok) throw new Error(found.detail);
-  return found;
-}
 
 async function describe() {
   about = await call("about");
@@ -46,6 +12,7 @@ async function describe() {
   at("rerank").parentElement.hidden = !about.rerank;
   at("rerank").checked = about.reranks;
   at("vote-key").hidden = !about.feedback;
+  at("judging").hidden = !about.judging;
 }
 
 async function search() {
@@ -175,15 +142,6 @@ document.addEventListener("keydown", (event) => {
 at("ask").addEventListener("submit", (event) => {
   event.preventDefault();
   search();
-});
-
-at("login").addEventListener("submit", async (event) => {
-  event.preventDefault();
-  sessionStorage.setItem("token", at("token").value);
-  at("token").value = "";
-  at("login").hidden = true;
-  say("");
-  start();
 });
 
 function asText(encoded) {
