@@ -1,8 +1,10 @@
 import io
 import json
 import re
+import shlex
 from collections.abc import Callable
 from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,10 +20,11 @@ from gnn_encoder.report import charts
 from gnn_encoder.report.charts import BASELINE as AS_BASELINE
 from gnn_encoder.report.charts import cost_chart, gains_chart, library, systems_chart
 from gnn_encoder.report.examples import Example, Found, most_changed
-from gnn_encoder.report.page import render_page, report_charts
+from gnn_encoder.report.page import commands, render_page, report_charts
 from gnn_encoder.report.systems import blocks, changed_settings, distinct, length_strata, of_lengths, strata
 from gnn_encoder.report.table import results_table
 from gnn_encoder.retrieval.scorers import Contribution
+from gnn_encoder.settings.presets import parse_settings
 
 BASELINE, CANDIDATE = "Dual encoder", "GNN-encoder"
 VOID = {"meta", "img", "br", "link", "input"}
@@ -257,14 +260,24 @@ def test_costs_have_their_front() -> None:
     assert [text["data"]["values"][0]["system"] for text in texts] == ["c", "a"]
 
 
-def test_settings_that_differ_are_listed() -> None:
-    made = {
-        "train_gnn": Record({"heads": 3, "epochs": 1}),
-        "rank: a": Record({"depth": 1000}),
-        "other": Record({"x": 1}),
-    }
+def test_settings_that_differ_are_listed_and_repeat_the_run(tmp_path: Path) -> None:
+    wanted = [
+        "train_gnn.heads=3", "index_bm25.k1=0.9", "encode.query_prompt='query: '", "ingest.packages=[\"a\", \"b\"]",
+        "evaluate.measures=[\"nDCG@10\", \"RR@10\"]", "train_dual_encoder.matryoshka=[64, 32]", "ingest.dataset=data",
+    ]  # fmt: skip
+    settings = parse_settings({}, wanted)
+    steps = ("ingest", "index_bm25", "encode", "train_dual_encoder", "train_gnn", "evaluate")
+    made = {step: Record(getattr(settings, step).model_dump(mode="json")) for step in steps}
+    made["evaluate: training"] = made.pop("evaluate")
+    made |= {"rank: a": Record({"depth": 10}), "other": Record({"x": 1})}
     changed = changed_settings(made)
-    assert changed["train_gnn"]["heads"][0] == 3 and "rank: a" not in changed and "other" not in changed
+    assert set(changed) == {*steps} and changed["train_gnn"]["heads"][0] == 3
+    folder = tmp_path / "pipeline" / "20260101-000000" / "report-training" / "report"
+    words = shlex.split(commands(folder, made, "training")["Repeat the run"])
+    assert words[:4] == ["gnn-encoder", "run", "--dataset", "data"] and words[-2] == "--set"
+    again = parse_settings({}, ["ingest.dataset=data", *words[words.index("--set") + 1 :: 2]])
+    assert again == settings != parse_settings({}, [])
+    assert commands(folder, made, "")["Search"].endswith(f"--bundle {tmp_path}/latest/bundle")
 
 
 def test_page_says_how_sure_and_how_it_was_made() -> None:

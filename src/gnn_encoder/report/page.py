@@ -216,10 +216,14 @@ def commands(folder: Path, history: History, rung: str) -> dict[str, str]:
         "Serve over HTTP, with a page": f"gnn-encoder serve --bundle {bundle}",
     }
     named = {rung: name for name, rung in NAMES.items()}
-    dataset = str(history["ingest"].settings.get("dataset", "")) if "ingest" in history else ""
+    changed = systems.changed_settings(history)
+    dataset = changed.get("ingest", {}).pop("dataset", ("", ""))[0]
     if rung in named and dataset:
-        again = shlex.join(["run", "--dataset", dataset, "--until", named[rung], "--root", root])
-        lines["Repeat the run: with the settings above, each as --set STEP.NAME=VALUE"] = f"gnn-encoder {again}"
+        words = ["run", "--dataset", dataset, "--until", named[rung], "--root", root]
+        for step, of in changed.items():
+            for name, (value, _) in of.items():
+                words += ["--set", f"{step}.{name}={json.dumps(value, ensure_ascii=False)}"]
+        lines["Repeat the run"] = f"gnn-encoder {shlex.join(words)}"
     return lines
 
 

@@ -14,7 +14,9 @@ const CONFIG = { background: null, font: "system-ui, sans-serif", aria: false, v
   legend: { labelColor: "currentColor", titleColor: "currentColor" }, title: { color: "currentColor" } };
 function draw(figure) {
   const [place, spec] = [figure.querySelector(".drawn"), figure.querySelector("script")];
-  vegaEmbed(place, JSON.parse(spec.textContent), { renderer: "svg", actions: false, config: CONFIG }).catch((error) => place.append(String(error)));
+  // The place has a description; its parts would have none.
+  vegaEmbed(place, JSON.parse(spec.textContent), { renderer: "svg", actions: false, config: CONFIG })
+    .then(() => place.querySelector("svg").setAttribute("aria-hidden", "true"), (error) => place.append(String(error)));
 }
 const seen = new IntersectionObserver((entries) => {
   for (const entry of entries.filter((each) => each.isIntersecting)) { seen.unobserve(entry.target); draw(entry.target); }
@@ -49,7 +51,7 @@ function showTables() {
     const measures = cell.closest("table").dataset.measures.split("|");
     cell.hidden = measures.some((name) => wanted.has(name)) && !wanted.has(cell.dataset.m);
   }
-  for (const kind of ["p", "ci", "other"]) for (const small of all(`small.${kind}`)) small.hidden = !options.elements[kind].checked;
+  for (const kind of ["p", "ci", "other"]) document.body.classList.toggle(`with-${kind}`, options.elements[kind].checked);
 }
 function asText(kind) {
   const table = all("[data-block] table").find((each) => each.offsetParent);
@@ -103,8 +105,8 @@ function browse(index) {
   const { systems, ids, texts, figures, strata } = index;
   const fields = form.elements, members = Object.fromEntries(Object.entries(strata).map(([name, rows]) => [name, new Set(rows)]));
   const lower = texts.map((text, row) => `${text} ${ids[row]}`.toLowerCase());
-  const common = new Map();  // in how many queries a word is: frequent ones are not marked
-  for (const text of texts) for (const word of new Set(wordsOf(text).map(([each]) => beginning(each)))) common.set(word, 1 + (common.get(word) ?? 0));
+  const common = new Map(), sample = texts.slice(0, 500);  // in how many queries a word is: frequent ones are not marked
+  for (const text of sample) for (const word of new Set(wordsOf(text).map(([each]) => beginning(each)))) common.set(word, 1 + (common.get(word) ?? 0));
   for (const name of ["one", "other"]) for (const system of systems) fields[name].append(element("option", {}, system));
   for (const name of Object.keys(strata)) fields.stratum.append(element("option", { value: name }, `${name} (${members[name].size.toLocaleString("en")})`));
   fields.one.value = index.one;
@@ -112,7 +114,7 @@ function browse(index) {
   let rows = [], shown = 0, current = -1;
   const both = () => [figures[systems.indexOf(fields.one.value)], figures[systems.indexOf(fields.other.value)]];
 
-  function choose() {
+  function choose(event) {
     const [one, other] = both(), words = fields.find.value.toLowerCase().split(/\s+/).filter(Boolean);
     const inside = members[fields.stratum.value], least = Number(fields.least.value);
     const within = ids.map((_, row) => row).filter((row) => (!inside || inside.has(row)) && words.every((word) => lower[row].includes(word)));
@@ -126,7 +128,9 @@ function browse(index) {
     shown = 0;
     list.replaceChildren();
     extend();
-    if (rows.length && !rows.includes(current)) open(rows[0]); else if (rows.length) open(current); else detail.replaceChildren();
+    const isKept = ["one", "other"].includes(event?.target.name) && rows.includes(current);
+    if (rows.length) open(isKept ? current : rows[0]);
+    else detail.replaceChildren();
   }
   function extend() {
     const [one, other] = both();
@@ -149,7 +153,7 @@ function browse(index) {
     const read = await Promise.all([...new Set([...needed].map((passage) => Math.floor(passage / size)))].map((number) => load(`passages-${number}`).then((value) => [number, value])));
     if (row !== current) return;
     const files = new Map(read), passage = (number) => files.get(Math.floor(number / size))[number % size];
-    const wanted = new Set(wordsOf(texts[row]).filter(([word, isWord]) => isWord && (common.get(beginning(word)) <= Math.max(3, texts.length / 12))).map(([word]) => beginning(word)));
+    const wanted = new Set(wordsOf(texts[row]).filter(([word, isWord]) => isWord && (common.get(beginning(word)) ?? 0) <= Math.max(3, sample.length / 12)).map(([word]) => beginning(word)));
     const marked = (text) => wordsOf(text).map(([word, isWord]) => (isWord && wanted.has(beginning(word)) ? element("mark", {}, word) : word));
     const item = (number, compared) => {
       const [id, title, text, source, training] = passage(number), grade = relevant.get(number), node = element("li", grade > 0 ? { class: "relevant" } : {});
@@ -183,4 +187,4 @@ function browse(index) {
   byId("unavailable").hidden = true;
 }
 const beside = ["file:", "http:", "https:"].includes(location.protocol);  // not in a frame of another page
-if (beside && byId("browse")) load("index").then(browse, () => {});
+if (beside && byId("browse")) addEventListener("load", () => load("index").then(browse, () => {}));

@@ -5,15 +5,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from pydantic_core import PydanticUndefined
 
 from gnn_encoder.artifacts.history import History
 from gnn_encoder.artifacts.tables import CONVEX
 from gnn_encoder.evaluation.results import block
 from gnn_encoder.evaluation.significance import SIGNIFICANT
 from gnn_encoder.evaluation.strata import MEANING
-from gnn_encoder.flow.declared import declared, step_names
+from gnn_encoder.flow.declared import declared
 from gnn_encoder.report.charts import kind_of
+from gnn_encoder.settings.pipeline import Settings
+from gnn_encoder.settings.presets import settable
 from gnn_encoder.settings.systems import SYSTEMS
 
 LEAST = 50
@@ -156,19 +157,20 @@ def of_lengths(
 
 
 def changed_settings(history: History) -> dict[str, dict[str, tuple[Any, Any]]]:
-    """Returns {title of a step: {setting: (value, default)}} of the settings that differ from their defaults."""
-    table, known = {}, {*step_names()}
+    """Returns {step: {setting: (value, default)}} of the settings that a user may set and that differ from the default.
+
+    Of several calls of a step it is the first; they differ in what the pipeline sets.
+    """
+    table: dict[str, dict[str, tuple[Any, Any]]] = {}
     for title, record in history.items():
-        step = title.partition(": ")[0]
-        if step not in known:
+        step, _, label = title.partition(": ")
+        if step in table or step not in Settings.model_fields:
             continue
-        changed = {}
+        names = settable(step) - ({"kinds"} if label else set())
+        table[step] = {}
         for name, field in declared(step).settings.model_fields.items():
-            default = json.loads(json.dumps(field.get_default(), default=str)) if not field.default_factory else ...
-            if name in record.settings and field.default is not PydanticUndefined and default is not ...:
-                value = record.settings[name]
-                if value != default:
-                    changed[name] = (value, default)
-        if changed:
-            table[title] = changed
-    return table
+            if name in names & record.settings.keys() and not (field.default_factory or field.is_required()):
+                default = json.loads(json.dumps(field.default, default=str))
+                if record.settings[name] != default:
+                    table[step][name] = (record.settings[name], default)
+    return {step: changed for step, changed in table.items() if changed}
