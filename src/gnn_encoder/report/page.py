@@ -77,6 +77,7 @@ def render_page(
         title=f"{verdict(metrics)['sentence']} – gnn-encoder",
         metrics={"costs": {}, **metrics},
         chosen=systems.chosen(metrics),
+        recommended=systems.chosen(metrics) if metrics.get("recommendation") else None,
         headline=headline,
         verdict=verdict(metrics),
         charts=drawn,
@@ -270,7 +271,7 @@ def fill(template: str, **values: Any) -> str:
         {
             "title": "gnn-encoder",
             "baseline": metrics.get("baseline"),
-            "chosen": None,
+            "recommended": None,
             "is_best": is_best,
             "is_significant": is_significant,
             "of_split": of_split,

@@ -15,7 +15,7 @@ const CONFIG = { background: null, font: "system-ui, sans-serif", aria: false, v
 function draw(figure) {
   const [place, spec] = [figure.querySelector(".drawn"), figure.querySelector("script")];
   // The place has a description; its parts would have none.
-  vegaEmbed(place, JSON.parse(spec.textContent), { renderer: "svg", actions: false, config: CONFIG })
+  vegaEmbed(place, JSON.parse(spec.textContent), { renderer: "svg", actions: false, config: CONFIG, logLevel: vega.Error })
     .then(() => place.querySelector("svg").setAttribute("aria-hidden", "true"), (error) => place.append(String(error)));
 }
 const seen = new IntersectionObserver((entries) => {
@@ -24,7 +24,7 @@ const seen = new IntersectionObserver((entries) => {
 for (const figure of all("figure.chart")) seen.observe(figure);
 addEventListener("beforeprint", () => {
   for (const figure of all("figure.chart")) if (!figure.querySelector("svg")) draw(figure);
-  for (const details of all("details")) details.open = true;
+  for (const details of all("details:not(#settings *)")) details.open = true;
 });
 
 // Tables of systems: sorting by a column; measures, p-values, intervals and the other split on demand.

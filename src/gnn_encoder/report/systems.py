@@ -61,7 +61,7 @@ def rows(
     metrics: Mapping[str, Any], split: str, found: Mapping[str, Any], systems: Sequence[str]
 ) -> list[dict[str, Any]]:
     """Returns what a chart of systems shows of some of them, in a part `found` of the metrics."""
-    measure, best = found["measures"][0], chosen(metrics)
+    measure, best = found["measures"][0], chosen(metrics) if metrics.get("recommendation") else None
     table = []
     for system in systems:
         low, high = found["intervals"][split][system][measure]
