@@ -21,7 +21,7 @@ from gnn_encoder.report.charts import BASELINE as AS_BASELINE
 from gnn_encoder.report.charts import cost_chart, gains_chart, library, systems_chart
 from gnn_encoder.report.examples import Example, Found, most_changed
 from gnn_encoder.report.page import commands, render_page, report_charts
-from gnn_encoder.report.systems import blocks, changed_settings, distinct, length_strata, of_lengths, strata
+from gnn_encoder.report.systems import best_first, blocks, changed_settings, distinct, length_strata, of_lengths, strata
 from gnn_encoder.report.table import results_table
 from gnn_encoder.retrieval.scorers import Contribution
 from gnn_encoder.settings.presets import parse_settings
@@ -215,6 +215,8 @@ def test_the_first_picture_has_every_distinct_system_and_says_how_each_differs()
             of["Copy"] = of["BM25"]
     metrics["recommendation"] = {"system": CANDIDATE, "sentence": "Recommended: it", "standings": []}
     assert distinct(metrics)["BM25"] == ["Copy"] and "Copy" not in distinct(metrics)
+    alike = {**metrics, "baseline": "BM25", "recommendation": {"system": "Copy"}}
+    assert distinct(alike)["Copy"] == ["BM25"] and "BM25" not in best_first(alike), "the recommended one stands for all"
     page = render(metrics=metrics)
     assert "the same figures: BM25 = Copy" in page and "<small>the same figures: Copy</small>" in page
     first, *_ = specs(page)

@@ -12,6 +12,7 @@ from gnn_encoder.evaluation.results import block
 from gnn_encoder.evaluation.significance import SIGNIFICANT
 from gnn_encoder.evaluation.strata import MEANING
 from gnn_encoder.flow.declared import declared
+from gnn_encoder.report import table
 from gnn_encoder.report.charts import kind_of
 from gnn_encoder.settings.pipeline import Settings
 from gnn_encoder.settings.presets import settable
@@ -44,17 +45,8 @@ def purpose(metrics: Mapping[str, Any], system: str) -> str:
 
 
 def distinct(metrics: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Returns the systems with different figures, each with the others that have the same ones in all measures.
-
-    Of equal systems the recommended one, the baseline or the first stands for all.
-    """
-    first = {chosen(metrics): 0, metrics["baseline"]: 1}
-    groups: dict[str, list[str]] = {}
-    for system in metrics["results"][metrics["headline_split"]]:
-        figures = [metrics["results"][split].get(system) for split in metrics["results"]]
-        groups.setdefault(json.dumps(figures), []).append(system)
-    names = (sorted(group, key=lambda system: first.get(system, 2)) for group in groups.values())
-    return {system: equal for system, *equal in names}
+    """Returns all systems with different figures, each with those that have the same ones (`table.distinct`)."""
+    return table.distinct(metrics, metrics["results"][metrics["headline_split"]])
 
 
 def rows(
@@ -62,7 +54,7 @@ def rows(
 ) -> list[dict[str, Any]]:
     """Returns what a chart of systems shows of some of them, in a part `found` of the metrics."""
     measure, best = found["measures"][0], chosen(metrics) if metrics.get("recommendation") else None
-    table = []
+    shown = []
     for system in systems:
         low, high = found["intervals"][split][system][measure]
         kind = kind_of({**found, "baseline": metrics["baseline"]}, split, system, SIGNIFICANT)
@@ -70,8 +62,8 @@ def rows(
         cost = metrics.get("costs", {}).get(system, {})
         name = f"★ {system}" if system == best else system
         interval = {"low": low, "high": high}
-        table.append({"system": name, "mean": mean, **interval, "kind": kind, "recommended": system == best, **cost})
-    return table
+        shown.append({"system": name, "mean": mean, **interval, "kind": kind, "recommended": system == best, **cost})
+    return shown
 
 
 def drawn(metrics: Mapping[str, Any]) -> list[str]:
@@ -161,16 +153,16 @@ def changed_settings(history: History) -> dict[str, dict[str, tuple[Any, Any]]]:
 
     Of several calls of a step it is the first; they differ in what the pipeline sets.
     """
-    table: dict[str, dict[str, tuple[Any, Any]]] = {}
+    found: dict[str, dict[str, tuple[Any, Any]]] = {}
     for title, record in history.items():
         step, _, label = title.partition(": ")
-        if step in table or step not in Settings.model_fields:
+        if step in found or step not in Settings.model_fields:
             continue
         names = settable(step) - ({"kinds"} if label else set())
-        table[step] = {}
+        found[step] = {}
         for name, field in declared(step).settings.model_fields.items():
             if name in names & record.settings.keys() and not (field.default_factory or field.is_required()):
                 default = json.loads(json.dumps(field.default, default=str))
                 if record.settings[name] != default:
-                    table[step][name] = (record.settings[name], default)
-    return {step: changed for step, changed in table.items() if changed}
+                    found[step][name] = (record.settings[name], default)
+    return {step: changed for step, changed in found.items() if changed}

@@ -94,7 +94,9 @@ def report(
     metrics["costs"] = costs(bundles or [], metrics["fusions"], questions)
     of_all, names = evaluated.figures_of(shown, first), best_first(metrics)
     lengths = length_strata(np.array([len(text.split()) for text in questions]))
-    metrics["lengths"] = of_lengths(lengths, {name: of_all[name] for name in drawn(metrics)}, shown, first, metrics)
+    metrics["lengths"] = of_lengths(
+        lengths, {name: of_all[name] for name in dict.fromkeys([*drawn(metrics), baseline])}, shown, first, metrics
+    )
     best = chosen(metrics)
     charts = report_charts(metrics, history) | profile_charts(profile)
     charts["gains"] = gains_chart(of_all[best] - of_all[baseline], mean_name(first))
@@ -126,7 +128,7 @@ def report(
         source_of(history.get("ingest", Record())),
         measure=mean_name(first),
         one=best,
-        other=baseline if best != baseline or candidate not in names else candidate,
+        other=next((name for name in (baseline, candidate, *names) if name in names and name != best), best),
         simple=[name for name in names if name in SYSTEMS and SYSTEMS[name].fusion not in ("linear", "trees")],
     )
     page = render_page(
