@@ -119,6 +119,26 @@ def test_programs_read_an_error_as_an_event(outcome: Outcome, capsys: pytest.Cap
 
 
 @pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (UserError("no data"), 2),
+        (PermissionError(13, "Permission denied", "settings.yaml"), 2),
+        (OSError("of a library"), 1),
+        (MemoryError(), 1),
+        (KeyboardInterrupt(), 130),
+    ],
+)
+def test_programs_read_every_error(error: BaseException, code: int, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(type(error)), console.following(as_json=True):
+        raise error
+    told = json.loads(capsys.readouterr().out)
+    assert (told["event"], told["step"], told["exit_code"]) == ("error", "", code) and told["message"]
+    with pytest.raises(type(error)), console.following():
+        raise error
+    assert capsys.readouterr().out == "", "people read what `main` prints"
+
+
+@pytest.mark.parametrize(
     ("file", "damage"),
     [
         ("report/metrics.json", cut),

@@ -73,8 +73,8 @@ class Lines:
         for name, text in lines.items():
             self._line(f"{name:<10} {text}")
 
-    def fail(self, message: str, outcome: Outcome | None = None) -> None:
-        """Prints why a run failed. A mistake of the user before the run is printed by `main`."""
+    def fail(self, message: str, outcome: Outcome | None = None, exit_code: int = 1) -> None:
+        """Prints why a run failed. An error without an outcome is printed by `main`; `exit_code`: of the command."""
         if outcome:
             show_failure(outcome)
 
@@ -228,11 +228,11 @@ class JsonLines(Lines):
             self._new("recommendation", **said, **_figure_of(metrics))
         self._new("paths", **{name: text for name, text in lines.items() if name != "use"})
 
-    def fail(self, message: str, outcome: Outcome | None = None) -> None:
+    def fail(self, message: str, outcome: Outcome | None = None, exit_code: int = 1) -> None:
         """Prints why a run failed, for people also on stderr."""
-        failed = outcome or Outcome(user_error=True, status="FAILED")
-        log = str(failed.log) if failed.log.name else ""
-        self._new("error", step=failed.failed_step, message=message, log=log, exit_code=failed.exit_code)
+        step, log = (outcome.failed_step, str(outcome.log)) if outcome else ("", "")
+        code = outcome.exit_code if outcome else exit_code
+        self._new("error", step=step, message=message, log=log, exit_code=code)
         super().fail(message, outcome)
 
     def _table(self, metrics: dict[str, Any], **of: Any) -> None:
@@ -260,8 +260,14 @@ def following(verbose: bool = False, as_json: bool = False) -> Iterator[Lines]:
     try:
         with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
             yield screen
-    except UserError as error:
-        screen.fail(str(error))
+    except (typer.Exit, BrokenPipeError):  # it was said, or nobody reads
+        raise
+    except KeyboardInterrupt:
+        screen.fail("interrupted", exit_code=130)
+        raise
+    except Exception as error:
+        of_user = isinstance(error, UserError) or (isinstance(error, OSError) and error.errno is not None)  # as `main`
+        screen.fail(str(error) or type(error).__name__, exit_code=2 if of_user else 1)
         raise
     finally:
         screen.close()
