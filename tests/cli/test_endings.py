@@ -9,7 +9,7 @@ import pytest
 import typer
 from conftest import write_tiny_dataset
 
-from gnn_encoder.artifacts import Decision, Report, drafting
+from gnn_encoder.artifacts import Dataset, Decision, Report, drafting
 from gnn_encoder.cli import console
 from gnn_encoder.engines.local_run import Outcome
 from gnn_encoder.errors import UserError
@@ -90,6 +90,15 @@ def test_a_table_of_a_rung_is_not_printed_again(outcome: Outcome, capsys: pytest
         console.show_results(screen, Path("root"), outcome)
     shown = capsys.readouterr().out
     assert "words, after 1 min 01 s" in shown and shown.count(f"▸ {CANDIDATE}") == 1
+
+
+def test_a_query_of_the_data_cannot_control_the_terminal(
+    outcome: Outcome, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Dataset, "query_texts", lambda *_: ["no \x1b[2Jfile\n\x9b31m here"])
+    end(outcome)
+    shown = capsys.readouterr().out
+    assert "search 'no [2Jfile 31m here' --bundle" in shown and not {"\x1b", "\x9b"} & set(shown)
 
 
 def test_programs_read_the_end_as_events(outcome: Outcome, capsys: pytest.CaptureFixture[str]) -> None:

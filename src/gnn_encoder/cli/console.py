@@ -21,7 +21,7 @@ from gnn_encoder.artifacts import Bundle, Dataset, Report, read_manifest
 from gnn_encoder.cli.stages import News, Stages
 from gnn_encoder.engines.local_run import Outcome
 from gnn_encoder.engines.supervision import Event, Show
-from gnn_encoder.errors import CONTROL, UserError
+from gnn_encoder.errors import CONTROL, UserError, printable
 from gnn_encoder.evaluation.measures import mean_name
 from gnn_encoder.report.table import distinct, run_table
 
@@ -346,7 +346,7 @@ def show_results(screen: Lines, root: Path, outcome: Outcome, missing: str | Non
     decision = read_manifest(outcome.outputs["decision"]).metrics.get("headline", "")
     lines = {
         **({"use": _advice(metrics)} if metrics.get("recommendation") else {}),
-        "search": f"{program} {shlex.join(['search', question, '--bundle', bundle])}",
+        "search": f"{program} {shlex.join(['search', printable(question), '--bundle', bundle])}",
         "serve": f"{program} {shlex.join(['serve', '--bundle', bundle])}",
         "decision": decision.partition("; ")[0],
         "report": str(report.page),
