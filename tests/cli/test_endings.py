@@ -21,8 +21,8 @@ METRICS = {
     "test": "randomization",
     "candidate": CANDIDATE,
     "fusions": {},
-    "queries": {"test": 20},
-    "results": {"test": {BASELINE: {"RR@10": 0.25}, CANDIDATE: {"RR@10": 0.5}}},
+    "queries": {"test": 20, "dev": 8},
+    "results": {"test": {BASELINE: {"RR@10": 0.25}, CANDIDATE: {"RR@10": 0.5}}, "dev": {CANDIDATE: {"RR@10": 0.4}}},
     "p_holm": {"test": {CANDIDATE: {"RR@10": 0.5}}},
     "written": ["test"],
     "recommendation": {
@@ -30,7 +30,7 @@ METRICS = {
         "measure": "RR@10",
         "queries": 8,
         "sentence": "Recommended: …",
-        "standings": [{"system": BASELINE, "mean": 0.3}, {"system": CANDIDATE, "mean": 0.4}],
+        "standings": [{"system": BASELINE, "mean": 0.3}, {"system": CANDIDATE, "mean": 0.45}],  # of weighted queries
     },
     "detectable": {"test": {CANDIDATE: {"RR@10": 0.07}}},
     "headline_split": "test",
@@ -76,11 +76,24 @@ def test_an_end_says_what_to_use_how_and_where_to_look(outcome: Outcome, capsys:
     table, lines = capsys.readouterr().out.strip().rsplit("\n\n", 1)
     assert f"▸ {CANDIDATE}" in table and "0.500" in table and "all 20 test queries are cold" in table
     ending = dict(line.split(maxsplit=1) for line in lines.splitlines())
-    chosen = "MRR@10 0.500 on 20 generated test queries; 0.400 on the 8 dev queries that chose it"
+    chosen = "MRR@10 0.500 on 20 generated test queries; 0.400 on the 8 labelled dev queries that chose it"
     assert ending["use"] == f"{CANDIDATE}: {chosen}" and ending["decision"] == "keep: no gain"
     assert f"serve --bundle {outcome.outputs['bundle']}" in ending["serve"] and "search " in ending["search"]
     assert ending["report"].endswith("report.html") and ending["dashboard"].endswith("--root root")
     assert ending["more"].endswith("the test queries show gains from 0.070") and len(ending) <= 8
+
+
+def test_an_end_says_that_the_dev_queries_are_generated(
+    outcome: Outcome, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = Report.read(outcome.outputs["report"]).metrics | {"written": ["dev"]}
+    monkeypatch.setattr(Report, "metrics", read)
+    end(outcome)
+    chosen = "on 20 labelled test queries; 0.400 on the 8 generated dev queries that chose it\n"
+    assert chosen in capsys.readouterr().out
+    monkeypatch.setitem(read, "recommendation", METRICS["recommendation"] | {"standings": []})
+    end(outcome)
+    assert "on 20 labelled test queries\n" in capsys.readouterr().out, "the baseline, which no dev query chose"
 
 
 def test_a_table_of_a_rung_is_not_printed_again(outcome: Outcome, capsys: pytest.CaptureFixture[str]) -> None:
