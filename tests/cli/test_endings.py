@@ -121,7 +121,10 @@ def test_programs_read_the_end_as_events(outcome: Outcome, capsys: pytest.Captur
     assert table["recommended"] == CANDIDATE
     assert {row["system"]: row["figures"]["RR@10"] for row in table["systems"]} == {BASELINE: 0.25, CANDIDATE: 0.5}
     assert (advice["system"], advice["value"], advice["kind"]) == (CANDIDATE, 0.5, "generated")
-    assert Path(paths["report"]).is_file() and "use" not in paths
+    assert Path(paths["report"]).is_file() and "use" not in paths and "rung" not in table
+    outcome.rung = "words"
+    end(outcome, as_json=True)
+    assert json.loads(capsys.readouterr().out.splitlines()[0])["rung"] == "words", "a climb that was reused"
 
 
 def test_programs_read_an_error_as_an_event(outcome: Outcome, capsys: pytest.CaptureFixture[str]) -> None:

@@ -222,7 +222,7 @@ class JsonLines(Lines):
     def end(self, metrics: dict[str, Any], outcome: Outcome, lines: dict[str, str]) -> None:
         """Prints what the run recommends, and where its results are."""
         if outcome.rung != self._rung:
-            self._table(metrics)
+            self._table(metrics, **({"rung": outcome.rung} if outcome.rung else {}))
         if advice := metrics.get("recommendation"):
             said = {name: advice[name] for name in ("system", "measure", "sentence")}
             self._new("recommendation", **said, **_figure_of(metrics))
