@@ -24,6 +24,7 @@ PROJECT = Path(__file__).parents[1]
 PAGES = (
     "README.md",
     "CONTRIBUTING.md",
+    "docs/events.md",
     "docs/evidence.md",
     "docs/models.md",
     "docs/production.md",
