@@ -9,7 +9,7 @@ import pytest
 import typer
 from conftest import write_tiny_dataset
 
-from gnn_encoder.artifacts import Decision, Report, drafting
+from gnn_encoder.artifacts import Dataset, Decision, Report, drafting
 from gnn_encoder.cli import console
 from gnn_encoder.engines.local_run import Outcome
 from gnn_encoder.errors import UserError
@@ -21,8 +21,8 @@ METRICS = {
     "test": "randomization",
     "candidate": CANDIDATE,
     "fusions": {},
-    "queries": {"test": 20},
-    "results": {"test": {BASELINE: {"RR@10": 0.25}, CANDIDATE: {"RR@10": 0.5}}},
+    "queries": {"test": 20, "dev": 8},
+    "results": {"test": {BASELINE: {"RR@10": 0.25}, CANDIDATE: {"RR@10": 0.5}}, "dev": {CANDIDATE: {"RR@10": 0.4}}},
     "p_holm": {"test": {CANDIDATE: {"RR@10": 0.5}}},
     "written": ["test"],
     "recommendation": {
@@ -30,7 +30,7 @@ METRICS = {
         "measure": "RR@10",
         "queries": 8,
         "sentence": "Recommended: …",
-        "standings": [{"system": BASELINE, "mean": 0.3}, {"system": CANDIDATE, "mean": 0.4}],
+        "standings": [{"system": BASELINE, "mean": 0.3}, {"system": CANDIDATE, "mean": 0.45}],  # of weighted queries
     },
     "detectable": {"test": {CANDIDATE: {"RR@10": 0.07}}},
     "headline_split": "test",
@@ -76,11 +76,24 @@ def test_an_end_says_what_to_use_how_and_where_to_look(outcome: Outcome, capsys:
     table, lines = capsys.readouterr().out.strip().rsplit("\n\n", 1)
     assert f"▸ {CANDIDATE}" in table and "0.500" in table and "all 20 test queries are cold" in table
     ending = dict(line.split(maxsplit=1) for line in lines.splitlines())
-    chosen = "MRR@10 0.500 on 20 generated test queries; 0.400 on the 8 dev queries that chose it"
+    chosen = "MRR@10 0.500 on 20 generated test queries; 0.400 on the 8 labelled dev queries that chose it"
     assert ending["use"] == f"{CANDIDATE}: {chosen}" and ending["decision"] == "keep: no gain"
     assert f"serve --bundle {outcome.outputs['bundle']}" in ending["serve"] and "search " in ending["search"]
     assert ending["report"].endswith("report.html") and ending["dashboard"].endswith("--root root")
     assert ending["more"].endswith("the test queries show gains from 0.070") and len(ending) <= 8
+
+
+def test_an_end_says_that_the_dev_queries_are_generated(
+    outcome: Outcome, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = Report.read(outcome.outputs["report"]).metrics | {"written": ["dev"]}
+    monkeypatch.setattr(Report, "metrics", read)
+    end(outcome)
+    chosen = "on 20 labelled test queries; 0.400 on the 8 generated dev queries that chose it\n"
+    assert chosen in capsys.readouterr().out
+    monkeypatch.setitem(read, "recommendation", METRICS["recommendation"] | {"standings": []})
+    end(outcome)
+    assert "on 20 labelled test queries\n" in capsys.readouterr().out, "the baseline, which no dev query chose"
 
 
 def test_a_table_of_a_rung_is_not_printed_again(outcome: Outcome, capsys: pytest.CaptureFixture[str]) -> None:
@@ -92,6 +105,15 @@ def test_a_table_of_a_rung_is_not_printed_again(outcome: Outcome, capsys: pytest
     assert "words, after 1 min 01 s" in shown and shown.count(f"▸ {CANDIDATE}") == 1
 
 
+def test_a_query_of_the_data_cannot_control_the_terminal(
+    outcome: Outcome, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Dataset, "query_texts", lambda *_: ["no \x1b[2Jfile\n\x9b31m here"])
+    end(outcome)
+    shown = capsys.readouterr().out
+    assert "search 'no [2Jfile 31m here' --bundle" in shown and not {"\x1b", "\x9b"} & set(shown)
+
+
 def test_programs_read_the_end_as_events(outcome: Outcome, capsys: pytest.CaptureFixture[str]) -> None:
     end(outcome, as_json=True)
     table, advice, paths = map(json.loads, capsys.readouterr().out.splitlines())
@@ -99,7 +121,10 @@ def test_programs_read_the_end_as_events(outcome: Outcome, capsys: pytest.Captur
     assert table["recommended"] == CANDIDATE
     assert {row["system"]: row["figures"]["RR@10"] for row in table["systems"]} == {BASELINE: 0.25, CANDIDATE: 0.5}
     assert (advice["system"], advice["value"], advice["kind"]) == (CANDIDATE, 0.5, "generated")
-    assert Path(paths["report"]).is_file() and "use" not in paths
+    assert Path(paths["report"]).is_file() and "use" not in paths and "rung" not in table
+    outcome.rung = "words"
+    end(outcome, as_json=True)
+    assert json.loads(capsys.readouterr().out.splitlines()[0])["rung"] == "words", "a climb that was reused"
 
 
 def test_programs_read_an_error_as_an_event(outcome: Outcome, capsys: pytest.CaptureFixture[str]) -> None:
@@ -116,6 +141,26 @@ def test_programs_read_an_error_as_an_event(outcome: Outcome, capsys: pytest.Cap
         "error", "ingest", "interrupted", 130,
     )  # fmt: skip
     assert "of a library" in complaints and "interrupted." in complaints
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (UserError("no data"), 2),
+        (PermissionError(13, "Permission denied", "settings.yaml"), 2),
+        (OSError("of a library"), 1),
+        (MemoryError(), 1),
+        (KeyboardInterrupt(), 130),
+    ],
+)
+def test_programs_read_every_error(error: BaseException, code: int, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(type(error)), console.following(as_json=True):
+        raise error
+    told = json.loads(capsys.readouterr().out)
+    assert (told["event"], told["step"], told["exit_code"]) == ("error", "", code) and told["message"]
+    with pytest.raises(type(error)), console.following():
+        raise error
+    assert capsys.readouterr().out == "", "people read what `main` prints"
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from gnn_encoder.models.published_reranker import PublishedReranker
 from gnn_encoder.retrieval.scorers import CrossEncoderScorer, PublishedScorer, load_scorer, save_scorer
 from gnn_encoder.settings.foundation import TrainCrossEncoder
 from gnn_encoder.settings.reranking import TrainReranker
+from gnn_encoder.settings.written import SelectQueries
 
 QUERY = np.repeat(np.arange(60, 66), 5)
 PASSAGE = np.random.default_rng(0).integers(0, 100, len(QUERY))
@@ -244,6 +245,20 @@ def test_a_run_names_it_and_not_the_backbone(tmp_path: Path) -> None:
     assert check_models(nodes) == [folder]
     with pytest.raises(UserError, match="no such folder"):
         check_models([Node("train_reranker", TrainReranker(published=str(tmp_path / "none")), {}, "x")])
+
+
+def test_one_that_has_to_agree_with_written_queries_is_read_before_they_are_written(tmp_path: Path) -> None:
+    folder, trained = str(write_reranker(tmp_path / "model")), tmp_path / "trained"
+    save_scorer("published", PublishedReranker.published(folder), trained)
+
+    def checked(name: str) -> list[str]:
+        return check_models([Node("select_queries", SelectQueries(agreeing_reranker=name), {})])
+
+    assert [checked(name) for name in (folder, str(trained), "")] == [[folder], [str(trained)], []]
+    (tmp_path / "empty").mkdir()
+    for name in ("none", "empty"):
+        with pytest.raises(UserError, match=f"{tmp_path / name}"):
+            checked(str(tmp_path / name))
 
 
 @pytest.mark.parametrize("layout", LATE_LAYOUTS)

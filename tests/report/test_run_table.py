@@ -9,7 +9,7 @@ from rich.console import Console, RenderableType
 
 from gnn_encoder.evaluation.measures import NAMES
 from gnn_encoder.evaluation.results import block
-from gnn_encoder.report.table import MOST, distinct, run_table, strata_table
+from gnn_encoder.report.table import MOST, distinct, results_table, run_table, strata_table
 
 BASELINE, CANDIDATE = "Dual encoder", "GNN-encoder"
 
@@ -79,6 +79,16 @@ def test_a_table_has_a_dozen_rows_the_best_the_chosen_one_and_the_baseline() -> 
     shown = list(rows(metrics))
     assert shown == ["System 10", *(f"System {number}" for number in range(30, 40)), BASELINE] and len(shown) == MOST
     assert "19 worse systems are in the report" in "\n".join(printed(metrics))
+
+
+def test_brackets_in_a_name_are_no_markup() -> None:
+    # The first stage of a re-ranking is named as its file.
+    values = systems()
+    metrics = metrics_of({**values, "run [v2]": values[BASELINE], "of [/b]": values["BM25"] * 0.9}, chosen="run [v2]")
+    metrics["baseline"] = "of [/b]"
+    assert {"run [v2] +1", "of [/b]"} <= rows(metrics).keys()
+    for lines in (printed(metrics), printed(metrics, results_table)):
+        assert "* differs from of [/b]: " in "\n".join(lines) and any("run [v2]" in line for line in lines)
 
 
 def test_a_table_of_strata_has_the_share_of_worse_queries() -> None:

@@ -21,7 +21,7 @@ from gnn_encoder.artifacts import Bundle, Dataset, Report, read_manifest
 from gnn_encoder.cli.stages import News, Stages
 from gnn_encoder.engines.local_run import Outcome
 from gnn_encoder.engines.supervision import Event, Show
-from gnn_encoder.errors import CONTROL, UserError
+from gnn_encoder.errors import CONTROL, UserError, printable
 from gnn_encoder.evaluation.measures import mean_name
 from gnn_encoder.report.table import distinct, run_table
 
@@ -73,8 +73,8 @@ class Lines:
         for name, text in lines.items():
             self._line(f"{name:<10} {text}")
 
-    def fail(self, message: str, outcome: Outcome | None = None) -> None:
-        """Prints why a run failed. A mistake of the user before the run is printed by `main`."""
+    def fail(self, message: str, outcome: Outcome | None = None, exit_code: int = 1) -> None:
+        """Prints why a run failed. An error without an outcome is printed by `main`; `exit_code`: of the command."""
         if outcome:
             show_failure(outcome)
 
@@ -222,17 +222,17 @@ class JsonLines(Lines):
     def end(self, metrics: dict[str, Any], outcome: Outcome, lines: dict[str, str]) -> None:
         """Prints what the run recommends, and where its results are."""
         if outcome.rung != self._rung:
-            self._table(metrics)
+            self._table(metrics, **({"rung": outcome.rung} if outcome.rung else {}))
         if advice := metrics.get("recommendation"):
             said = {name: advice[name] for name in ("system", "measure", "sentence")}
             self._new("recommendation", **said, **_figure_of(metrics))
         self._new("paths", **{name: text for name, text in lines.items() if name != "use"})
 
-    def fail(self, message: str, outcome: Outcome | None = None) -> None:
+    def fail(self, message: str, outcome: Outcome | None = None, exit_code: int = 1) -> None:
         """Prints why a run failed, for people also on stderr."""
-        failed = outcome or Outcome(user_error=True, status="FAILED")
-        log = str(failed.log) if failed.log.name else ""
-        self._new("error", step=failed.failed_step, message=message, log=log, exit_code=failed.exit_code)
+        step, log = (outcome.failed_step, str(outcome.log)) if outcome else ("", "")
+        code = outcome.exit_code if outcome else exit_code
+        self._new("error", step=step, message=message, log=log, exit_code=code)
         super().fail(message, outcome)
 
     def _table(self, metrics: dict[str, Any], **of: Any) -> None:
@@ -260,8 +260,14 @@ def following(verbose: bool = False, as_json: bool = False) -> Iterator[Lines]:
     try:
         with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
             yield screen
-    except UserError as error:
-        screen.fail(str(error))
+    except (typer.Exit, BrokenPipeError):  # it was said, or nobody reads
+        raise
+    except KeyboardInterrupt:
+        screen.fail("interrupted", exit_code=130)
+        raise
+    except Exception as error:
+        of_user = isinstance(error, UserError) or (isinstance(error, OSError) and error.errno is not None)  # as `main`
+        screen.fail(str(error) or type(error).__name__, exit_code=2 if of_user else 1)
         raise
     finally:
         screen.close()
@@ -340,7 +346,7 @@ def show_results(screen: Lines, root: Path, outcome: Outcome, missing: str | Non
     decision = read_manifest(outcome.outputs["decision"]).metrics.get("headline", "")
     lines = {
         **({"use": _advice(metrics)} if metrics.get("recommendation") else {}),
-        "search": f"{program} {shlex.join(['search', question, '--bundle', bundle])}",
+        "search": f"{program} {shlex.join(['search', printable(question), '--bundle', bundle])}",
         "serve": f"{program} {shlex.join(['serve', '--bundle', bundle])}",
         "decision": decision.partition("; ")[0],
         "report": str(report.page),
@@ -356,17 +362,24 @@ def _figure_of(metrics: dict[str, Any]) -> dict[str, Any]:
     """Returns the recommended system's figure, and what queries it is of."""
     split, advice = metrics["headline_split"], metrics["recommendation"]
     value = metrics["results"][split][advice["system"]][advice["measure"]]
-    kind = "generated" if split in metrics.get("written", ()) else "labelled"
-    return {"value": value, "split": split, "queries": metrics["queries"][split], "kind": kind}
+    return {"value": value, "split": split, "queries": metrics["queries"][split], "kind": _kind(metrics, split)}
 
 
 def _advice(metrics: dict[str, Any]) -> str:
-    """Returns `Linear fusion: MRR@10 0.864 on 137 labelled test queries; 0.810 on the 66 dev queries that chose it`."""
+    """Returns `Linear fusion: MRR@10 0.864 on 137 labelled test queries; 0.810 on the 66 labelled dev queries that
+    chose it`."""
     advice, figure = metrics["recommendation"], _figure_of(metrics)
-    on_dev = {one["system"]: one["mean"] for one in advice["standings"]}.get(advice["system"])
-    chosen_on = f"; {on_dev:.3f} on the {advice['queries']:,} dev queries that chose it" if on_dev is not None else ""
-    queries = f"{figure['queries']:,} {figure['kind']} {figure['split']} queries"
-    return f"{advice['system']}: {mean_name(advice['measure'])} {figure['value']:.3f} on {queries}{chosen_on}"
+    text = f"{advice['system']}: {mean_name(advice['measure'])} {figure['value']:.3f} on {figure['queries']:,} "
+    text += f"{figure['kind']} {figure['split']} queries"
+    if advice["system"] in {one["system"] for one in advice["standings"]}:
+        # The table's figure: that of the standings may be of weighted queries (`evaluation.shift`).
+        on_dev, kind = metrics["results"]["dev"][advice["system"]][advice["measure"]], _kind(metrics, "dev")
+        text += f"; {on_dev:.3f} on the {advice['queries']:,} {kind} dev queries that chose it"
+    return text
+
+
+def _kind(metrics: dict[str, Any], split: str) -> str:
+    return "generated" if split in metrics.get("written", ()) else "labelled"
 
 
 def _more_time(metrics: dict[str, Any], outcome: Outcome, missing: str) -> str:

@@ -25,6 +25,7 @@ def orders(
     """Compare the orders of systems by two reports, or by two splits of one: Kendall's τ of the systems in both."""
     from rich import box
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     from gnn_encoder.evaluation import orders as comparison
@@ -37,7 +38,7 @@ def orders(
     for header in (mean_name(measure), other, title):
         table.add_column(header, justify="left" if header == mean_name(measure) else "right")
     for name, means in result.systems.items():
-        table.add_row(name, *(f"{mean:.3f}" for mean in means))
+        table.add_row(escape(name), *(f"{mean:.3f}" for mean in means))
     lines = [f"as {name} on every query: {', '.join(others)}" for name, others in result.alike.items()]
     lines += [
         f"Kendall's τ of {len(result.systems)} systems: {_shown(result.tau)}",

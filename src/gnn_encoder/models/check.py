@@ -42,6 +42,7 @@ from gnn_encoder.settings.shared import (
     is_address,
 )
 from gnn_encoder.settings.values import StepSettings
+from gnn_encoder.settings.written import SelectQueries
 
 LENGTHS = ("query_length", "passage_length")
 DEFAULT_LENGTH = 128
@@ -215,8 +216,17 @@ def _check(models: _Models, step: str, values: StepSettings) -> None:
     elif isinstance(values, TrainReranker) and values.kind in WORD_KINDS and values.word_vectors == "backbone":
         models.is_new("words", values.backbone)
         models.loaded(values.backbone)
+    elif isinstance(values, SelectQueries) and (name := values.agreeing_reranker):
+        if models.is_new("re-ranker", name) and not (Path(name).is_dir() and _is_trained(name)):
+            _check_published(name, late=False)
     elif isinstance(values, TrainQueryGenerator) and models.is_new("generator", values.generator):
         _check_generator(values)
+
+
+def _is_trained(name: str) -> bool:
+    from gnn_encoder.models.cross_encoder import is_trained  # imports torch
+
+    return is_trained(name)
 
 
 def _check_published(name: str, late: bool) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 from rich import box
 from rich.console import Group
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -61,7 +62,7 @@ def results_table(metrics: dict[str, Any], more: Mapping[str, Sequence[Row]] | N
         for title, rows in blocks.items():
             table.add_row(f"[dim]{title}[/dim]")
             for label, cells in rows:
-                table.add_row(label, *(cells[measure] for measure in part))
+                table.add_row(escape(label), *(cells[measure] for measure in part))
             table.add_section()
     return Group(*tables, *(Text(remark) for remark in metrics.get("remarks", ())))
 
@@ -133,7 +134,7 @@ def run_table(metrics: dict[str, Any]) -> Group:
             table.add_column(header, justify="right", no_wrap=True)
             taken.append(cells)
     for label, *cells in zip(labels, *taken, strict=True):
-        table.add_row(label, *cells, style="bold" if label.startswith("▸") else "")
+        table.add_row(escape(label), *cells, style="bold" if label.startswith("▸") else "")
     remarks = [*metrics.get("remarks", ())]
     if split in metrics.get("written", ()):
         remarks.append(f"the {split} queries are generated")
@@ -190,14 +191,14 @@ def strata_table(metrics: dict[str, Any], split: str, baseline: str, systems: Ma
             worse = stratum["worse"][split].get(system, {}).get(measure)
             value = stratum["results"][split][system][measure]
             cells += [f"{value:.3f}{mark}", "" if worse is None else f"{100 * worse:.1f} %"]
-        table.add_row(label, *cells)
+        table.add_row(escape(label), *cells)
     return table
 
 
 def figures_table(measures: Iterable[str], caption: str) -> Table:
     """Returns an empty table with a column for names and a column per measure, for 80 columns of text."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
-    table.caption, table.caption_justify = caption, "left"
+    table.caption, table.caption_justify = escape(caption), "left"
     table.add_column("")
     for measure in measures:
         table.add_column(mean_name(measure), justify="right", no_wrap=True)

@@ -28,16 +28,13 @@ from gnn_encoder.inference.sentences import SentencePairs, Sentences
 from gnn_encoder.inference.tokens import Tokens, tokens_at
 from gnn_encoder.inference.words import WordPairs
 from gnn_encoder.models.bert_dmn import BertDmn
-from gnn_encoder.models.cross_encoder import LAYOUT as CROSS_ENCODER
-from gnn_encoder.models.cross_encoder import CrossEncoder
+from gnn_encoder.models.cross_encoder import SCORER, CrossEncoder, is_trained
 from gnn_encoder.models.document_reranker import DOCUMENT_KINDS, DocumentReranker
 from gnn_encoder.models.dual_encoder import device
 from gnn_encoder.models.late_interaction import LateInteraction
 from gnn_encoder.models.published_reranker import PublishedReranker
 from gnn_encoder.models.word_models import Knrm, QaLstm, WordDmn
 
-LAYOUT = "scorer.json"
-"""The file of a scorer's folder that names its kind."""
 NAMED = 10
 """Neighbours that an explanation of a passage's context names."""
 
@@ -262,7 +259,7 @@ KINDS: dict[str, Callable[[Path], Scorer]] = {
 def save_scorer(kind: str, model: Any, folder: Path) -> None:
     """Writes a model with the kind by which `load_scorer` loads it."""
     model.save(folder)
-    (folder / LAYOUT).write_text(json.dumps({"kind": kind}), encoding="utf-8")
+    (folder / SCORER).write_text(json.dumps({"kind": kind}), encoding="utf-8")
 
 
 def open_scorer(name: str) -> Scorer:
@@ -271,7 +268,7 @@ def open_scorer(name: str) -> Scorer:
     Raises:
         UserError: as `PublishedReranker.published`.
     """
-    if any((Path(name) / file).is_file() for file in (LAYOUT, CROSS_ENCODER)):
+    if is_trained(name):
         return load_scorer(Path(name))
     return PublishedScorer(PublishedReranker.published(name))
 
@@ -285,7 +282,7 @@ def load_cross_encoder(folder: Path) -> CrossEncoderScorer:
 
 def load_scorer(folder: Path) -> Scorer:
     """Loads the scorer in a folder. The layout file names the kind; without a layout file it is a cross-encoder."""
-    file = folder / LAYOUT
+    file = folder / SCORER
     kind = json.loads(file.read_text("utf-8"))["kind"] if file.is_file() else "cross_encoder"
     if kind not in KINDS:
         raise UserError(f"{file}: unknown kind of scorer {kind!r}: known are {', '.join(sorted(KINDS))}")
