@@ -15,10 +15,13 @@ from gnn_encoder.artifacts import Dataset, drafting
 from gnn_encoder.artifacts.added_labels import read_labels
 from gnn_encoder.artifacts.extended_dataset import extend_queries
 from gnn_encoder.artifacts.texts import written_id
+from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.trec import Ids, read_qrels
 from gnn_encoder.judging.order import read_order
 from gnn_encoder.judging.people import PeoplesFile
 from gnn_encoder.judging.pool import Pool
+from gnn_encoder.serving.judging import PeoplesJudging
+from gnn_encoder.serving.schema import Given
 
 HITS = 4
 
@@ -92,6 +95,32 @@ def test_a_split_is_judged_resumed_and_compared(
     assert len(read_labels(tmp_path / "whole" / "labels.jsonl")) == 3
     assert read_order(tmp_path / "whole" / "order.jsonl") == order
     assert call(monkeypatch, *alone, "--set", "depth=3") == 2
+    assert "grades by people of other hits" in capsys.readouterr().err
+
+
+def test_no_order_of_other_hits_stays_while_a_model_grades(
+    bundles: dict[str, Path], tiny_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    folder = tmp_path / "judged"
+    with chat_service(reply) as service:
+        graded = arguments(bundles, tiny_dataset, folder, service.address)
+        alone = [part for part in graded if part not in ("--judge", graded[3])]
+        assert call(monkeypatch, *alone, "--set", "depth=1") == 0
+        of_one = len(read_order(folder / "order.jsonl"))
+        service.faults[:] = [401] * 100
+        assert call(monkeypatch, *graded) == 2
+        with pytest.raises(UserError, match=r"order\.jsonl cannot be read"):
+            PeoplesJudging(folder)
+    assert call(monkeypatch, *alone) == 0
+    order = read_order(folder / "order.jsonl")
+    assert len(order) > of_one, "more hits, in more of which the systems differ"
+    judging = PeoplesJudging(folder)
+    judging.take(Given(query_id=order[0].query_id, grade=None))
+    judging.close()
+    (folder / "pool.jsonl").unlink()
+    capsys.readouterr()
+    assert call(monkeypatch, *alone) == 2
     assert "grades by people of other hits" in capsys.readouterr().err
 
 

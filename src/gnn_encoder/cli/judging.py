@@ -97,6 +97,7 @@ def judge(
     people = People.read(output / PEOPLE)
     # Without grades pool and order are written anew, so no server may take grades in the old order meanwhile.
     lock = None if people.began else PeoplesFile(output / PEOPLE)
+    people = lock.people if lock else people  # a server may have taken grades and ended since
     _write_pool(output, drawn, hits, texts, people)
     pool = Pool(output / POOL)
     if model:
@@ -145,14 +146,18 @@ def _write_pool(
     texts: "Mapping[str, PooledPassage]",
     people: "People",
 ) -> None:
-    from gnn_encoder.judging.pool import POOL, pool_lines, write_lines
+    from gnn_encoder.judging.pool import ORDER, POOL, pool_lines, write_lines
 
-    lines = "".join(pool_lines(queries, hits, texts))
-    if people.began and (output / POOL).read_text("utf-8") != lines:
+    lines, path = "".join(pool_lines(queries, hits, texts)), output / POOL
+    if path.exists() and path.read_text("utf-8") == lines:
+        return
+    if people.began:
         raise UserError(
             f"{output} has grades by people of other hits: name the same bundles and queries, or a new folder"
         )
-    write_lines(output / POOL, [lines])
+    # The order of the former pool would leave out queries that now make a difference, until the model has graded.
+    (output / ORDER).unlink(missing_ok=True)
+    write_lines(path, [lines])
 
 
 def _by_model(model: str, output: Path, pairs: "Sequence[Pair]", settings: "Judge") -> "Graded":
