@@ -129,7 +129,7 @@ def judge(
         screen.print(_table(figures))
     if people.began:
         facts["people"], more = _by_people(output, pool, judgements, people, settings)
-        write_lines(output / LABELS, labels_of(people, pool, settings.relevant))
+        write_lines(output / LABELS, labels_of(people, pool, settings.relevant, of_data=queries is None))
         lines += more
     else:
         lines += _ordered(output, pool, judgements, settings)
