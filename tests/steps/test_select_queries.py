@@ -170,8 +170,15 @@ def test_a_reranker_has_to_agree(folder: Path, tmp_path: Path, monkeypatch: pyte
 
     def kept(scorer: Scorer | None = None, **changes: float) -> Selection:
         settings = SelectQueries(agreeing_reranker=name, reranked=5, precision="fp32", tokens_per_batch=256, **changes)
-        return select(written, data, lambda some, k: index.search(some, k)[1], settings, scorer)
+        searched.clear()
 
+        def found(some: list[str], k: int) -> np.ndarray:
+            searched.append(len(some))
+            return index.search(some, k)[1]
+
+        return select(written, data, found, settings, scorer)
+
+    searched = list[int]()
     every, scorer, figures = kept(), open_scorer(name), list[tuple[str, float, int]]()
     for text, passages, quoted in zip(every.texts, every.passages, every.quoted, strict=True):
         hits = [row for row in index.search([text], 6)[1][0].tolist() if row not in (quoted, -1)][:5]
@@ -182,6 +189,7 @@ def test_a_reranker_has_to_agree(folder: Path, tmp_path: Path, monkeypatch: pyte
     for within, probability in ((1, 0.0), (3, 0.0), (3, 0.5)):
         selection = kept(scorer, agreed_within=within, agreed_probability=probability)
         assert selection.texts == [t for t, best, above in figures if above < within and best >= probability]
+        assert len(searched) == 1, "the progress of the search counts each query once"
         left_out = selection.left_out["the re-ranker does not agree"]
         assert len(left_out) + len(selection.texts) == len(every.texts)
         assert f"**the re-ranker does not agree**: {len(left_out)}" in selection.examples(str)

@@ -131,14 +131,16 @@ def select(
             "beyond the number that is wanted",
             [rows if row in drawn else [] for row, rows in enumerate(selection.passages)],
         )
-    hits = hits_of(selection.texts, selection.quoted, found, settings.found_within)
+    count = max(settings.found_within, settings.reranked if reranker else 0)
+    hits = hits_of(selection.texts, selection.quoted, found, count)
     # All passages stay if one is found: the others are as relevant, and their words are other ones.
-    selection.keep(
-        f"passage not in BM25's first {settings.found_within} hits",
-        [rows if np.isin(rows, first).any() else [] for rows, first in zip(selection.passages, hits, strict=True)],
-    )
+    wanted = [
+        rows if np.isin(rows, first[: settings.found_within]).any() else []
+        for rows, first in zip(selection.passages, hits, strict=True)
+    ]
+    selection.keep(f"passage not in BM25's first {settings.found_within} hits", wanted)
     if reranker:
-        hits = hits_of(selection.texts, selection.quoted, found, settings.reranked)
+        hits = [first[: settings.reranked] for first, rows in zip(hits, wanted, strict=True) if rows]
         shown = progress(len(selection.texts)) if progress else None
         agreed = agrees(selection, hits, reranker, data.passages, settings, shown)
         selection.keep(
