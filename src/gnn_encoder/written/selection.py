@@ -134,13 +134,13 @@ def select(
     count = max(settings.found_within, settings.reranked if reranker else 0)
     hits = hits_of(selection.texts, selection.quoted, found, count)
     # All passages stay if one is found: the others are as relevant, and their words are other ones.
-    wanted = [
+    found_again = [
         rows if np.isin(rows, first[: settings.found_within]).any() else []
         for rows, first in zip(selection.passages, hits, strict=True)
     ]
-    selection.keep(f"passage not in BM25's first {settings.found_within} hits", wanted)
+    selection.keep(f"passage not in BM25's first {settings.found_within} hits", found_again)
     if reranker:
-        hits = [first[: settings.reranked] for first, rows in zip(hits, wanted, strict=True) if rows]
+        hits = [first[: settings.reranked] for first, rows in zip(hits, found_again, strict=True) if rows]
         shown = progress(len(selection.texts)) if progress else None
         agreed = agrees(selection, hits, reranker, data.passages, settings, shown)
         selection.keep(
