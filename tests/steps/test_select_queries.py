@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from published_rerankers import write_reranker
 
@@ -11,6 +12,7 @@ from gnn_encoder.artifacts.added_labels import AddedLabel, write_labels
 from gnn_encoder.artifacts.bundle import Bm25Index
 from gnn_encoder.artifacts.dataset import SPLITS
 from gnn_encoder.artifacts.folder import folder_digest
+from gnn_encoder.artifacts.texts import written_id
 from gnn_encoder.data import canonicalize, open_source
 from gnn_encoder.engines.provenance import source_digests
 from gnn_encoder.errors import UserError
@@ -154,6 +156,20 @@ def test_each_filter_leaves_out_what_it_should(folder: Path, tmp_path: Path) -> 
     assert "**without text**: 1" in selection.examples(str) and f"zebra crossing rules → {otter}" in selection.examples(
         str
     )
+
+
+def test_no_copy_of_a_written_query_in_the_data_stays(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is in train by the label that people added; its copy could be in test."""
+    data, index = Dataset(folder / "dataset"), Bm25.load(Bm25Index.read(folder / "index").path)
+    labelled, copy = "where do otters of the marsh hunt", "where do the otters of the marsh hunt"
+    monkeypatch.setattr(data, "queries", pa.table({"query_id": [written_id(labelled)], "text": [labelled]}))
+
+    def kept(*texts: str) -> list[str]:
+        written = of(*((int(index.search([text], 1)[1][0, 0]), text) for text in texts))
+        return select(written, data, lambda some, k: index.search(some, k)[1], SelectQueries()).texts
+
+    assert kept(copy) == []
+    assert kept(copy, labelled, "heron river") == [labelled, "heron river"]
 
 
 def test_a_reranker_has_to_agree(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
