@@ -80,11 +80,17 @@ def test_a_split_is_judged_resumed_and_compared(
     file = PeoplesFile(tmp_path / "whole" / "people.jsonl")
     assert call(monkeypatch, *broken[:1], str(tmp_path / "whole"), *broken[2:]) == 2
     assert "another server takes grades" in capsys.readouterr().err
+    file.add(order[0].query_id, pool.passages[order[0].query_id][0], 0)
+    file.close()
+    alone = [part for part in whole if part not in ("--judge", whole[3])]
+    assert call(monkeypatch, *alone) == 0
+    printed = capsys.readouterr().out
+    assert "not known yet" in printed and "nan" not in printed
+    file = PeoplesFile(tmp_path / "whole" / "people.jsonl")
     for relevant, place in enumerate(order[:3]):
         for number, passage in enumerate(pool.passages[place.query_id]):
             file.add(place.query_id, passage, 3 * (number == relevant))
     file.close()
-    alone = [part for part in whole if part not in ("--judge", whole[3])]
     assert call(monkeypatch, *alone) == 0
     printed = capsys.readouterr().out
     assert f"3 of the {len(order)} queries" in printed and "people alone" in printed

@@ -1,6 +1,7 @@
 """The command `judge`: a language model grades the hits of bundles."""
 
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -217,7 +218,9 @@ def _by_people(
         for system, gain in gains.items():
             over = f" over {first}" if rest else ""
             ways = f"people alone {_interval(gain.human, '+')}, λ {gain.weight:.2f}"
-            lines.append(f"{mean_name(measure)} {system}{over}: corrected {_interval(gain.corrected, '+')} ({ways})")
+            known = f"corrected {_interval(gain.corrected, '+')} ({ways})"
+            is_known = math.isfinite(gain.corrected.high)
+            lines.append(f"{mean_name(measure)} {system}{over}: {known if is_known else 'not known yet'}")
     return facts, lines
 
 
