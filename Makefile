@@ -1,5 +1,5 @@
 # Two commands do everything on a fresh machine: `make run` and `make test`.
-.PHONY: run test suite test-slow test-effectiveness test-browser test-gpu test-integration images lint dashboard bench bench-packages gpu gpu-long gpu-wheels setup clean
+.PHONY: run test suite docs test-slow test-effectiveness test-browser test-gpu test-integration images lint dashboard bench bench-packages gpu gpu-long gpu-wheels setup clean
 PYTHON ?= python3
 BIN := .venv/bin
 # Python compiles at the first import and must store the result; otherwise every step would compile again.
@@ -22,6 +22,11 @@ BESIDE := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfil
 suite: $(DEVELOPING)
 	$(BESIDE)
 
+# The documentation as a site, in site/. A warning is an error: a broken link, a page that no menu has.
+docs: $(INSTALLED)
+	$(INSTALL) "torch" -e ".[docs]"
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
 test-slow: $(DEVELOPING)
 	$(BESIDE) -m slow
 
@@ -29,9 +34,10 @@ test-slow: $(DEVELOPING)
 test-effectiveness: $(DEVELOPING)
 	DATA="$(DATA)" $(BIN)/python -m pytest -m effectiveness -rs
 
-# Tests the report, the dashboard and the page of `serve` in a browser: Debian's chromium, or the browser in GNN_ENCODER_CHROMIUM.
+# Tests the report, the dashboard, the page of `serve` and the documentation in a browser: Debian's chromium, or the one in
+# GNN_ENCODER_CHROMIUM.
 test-browser: $(DEVELOPING)
-	$(INSTALL) "torch" -e ".[browser]"
+	$(INSTALL) "torch" -e ".[browser,docs]"
 	[ -n "$$GNN_ENCODER_CHROMIUM" ] || command -v chromium >/dev/null || [ "$$(id -u)" != 0 ] || \
 		(apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium)
 	$(BIN)/python -m pytest -m browser -rs

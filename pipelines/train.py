@@ -125,7 +125,7 @@ def judge(
     last = [bundle_of(flow, settings, DPR, recommendation=recommendation, **dpr)] if dpr else []
     made = {"bundles": [*bundles, *last], "reranker": reranker}
     chosen = flow.add("choose_bundle", settings.choose_bundle, rung, **made, **read).output
-    page = flow.add("report", outcome.Report(**settings.evaluate.speed), rung, **explained, **read)
+    page = flow.add("report", outcome.Report(**settings.evaluate.speed), rung, bundles=bundles, **explained, **read)
     # The decision does not read the page, but runs after it, so that the page exists if the decision fails.
     decision = flow.add("promote", settings.promote, rung, [page, *last_decision(flow)], bundle=chosen, **read).output
     return {output.name: output for output in (recommendation, chosen, page.output, decision)}

@@ -121,5 +121,6 @@ def reported(inputs: dict[str, Path], settings: Evaluate, folder: Path) -> Path:
     explained = {name: inputs[name] for name in ("graph", "gnn_encoder", "passage_vectors", "encoding", "bundle")}
     parts = {name: folder / name for name in ("evaluation", "latency", "recommendation")}
     recommend(of["recommend"], **data, evaluation=parts["evaluation"], recommendation=parts["recommendation"])
-    report(of["report"], **data, **parts, **explained, report=folder / "report")
+    bundles = [plain_bundle["bundle"], inputs["bundle"]]
+    report(of["report"], **data, **parts, **explained, bundles=bundles, report=folder / "report")
     return folder / "report"

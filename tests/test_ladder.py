@@ -319,7 +319,7 @@ def test_the_command_leaves_a_root_that_takes_labels(
     arguments = ["labels", "--dataset", str(data), "--root", str(root), *(w for c in changes for w in ("--set", c))]
     assert command(monkeypatch, *arguments) == 0
     shown = capsys.readouterr().out
-    assert "Learned fusion" in shown and "use        BM25: " in shown
+    assert "labels, after" in shown and "use        BM25: " in shown
     takes = labelled_bundle(root / "latest")
     assert takes.name == "learned_fusion_untrained"
     assert "count at once" in add_labels(takes, [Wanted("an unheard of word", "p1")]).effect

@@ -6,6 +6,7 @@ import re
 import shutil
 from pathlib import Path
 
+import documentation
 import numpy as np
 import pytest
 from tiny_graph import ROUNDED, encode, write_models
@@ -20,16 +21,8 @@ from gnn_encoder.retrieval.search import Searcher, fused_run
 from gnn_encoder.settings.foundation import Ingest
 from gnn_encoder.steps.ingest import ingest
 
-PROJECT = Path(__file__).parents[1]
-PAGES = (
-    "README.md",
-    "CONTRIBUTING.md",
-    "docs/evidence.md",
-    "docs/models.md",
-    "docs/production.md",
-    "docs/scale.md",
-    "benchmarks/RESULTS.md",
-)
+PROJECT = documentation.PROJECT
+PAGES = [str(path.relative_to(PROJECT)) for path in (*documentation.PAGES, PROJECT / "benchmarks/RESULTS.md")]
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +30,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     """The pages, with each section's heading as a query that the section's passages answer."""
     folder = tmp_path_factory.mktemp("pages")
     for page in PAGES:
-        (folder / page).parent.mkdir(exist_ok=True)
+        (folder / page).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(PROJECT / page, folder / page)
     answers: dict[str, list[str]] = {}
     for rows in open_source(Ingest(dataset=str(folder))).passages(Problems()):

@@ -114,7 +114,7 @@ def test_the_recommended_system_is_the_bundle_and_each_system_has_one(trained: T
     assert (chosen.serving.system, chosen.serving.weight) == (facts["system"], facts["weight"])
     assert chosen.system == facts["dense"]
     page = (latest / "report" / "report.html").read_text("utf-8")
-    assert f'<p class="headline">{facts["sentence"]}.</p>' in page
+    assert f'<p class="quiet">{facts["sentence"]}.</p>' in page
     assert "Graphs tried with frozen encoders" in page and "labels too</" in page
     made = {Bundle.read(path).system: path.name for path in (latest / "bundles").iterdir()}
     assert (

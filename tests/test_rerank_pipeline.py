@@ -250,7 +250,7 @@ def test_the_study_of_bert_dmn(trained: Trained, same: tuple[str, ...], capsys: 
     assert list(metrics["efficiency"]) == titles and all("first" in rates for rates in metrics["efficiency"].values())
     assert list(metrics["diffusion"]) == ["untrained", "BERT", "BERT-DMN"]
     assert len({json.dumps(means) for means in metrics["diffusion"].values()}) == 3
-    assert [path.stem for path in (report.path / "plots").iterdir()] == ["diffusion"] and "SS-BERT" not in page
+    assert len([*(report.path / "plots").iterdir()]) == len(metrics["cosines"]) and "SS-BERT" not in page
     run = [run for run in trained.runs() if run.info.run_name == "compare_rerankers"][-1]
     assert run.data.metrics["test/BERT-DMN against Cross-encoder/AP"] == gain
 

@@ -3,11 +3,13 @@
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 from command_line import call
 
+import gnn_encoder
 from gnn_encoder.cli import app
 from gnn_encoder.cli.console import show_failure
 from gnn_encoder.engines.local_run import Outcome
@@ -55,6 +57,17 @@ def test_help_is_fast_and_imports_nothing_heavy() -> None:
     )
     for command in commands:
         assert command in ended.stdout
+
+
+def test_the_version_says_those_of_the_models_libraries_and_imports_none() -> None:
+    ended = fresh(
+        "sys.argv[1:] = ['--version']\nfrom gnn_encoder.cli.app import main\ntry: main()\n"
+        "finally: print({'torch', 'transformers'} & set(sys.modules))"
+    )
+    words = ended.stdout.splitlines()[0].split(", ")
+    assert words[0] == gnn_encoder.__version__
+    assert words[-2:] == [f"{name} {version(name)}" for name in ("torch", "transformers")]
+    assert all(word.startswith("commit ") for word in words[1:-2]) and "set()" in ended.stdout
 
 
 @pytest.mark.slow

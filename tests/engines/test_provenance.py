@@ -183,7 +183,7 @@ def test_a_template_is_part_of_the_steps_that_fill_it(monkeypatch: pytest.Monkey
         return {step for step, value in digests().items() if value != before[step]}
 
     assert changed("none.html.j2") == set()
-    assert changed("report.html.j2") == changed("influences.html.j2") == {"report"}
+    assert changed("report.html.j2") == changed("influences.html.j2") == changed("report.js") == {"report"}
     assert changed("model_card.md.j2") == {"choose_bundle", "promote"}
     assert changed("pyfunc.py") == {"promote"}  # MLflow copies it into the registered model
     assert changed("explanation.html.j2") == set()

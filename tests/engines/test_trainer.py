@@ -121,9 +121,14 @@ def test_nodes_without_a_package_for_them_are_refused(monkeypatch: pytest.Monkey
             f"GET {PODS}/{STEP_POD}",
             403,
             FORBIDDEN,
-            r"service account may not get pods in retrieval: .*docs/production.md",
+            r"service account may not get pods in retrieval: .*docs/guides/kubeflow.md",
         ),
-        (f"GET {JOBS}", 403, FORBIDDEN, r"service account may not list trainjobs in retrieval: .*docs/production.md"),
+        (
+            f"GET {JOBS}",
+            403,
+            FORBIDDEN,
+            r"service account may not list trainjobs in retrieval: .*docs/guides/kubeflow.md",
+        ),
         (f"POST {JOBS}", 403, "exceeded quota: gpus", "the cluster refuses to create trainjobs: exceeded quota: gpus"),
         (f"POST {JOBS}", 404, 'namespaces "retrieval" not found', "refuses to create trainjobs: namespaces"),
         (f"POST {JOBS}", 403, FORBIDDEN, r"service account may not create trainjobs in retrieval: .*production.md"),
@@ -146,7 +151,7 @@ def test_nodes_without_a_package_for_them_are_refused(monkeypatch: pytest.Monkey
             r"runtimePatches\"; Kubeflow Trainer 2.2 or newer",
         ),
         (f"POST {JOBS}", 500, "etcd", r"the Kubernetes API answers 500 \(etcd\); run again"),
-        (f"GET {PODS}", 403, FORBIDDEN, r"service account may not list pods in retrieval: .*docs/production.md"),
+        (f"GET {PODS}", 403, FORBIDDEN, r"service account may not list pods in retrieval: .*docs/guides/kubeflow.md"),
     ],
 )
 def test_what_the_cluster_refuses_is_one_line(

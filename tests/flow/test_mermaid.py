@@ -1,4 +1,4 @@
-"""Flowcharts of graphs: what is one box, which arrows are left out, and the README's picture.
+"""Flowcharts of graphs: what is one box, which arrows are left out, and the picture of docs/concepts/graph.md.
 
 After a wanted change of the quickstart's graph: `python tests/flow/test_mermaid.py` writes the picture again.
 """
@@ -23,7 +23,7 @@ from gnn_encoder.settings.presets import load_settings
 from gnn_encoder.settings.reranking_systems import SYSTEMS
 from gnn_encoder.settings.studies import STUDIES, variants
 
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs" / "concepts" / "graph.md"
 MODELS = {name: Given(f"/models/{name}") for name in ("dual_encoder", "cross_encoder", "gnn_encoder")}
 SHARDS = ("bm25_retrieve.shards=3", "score_candidates.shards=2", "encode_corpus.shards=2")
 
@@ -135,13 +135,15 @@ def pictures(text: str) -> list[str]:
     return re.findall(r"^```mermaid\n(.*?)\n```$", text, flags=re.MULTILINE | re.DOTALL)
 
 
-def test_the_readme_has_the_chart_of_the_quickstart() -> None:
-    (picture,) = pictures(README.read_text("utf-8"))
-    assert picture == mermaid(train(load_settings("quickstart"))), f"python {Path(__file__).name} writes it into README"
+def test_the_page_has_the_chart_of_the_quickstart() -> None:
+    (picture,) = pictures(PAGE.read_text("utf-8"))
+    assert picture == mermaid(train(load_settings("quickstart"))), (
+        f"python {Path(__file__).name} writes it into {PAGE.name}"
+    )
     other: Mapping[str, Graph] = graphs()
     assert mermaid(other["tasks that share a step"]) != mermaid(other["train"]), "the control: settings change charts"
 
 
 if __name__ == "__main__":
-    text = README.read_text("utf-8")
-    README.write_text(text.replace(pictures(text)[0], mermaid(train(load_settings("quickstart")))), "utf-8")
+    text = PAGE.read_text("utf-8")
+    PAGE.write_text(text.replace(pictures(text)[0], mermaid(train(load_settings("quickstart")))), "utf-8")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gnn_encoder.artifacts import Dataset, Graph, drafting
-from gnn_encoder.report.plots import profile_plot
+from gnn_encoder.report.charts import profile_charts
 from gnn_encoder.report.profile import data_profile
 
 
@@ -35,4 +35,8 @@ def test_degrees_labels_and_words(tiny_dataset: Dataset, graph: Graph) -> None:
     assert facts["degrees"]["most"] == 60
     # "the DETAIL TOPIC is in the DETAIL TOPIC", "what is the DETAIL TOPIC number N"
     assert set(profile.words["passages"].tolist()) == {8} and facts["words"]["dev queries"]["median"] == 7
-    assert profile_plot(profile) == profile_plot(profile)
+    drawn = profile_charts(profile)
+    degrees = {bar["queries"]: bar["share"] for bar in drawn["degrees"]["data"]["values"]}
+    assert degrees["33+"] == 0.01 and degrees["0"] == facts["isolated"]
+    shares = [row["share"] for row in drawn["lengths"]["data"]["values"] if row["texts"] == "passages"]
+    assert sum(shares) == pytest.approx(1)

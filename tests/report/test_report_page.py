@@ -1,6 +1,10 @@
 import io
+import json
+import re
+import shlex
 from collections.abc import Callable
 from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,14 +16,18 @@ from gnn_encoder.artifacts.tables import CONVEX, RECIPROCAL
 from gnn_encoder.evaluation.measures import NAMES
 from gnn_encoder.evaluation.results import block, detectable_differences
 from gnn_encoder.evaluation.similarity import NAMES as SIMILARITIES
+from gnn_encoder.report import charts
+from gnn_encoder.report.charts import BASELINE as AS_BASELINE
+from gnn_encoder.report.charts import cost_chart, gains_chart, library, systems_chart
 from gnn_encoder.report.examples import Example, Found, most_changed
-from gnn_encoder.report.page import Plot, render_page
-from gnn_encoder.report.plots import gains_plot, scatter_plot, systems_plot, training_plot
+from gnn_encoder.report.page import commands, render_page, report_charts
+from gnn_encoder.report.systems import best_first, blocks, changed_settings, distinct, length_strata, of_lengths, strata
 from gnn_encoder.report.table import results_table
+from gnn_encoder.retrieval.scorers import Contribution
+from gnn_encoder.settings.presets import parse_settings
 
 BASELINE, CANDIDATE = "Dual encoder", "GNN-encoder"
 VOID = {"meta", "img", "br", "link", "input"}
-PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def fabricated_metrics() -> dict:
@@ -101,10 +109,10 @@ class Structure(HTMLParser):
         super().__init__()
         self.open: list[str] = []
         self.references: list[str] = []
-        self.seen: set[str] = set()
+        self.seen: list[str] = []
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.seen.add(tag)
+        self.seen.append(tag)
         self.references += [value or "" for name, value in attributes if name in ("src", "href")]
         if tag not in VOID:
             self.open.append(tag)
@@ -113,20 +121,36 @@ class Structure(HTMLParser):
         assert self.open.pop() == tag
 
 
+DRAWN = ("lengths", "degrees", "gains")
+"""Charts that the step draws itself, of what is not in the metrics."""
+
+
 def render(
     query: str = "what is a river", metrics: dict | None = None, made_by: dict[str, Record] | None = None
 ) -> str:
-    found = [Found(1, 0, "p1", "stone", "the <b>old</b> stone " + "x" * 1000, True)]
+    """The page without its library, so that a test reads what is said."""
+    found = [
+        Found(1, 0, "p1", "stone", "the <b>old</b> stone " + "x" * 1000, True, parts=(Contribution("words", 0.5),))
+    ]
     example = Example("q1", query, {BASELINE: 0.5, CANDIDATE: 1.0}, {BASELINE: found, CANDIDATE: found})
-    return render_page(
-        metrics or fabricated_metrics(),
+    metrics, made = metrics or fabricated_metrics(), history() if made_by is None else made_by
+    page = render_page(
+        metrics,
         headline="GNN-encoder MRR@10 0.5",
-        plots={name: Plot(PNG, f"a plot of {name}") for name in ("systems", "data", "training")},
+        drawn={**report_charts(metrics, made), **{name: {"mark": name} for name in DRAWN}},
         won=[example],
         lost=[],
         manifests={"dataset": Manifest("dataset", 1, step="ingest", rows={"corpus": 1234}, digest="abc")},
-        history=history() if made_by is None else made_by,
+        history=made,
+        browsed=True,
+        commands={"Search": "gnn-encoder search 'x'"},
     )
+    assert page.count(library()) == 1
+    return page.replace(library(), "")
+
+
+def specs(page: str) -> list[dict]:
+    return [json.loads(text) for text in re.findall(r'<script type="application/json">(.*?)</script>', page)]
 
 
 def test_page_is_well_formed_and_refers_to_nothing_outside() -> None:
@@ -134,16 +158,18 @@ def test_page_is_well_formed_and_refers_to_nothing_outside() -> None:
     page = render()
     structure.feed(page)
     assert structure.open == []
-    assert {"main", "table", "caption", "figure", "details"} <= structure.seen
-    assert structure.references
-    assert all(reference.startswith("data:image/png;base64,") for reference in structure.references)
-    assert "url(" not in page
-    assert "@import" not in page
+    assert {"main", "table", "caption", "figure", "details", "nav"} <= {*structure.seen}
+    assert structure.references and all(reference.startswith("#") for reference in structure.references)
+    inside = {*re.findall(r'id="([^"]+)"', page)}
+    assert {reference[1:] for reference in structure.references} - {"training"} <= inside
+    assert "url(" not in page and "@import" not in page
+    assert len(re.findall("<script>", page)) == 2, "the library, which `render` took out, and the page's own"
+    assert "script-src 'sha256-" in page.replace("&#39;", "'") and "default-src 'none'" in page.replace("&#39;", "'")
 
 
 def test_page_says_how_many_documents_there_are_and_which_test_it_was() -> None:
     plain, metrics = render(), fabricated_metrics() | {"documents": 1234, "test": "t"}
-    assert "documents" not in plain.partition("<h3>Warm")[0].partition("Intervals:")[2]
+    assert "documents" not in plain.partition("Intervals:")[2].partition("</p>")[0]
     assert "paired randomization test with 200 permutations, Holm" in " ".join(plain.split())
     page = render(metrics=metrics)
     assert "The passages are in 1,234 documents." in page and "Measures with (doc)" not in page
@@ -162,26 +188,104 @@ def test_page_says_how_many_documents_there_are_and_which_test_it_was() -> None:
 
 
 def test_page_shows_data_as_text() -> None:
-    page = render(query="<script>alert('x')</script>")
-    assert "<script" not in page
-    assert "&lt;script&gt;" in page
+    metrics = fabricated_metrics()
+    name = "</script><script>alert(1)</script>"
+    for of in metrics["results"], metrics["intervals"]:
+        of["test"][name] = of["test"]["BM25"]
+    page = render(query="<script>alert('x')</script>", metrics=metrics)
+    assert "<script>alert" not in page
+    assert "&lt;script&gt;alert(&#39;x" in page and "\\u003c/script>" in page
+    assert any(row["system"] == name for spec in specs(page) for row in spec.get("data", {}).get("values", []))
     assert "the &lt;b&gt;old&lt;/b&gt; stone" in page
     assert "x" * 400 not in page
 
 
 def test_page_marks_significant_differences_by_direction() -> None:
     page = render()
-    # BM25 and the convex fusion, dev and test, both in the answers' table, and both on cold and on warm dev queries.
-    assert page.count('class="worse"') == 2 * 2 * len(NAMES) + 2 * 3 + 3 * 2 * len(NAMES)
-    assert "▲</td>" not in page  # a mark is followed by its p-value
-    assert "▼<small>p 0.0" in page
-    assert "7 without a positive label left out" in page
+    # BM25 and the convex fusion: on test, in the answers' table, and in both strata.
+    assert page.count(' class="worse"') == 2 * len(NAMES) + 2 * 3 + 2 * 2 * len(NAMES)
+    assert '▼<small class="p">p 0.0' in page
+    assert "7 test queries without a positive label left out" in page
+
+
+def test_the_first_picture_has_every_distinct_system_and_says_how_each_differs() -> None:
+    metrics = fabricated_metrics()
+    for part in ("results", "intervals", "p_holm"):
+        for of in metrics[part].values():
+            of["Copy"] = of["BM25"]
+    metrics["recommendation"] = {"system": CANDIDATE, "sentence": "Recommended: it", "standings": []}
+    assert distinct(metrics)["BM25"] == ["Copy"] and "Copy" not in distinct(metrics)
+    alike = {**metrics, "baseline": "BM25", "recommendation": {"system": "Copy"}}
+    assert distinct(alike)["Copy"] == ["BM25"] and "BM25" not in best_first(alike), "the recommended one stands for all"
+    page = render(metrics=metrics)
+    assert "the same figures: BM25 = Copy" in page and "<small>the same figures: Copy</small>" in page
+    first, *_ = specs(page)
+    rows = {row["system"]: row for row in first["data"]["values"]}
+    assert set(rows) == {"BM25", BASELINE, f"★ {CANDIDATE}", "BM25 + GNN-encoder", "BM25 + GNN-encoder (RRF)"}
+    assert [row["mean"] for row in rows.values()] == sorted((row["mean"] for row in rows.values()), reverse=True)
+    assert rows["BM25"]["kind"] == charts.WORSE and rows[BASELINE]["kind"] == AS_BASELINE
+    assert [rows["BM25"]["low"], rows["BM25"]["high"]] == metrics["intervals"]["test"]["BM25"]["RR@10"]
+    assert first["layer"][0]["data"]["values"] == [{"baseline": metrics["results"]["test"][BASELINE]["RR@10"]}]
+    title = re.search("<h1>(.*?)</h1>", page)
+    assert title and title[1].startswith(f"Use {CANDIDATE}: MRR@10 0.") and "300 test queries" in title[1]
+
+
+def test_a_stratum_is_drawn_if_its_queries_can_say_something() -> None:
+    metrics = fabricated_metrics()
+    enough, few = strata(metrics)
+    assert list(enough) == ["cold", "recurring", "unseen"] and few == []
+    for of in metrics["recurrence"].values():
+        of["queries"]["test"] = 49
+    metrics["strata"]["cold"]["queries"]["test"] = 299
+    assert strata(metrics) == ({}, ["cold (nearly all)", "recurring (49)", "unseen (49)"])
+    assert "recurring (49)" in render(metrics=metrics)
+    assert [name for name, _, _ in blocks(metrics)][:3] == ["all queries", "warm", "cold"]
+
+
+def test_lengths_are_thirds_with_the_means_of_their_queries() -> None:
+    lengths, values = np.arange(90), np.linspace(0, 1, 90)
+    parts = length_strata(lengths)
+    assert [int(part.sum()) for part in parts.values()] == [30, 30, 30]
+    metrics = {"resamples": 50, "seed": 0, "baseline": "a"}
+    found = of_lengths(parts, {"a": values, "b": values**2}, "test", "RR@10", metrics)
+    assert found["long"]["results"]["test"]["a"]["RR@10"] == pytest.approx(values[60:].mean())
+    assert length_strata(np.full(9, 4)) == {}
+
+
+def test_costs_have_their_front() -> None:
+    rows = [
+        {"system": name, "mean": mean, "ms": ms, "kind": charts.EQUAL, "recommended": name == "c"}
+        for name, mean, ms in (("a", 0.5, 1.0), ("b", 0.4, 2.0), ("c", 0.7, 9.0), ("d", 0.7, 10.0))
+    ]
+    line, _, *texts = cost_chart([*rows, {"system": "e", "mean": 0.9}], "ms", "ms", "MRR@10")["layer"]
+    assert [row["system"] for row in line["data"]["values"]] == ["a", "c"]
+    assert [text["data"]["values"][0]["system"] for text in texts] == ["c", "a"]
+
+
+def test_settings_that_differ_are_listed_and_repeat_the_run(tmp_path: Path) -> None:
+    wanted = [
+        "train_gnn.heads=3", "index_bm25.k1=0.9", "encode.query_prompt='query: '", "ingest.packages=[\"a\", \"b\"]",
+        "evaluate.measures=[\"nDCG@10\", \"RR@10\"]", "train_dual_encoder.matryoshka=[64, 32]", "ingest.dataset=data",
+    ]  # fmt: skip
+    settings = parse_settings({}, wanted)
+    steps = ("ingest", "index_bm25", "encode", "train_dual_encoder", "train_gnn", "evaluate")
+    made = {step: Record(getattr(settings, step).model_dump(mode="json")) for step in steps}
+    made["evaluate: training"] = made.pop("evaluate")
+    made |= {"rank: a": Record({"depth": 10}), "other": Record({"x": 1})}
+    changed = changed_settings(made)
+    assert set(changed) == {*steps} and changed["train_gnn"]["heads"][0] == 3
+    folder = tmp_path / "pipeline" / "20260101-000000" / "report-training" / "report"
+    words = shlex.split(commands(folder, made, "training")["Repeat the run"])
+    assert words[:4] == ["gnn-encoder", "run", "--dataset", "data"] and words[-2] == "--set"
+    again = parse_settings({}, ["ingest.dataset=data", *words[words.index("--set") + 1 :: 2]])
+    assert again == settings != parse_settings({}, [])
+    assert commands(folder, made, "")["Search"].endswith(f"--bundle {tmp_path}/latest/bundle")
 
 
 def test_page_says_how_sure_and_how_it_was_made() -> None:
     metrics, page = fabricated_metrics(), " ".join(render().split())
     low, high = metrics["intervals"]["test"][BASELINE]["RR@10"]
-    assert f"<small>{low:.3f}–{high:.3f}</small>" in page
+    assert f'<small class="ci">{low:.3f}–{high:.3f}</small>' in page
     assert "weight 0.35 on GNN-encoder and 0.65 on BM25, tuned by MRR@10 on 300 dev queries" in page
     assert "1 / (60 + rank)" in page
     assert "<th>12.34" not in page and "<td>12.34</td>" in page and "<td>–</td>" in page
@@ -191,23 +295,21 @@ def test_page_says_how_sure_and_how_it_was_made() -> None:
 
 def test_page_tells_how_it_was_made() -> None:
     page = " ".join(render().split())
-    assert page.count("a plot of") == 2 * 3  # each in its place, with its words read out
     assert "12.5</td><td>0.75</td>" in page and "fifty queries" in page
     assert "<dt>heads</dt><dd><code>4</code>" in page and "<dt>code</dt><dd><code>c0de</code>" in page
-    shown, _, folded = page.partition("<summary>dev, by strata</summary>")
-    assert "test, cold: means over 200 queries without a relevant passage that a training" in shown
-    assert "(210 labels)" in shown and "test, warm" not in page
-    assert "dev, warm: means over 200 queries" in folded and "(250 labels)" in folded
-    assert "BM25</th><td>+0.0</td><td>−100.0</td>" in shown.replace("> <", "><")
+    assert "test: means over 200 queries without a relevant passage that a training" in page
+    assert "(210 labels)" in page and "dev: means over 200 queries with a relevant" in page
     assert "the figures of the labels are those of the queries" in page
     assert "removed from the rankings" not in page
     assert "77 triples" in page and "<td>40.00</td><td>20.17</td>" in page
     assert "25 % of the passages are not" in page and "<td>51.2</td>" in page
+    seconds = next(spec for spec in specs(page) if "seconds" in str(spec.get("encoding", {}).get("x")))
+    assert [row["step"] for row in seconds["data"]["values"]] == ["generate_queries", "train_gnn"]
 
 
 def test_page_of_artifacts_that_no_step_made() -> None:
-    assert training_plot({}) is None
-    assert "SS-BERT" not in render(made_by={})
+    page = render(made_by={})
+    assert "SS-BERT" not in page and 'id="training"' not in page
 
 
 def test_untuned_weights_are_said_to_be() -> None:
@@ -217,24 +319,13 @@ def test_untuned_weights_are_said_to_be() -> None:
     assert "not tuned: there are no labelled dev queries" in render(metrics=metrics)
     page = render(metrics=metrics | {"written": ["dev"]})
     assert "not tuned: the dev queries are generated, and quote their passages" in page
-    assert "dev, on generated queries: share of the first hits" in page
+    assert "dev, on generated queries: 300" in page
 
 
-@pytest.mark.slow
-def test_plots_are_pngs_and_repeatable() -> None:
-    metrics = fabricated_metrics()
-    gains = np.random.default_rng(1).normal(0, 0.3, 50).round(1)
-    ranks = np.random.default_rng(2).choice([0.0, 0.5, 1.0], (2, 50))
-    for make in (
-        lambda: systems_plot(metrics, "test"),
-        lambda: gains_plot(gains, "RR@10", CANDIDATE, BASELINE),
-        lambda: scatter_plot(*ranks, "RR@10", BASELINE, CANDIDATE),
-        lambda: training_plot(history()),
-    ):
-        image = make()
-        assert image.startswith(PNG)
-        assert image == make()
-    assert gains_plot(np.zeros(3), "RR@10", CANDIDATE, BASELINE).startswith(PNG)
+def test_gains_are_counted() -> None:
+    bars = gains_chart(np.array([1.0, 0.5, -0.25, 0.0, 1.0]), "MRR@10")["data"]["values"]
+    assert {bar["from"]: bar["queries"] for bar in bars if bar["queries"]} == {-0.3: 1, 0.5: 1, 0.9: 2}
+    assert systems_chart([], "MRR@10", 0.5, [0, 1])["data"]["values"] == []
 
 
 def test_table_fits_a_terminal_and_marks_significance() -> None:
@@ -287,7 +378,7 @@ def test_most_changed(gains: list[float], won: list[int], lost: list[int]) -> No
 
 def test_recurring_queries_and_power_have_their_sections() -> None:
     page, metrics = render(), fabricated_metrics()
-    assert "unseen: 200 test queries that nearly equal no training query" in page
+    assert "test: means over 200 queries that nearly equal no training query" in page
     smallest = metrics["detectable"]["test"]["BM25"]["RR@10"]
     assert f"<td>{smallest:.3f}</td>" in page and "paired test of\n300 queries" in page
     empty = block({}, ("RR@10",), permutations=1, resamples=1, seed=0, baseline=BASELINE)

@@ -12,6 +12,7 @@ from rich.console import Console
 from gnn_encoder.artifacts import Figures, Report, drafting
 from gnn_encoder.artifacts.history import Record, write_history
 from gnn_encoder.evaluation.measures import NAMES
+from gnn_encoder.evaluation.strata import MEANING
 from gnn_encoder.report.ablation import ablation_tables
 from gnn_encoder.settings.graph import CompareVariants, TryVariant
 from gnn_encoder.settings.studies import BEFORE, FULL
@@ -45,9 +46,11 @@ def test_page_curves_and_figures(tmp_path: Path) -> None:
     ]  # fmt: skip
     compare_variants(CompareVariants(permutations=200), figures=given, report=tmp_path / "report")
     report = Report.read(tmp_path / "report")
-    assert sorted(path.stem for path in (report.path / "plots").iterdir()) == ["neighbors"]
+    curves = [json.loads(path.read_text()) for path in sorted((report.path / "plots").iterdir())]
+    assert [spec["layer"][0]["encoding"]["y"]["title"] for spec in curves] == ["MRR@10", "R@20"]
+    assert [row["at"] for row in curves[0]["data"]["values"]] == [5, 10, 20]
     page = report.page.read_text(encoding="utf-8")
-    assert "&lt;one&gt; layer" in page and "<one>" not in page and page.count("data:image/png") == 1
+    assert "&lt;one&gt; layer" in page and "<one>" not in page and page.count('class="chart"') == 2
     metrics = report.metrics
     assert metrics["changes"]["k = 5"] == {"neighbors": 5} and metrics["changes"][FULL] == {}
     assert metrics["seeds"][FULL] == 2 and metrics["headline_split"] == "test"
@@ -63,7 +66,7 @@ def test_page_curves_and_figures(tmp_path: Path) -> None:
         assert of["queries"] == {"test": queries} and of["p_holm"]["test"][BEFORE]["RR@10"] < 0.2
         value = of["results"]["test"]["k = 20"]["RR@10"]
         assert report.manifest.metrics[f"test/k = 20/{stratum}/RR@10"] == value and f"{value:.3f}" in page
-        assert f"test, {stratum}: means over {queries} queries" in " ".join(page.split())
+        assert f"test: means over {queries} {MEANING[stratum]}" in " ".join(page.split())
     json.dumps(metrics)
 
 

@@ -1,8 +1,10 @@
 """The whole step on the tiny dataset with random encoders, then its figures from first principles."""
 
 import io
+import json
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +25,7 @@ from gnn_encoder.evaluation.remarks import hit_remarks
 from gnn_encoder.evaluation.results import split_digest
 from gnn_encoder.inference.encoding import encode_texts
 from gnn_encoder.models.dual_encoder import DualEncoder
+from gnn_encoder.report.systems import best_first
 from gnn_encoder.report.table import run_table
 from gnn_encoder.settings import outcome
 from gnn_encoder.settings.outcome import Evaluate, Fuse
@@ -116,11 +119,22 @@ def test_metrics_are_scalars_with_a_headline(evaluated: SimpleNamespace) -> None
 
 def test_report_folder(evaluated: SimpleNamespace) -> None:
     files = {p.relative_to(evaluated.report.path).as_posix() for p in evaluated.report.path.rglob("*") if p.is_file()}
-    plots = {f"plots/{name}.png" for name in ("systems", "gains", "queries", "data")}
+    names = ("systems", "milliseconds", "megabytes", "seconds", "memory", "gains", "lengths", "degrees")
+    plots = {f"plots/{name}.vl.json" for name in names}
+    queries = {f"queries/{name}.js" for name in ("index", "hits-0", "passages-0")}
     systems = ("bm25", "untrained", "dpr", "dual-encoder", "gnn-encoder")
     fused = (f"bm25-{system}{method}" for system in ("dual-encoder", "gnn-encoder") for method in ("", "-rrf"))
     runs = {f"runs/{name}.trec.gz" for name in (*systems, *fused)} | {"runs/dev.qrels.gz", "runs/test.qrels.gz"}
-    assert files == {"manifest.json", "history.json", "metrics.json", "per_query.parquet", "report.html", *plots, *runs}
+    assert files == {
+        "manifest.json",
+        "history.json",
+        "metrics.json",
+        "per_query.parquet",
+        "report.html",
+        *plots,
+        *queries,
+        *runs,
+    }
     page = evaluated.report.page.read_text(encoding="utf-8")
     assert "GNN-encoder won most" in page
     explained = page.count('<details class="why">')
@@ -137,6 +151,48 @@ def test_report_folder(evaluated: SimpleNamespace) -> None:
     }
     assert first["dimension"] == 8 and first["means"] != whole["means"]
     assert '<tr><th scope="row">8</th><td>0.0</td>' in page
+
+
+def test_what_each_system_costs(evaluated: SimpleNamespace, inputs: dict[str, Path]) -> None:
+    costs = evaluated.report.metrics["costs"]
+    assert set(costs) == {BASELINE, CANDIDATE, fused_name(BASELINE, CONVEX)}, "one bundle has no BM25 index"
+    folder = inputs["bundle"]
+    written = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and path.name != "manifest.json")
+    assert costs[CANDIDATE]["megabytes"] == pytest.approx(written / 1e6)
+    assert all(cost["ms"] > 0 for cost in costs.values())
+    assert costs[fused_name(BASELINE, CONVEX)]["megabytes"] == costs[BASELINE]["megabytes"] != written / 1e6
+
+
+def test_the_browser_of_queries_has_the_figures_and_hits_of_the_runs(
+    evaluated: SimpleNamespace, tiny_dataset: Dataset
+) -> None:
+    folder, metrics = evaluated.report.path / "queries", evaluated.report.metrics
+    index, hits, passages = (part(folder, name) for name in ("index", "hits-0", "passages-0"))
+    assert index["systems"] == best_first(metrics) and index["one"] == metrics["recommendation"]["system"]
+    texts = tiny_dataset.query_texts(tiny_dataset.query_rows("test"))
+    assert index["texts"] == texts and len(index["ids"]) == len(hits) == 20
+    for system, values in zip(index["systems"], index["figures"], strict=True):
+        assert np.mean(values) == pytest.approx(metrics["results"]["test"][system]["RR@10"], abs=1e-3)
+    bm25, labels = index["systems"].index(BM25), tiny_dataset.split_qrels("test")
+    everything = next(tiny_dataset.passages.stream())
+    for (found, labelled), query in zip(hits, tiny_dataset.query_rows("test").tolist(), strict=True):
+        ((own, grade),) = labelled
+        (relevant,) = labels.passage[labels.query == query].tolist()
+        assert passages[own][:3] == [everything.ids[relevant], everything.titles[relevant], everything.texts[relevant]]
+        assert grade == 1 and found[bm25][0] == own, "BM25 has every relevant passage first"
+    train = tiny_dataset.split_qrels("train")
+    of_passage = {everything.ids[p]: [] for p in range(len(everything.ids))}
+    for passage, text in zip(train.passage.tolist(), tiny_dataset.query_texts(train.query), strict=True):
+        of_passage[everything.ids[passage]].append(text)
+    assert any(asked for *_, asked in passages)
+    assert all({*asked} <= {*of_passage[name]} for name, *_, asked in passages)
+
+
+def part(folder: Path, name: str) -> Any:
+    """The value that a file beside the page hands over."""
+    text = (folder / f"{name}.js").read_text("utf-8")
+    assert text.startswith(f'part("{name}",') and text.endswith(")\n")
+    return json.loads(text[len(f'part("{name}",') : -2])
 
 
 @pytest.mark.slow
@@ -434,7 +490,7 @@ def test_a_system_that_finds_nothing_keeps_its_row(tiny_dataset: Dataset, tmp_pa
     assert (tmp_path / "evaluation" / "runs" / "bm25.trec.gz").is_file()
     report(outcome.Report(), dataset=japanese.path, evaluation=tmp_path / "evaluation", report=tmp_path / "report")
     page = Report.read(tmp_path / "report").page.read_text(encoding="utf-8")
-    assert "BM25 found nothing for 20 of 20 test queries" in page and '<th scope="row">BM25</th>' in page
+    assert "BM25 found nothing for 20 of 20 test queries" in page and 'data-v="BM25">' in page
     console = Console(width=80, file=io.StringIO(), force_terminal=False)
     console.print(run_table(Report.read(tmp_path / "report").metrics))
     shown = " ".join(console.file.getvalue().split())  # type: ignore[attr-defined]

@@ -8,8 +8,9 @@ evaluation metrics.json       figures, intervals, p-values, query counts and dig
            runs/*.trec.gz     each system's first hits; SPLIT.qrels.gz in the same folder
 latency    metrics.json       milliseconds per query of each system
 report     all files of the evaluation but hits.parquet; metrics.json also has latency and a profile of the data
-           plots/*.png
-           report.html        everything on one page that needs no other file
+           plots/*.vl.json    the charts as Vega-Lite specifications
+           report.html        everything on one page that needs no network
+           queries/*.js       any query's hits, which the page reads from beside it
 figures    per_query.parquet  of one variant: split, query (row number), warm, and a column for each measure
 graph_choice  choice.json: the tried variants with their dev figures, and the changed settings of the chosen one
 recommendation  recommendation.json: the recommended system, what it is compared with, and why
@@ -33,7 +34,7 @@ from gnn_encoder.artifacts.folder import Artifact, Draft
 from gnn_encoder.errors import UserError
 
 METRICS, PER_QUERY, ANSWERS = "metrics.json", "per_query.parquet", "answers.parquet"
-HITS, PLOTS, RUNS = "hits.parquet", "plots", "runs"
+HITS, PLOTS, RUNS, BROWSED = "hits.parquet", "plots", "runs", "queries"
 PAGE, DECISION, CARD = "report.html", "decision.json", "model_card.md"
 RECOMMENDATION = "recommendation.json"
 CHOICE = "choice.json"
@@ -90,6 +91,12 @@ class Evaluation(_Results):
         (draft / RUNS).mkdir(exist_ok=True)
         return draft / RUNS / f"{re.sub(r'[^a-z0-9]+', '-', name.lower()).strip('-')}.{kind}.gz"
 
+    def figures_of(self, split: str, measure: str) -> dict[str, np.ndarray]:
+        """Values of one measure of each system, float64 [n] by ascending query row, with one reading of the table."""
+        table = pq.read_table(self.path / PER_QUERY, columns=["system", measure], filters=pc.field("split") == split)
+        systems = list(dict.fromkeys(table.column("system").to_pylist()))
+        return dict(zip(systems, table.column(measure).to_numpy().reshape(len(systems), -1), strict=True))
+
     def first_hits(self, system: str) -> np.ndarray:
         """A system's first passages int32 [n, s] for the split that a report shows first; -1: fewer passages."""
         column = pq.read_table(self.path / HITS, columns=[system]).column(0).combine_chunks()
@@ -122,17 +129,29 @@ class Report(_Results):
 
     @staticmethod
     def write(
-        draft: Draft, *, metrics: dict[str, Any], plots: dict[str, bytes], page: str, per_query: pa.Table | None = None
+        draft: Draft,
+        *,
+        metrics: dict[str, Any],
+        plots: dict[str, dict[str, Any]],
+        page: str,
+        per_query: pa.Table | None = None,
     ) -> None:
-        """Fill a report draft; `plots` are PNGs by name, `per_query` is None if the draft has the table already."""
+        """Fill a report draft; `plots` are specifications by name, `per_query` is None if the draft has the table."""
         _write_json(draft / METRICS, metrics)
         if per_query is not None:
             pq.write_table(per_query, draft / PER_QUERY)
         (draft / PLOTS).mkdir()
-        for name, image in plots.items():
-            (draft / PLOTS / f"{name}.png").write_bytes(image)
+        for name, spec in plots.items():
+            file = f"{re.sub(r'[^a-z0-9]+', '-', name.lower()).strip('-')}.vl.json"
+            (draft / PLOTS / file).write_text(json.dumps(spec), encoding="utf-8")
         (draft / PAGE).write_text(page, encoding="utf-8")
         draft.rows(plots=len(plots))
+
+    @staticmethod
+    def queries_folder(draft: Draft) -> Path:
+        """Makes the folder of the files with queries and hits in a draft."""
+        (draft / BROWSED).mkdir()
+        return draft / BROWSED
 
     @property
     def page(self) -> Path:

@@ -8,6 +8,7 @@ import math
 import os
 import sys
 import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -388,10 +389,34 @@ def doctor(
         raise UserError(f"{wrong} of these checks failed: follow the advice")
 
 
-@app.command(hidden=True)
-def version() -> None:
-    """Print the version."""
-    typer.echo(__version__)
+@app.callback(invoke_without_command=True)
+def _version(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version, the commit, and those of torch and transformers.")
+    ] = False,
+) -> None:
+    if version:
+        typer.echo(_versions())
+        raise typer.Exit
+
+
+def _versions() -> str:
+    """Returns this program's version, the commit if it runs in a clone, and the versions of torch and transformers."""
+    import subprocess
+    from importlib.metadata import PackageNotFoundError, version
+
+    clone = Path(__file__).parents[3]
+    words = [__version__]
+    if (clone / ".git").exists():
+        asked = ["git", "-C", str(clone), "describe", "--always", "--dirty", "--exclude=*"]
+        with suppress(OSError):
+            words += [f"commit {name}" for name in subprocess.run(asked, capture_output=True, text=True).stdout.split()]
+    for package in ("torch", "transformers"):
+        try:
+            words.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            words.append(f"no {package}")
+    return ", ".join(words)
 
 
 def main() -> None:

@@ -45,14 +45,8 @@ STARTED_BY_NAME = {f"{PACKAGE}.training.ranks": f"{PACKAGE}.engines.rank"}
 DATA = ("dataset", "labels", "log")
 """Settings of `ingest` that name data."""
 BACKBONES = (
-    "backbone",
-    "generator",
-    "sentence_encoder",
-    "untrained_backbone",
-    "encoder",
-    "published",
-    "agreeing_reranker",
-)
+    "backbone", "generator", "sentence_encoder", "untrained_backbone", "encoder", "published", "agreeing_reranker",
+)  # fmt: skip
 """Settings that name a pretrained model."""
 PREVIOUS: dict[str, Callable[[Path], tuple[Path, ...]]] = {
     "build_graph": lambda run: (run / "graph", run / "passage_vectors"),
@@ -218,7 +212,7 @@ def _file_digest(path: str) -> str:
 def package_digest() -> str:
     """Returns the digest of this package's whole source, which is also a label of the images."""
     # `rglob` would not follow the link to the pipelines.
-    patterns = [f"{rooms}{kind}" for rooms in ("", "*/**/") for kind in ("*.py", "*.j2")]
+    patterns = [f"{rooms}{kind}" for rooms in ("", "*/**/") for kind in ("*.py", "*.j2", "*.js", "*.css")]
     files = sorted(path for pattern in patterns for path in SOURCE.glob(pattern))
     return digest_of({path.relative_to(SOURCE).as_posix(): sha256(path) for path in files})
 
@@ -258,7 +252,9 @@ def _templates(source: Path) -> set[Path]:
     templates: set[Path] = set()
     waiting = [source]
     while waiting:
-        named = re.findall(r"[\w.]+\.j2\b|(?<=\")\.\./\w+/\w+\.py(?=\")", waiting.pop().read_text(encoding="utf-8"))
+        named = re.findall(
+            r"[\w.]+\.(?:j2|js|css)\b|(?<=\")\.\./\w+/\w+\.py(?=\")", waiting.pop().read_text(encoding="utf-8")
+        )
         new = {path for path in map(source.parent.joinpath, named) if path.is_file()} - templates
         templates |= new
         waiting += new

@@ -176,11 +176,8 @@ def _checkpoints(root: Path, runs: Iterable[_Run], uris: Iterable[str]) -> list[
     """
     top = root / "checkpoints"
     folders = sorted(path for path in top.glob("*-*") if path.is_dir()) if not top.is_symlink() else []
-    folders = [
-        path
-        for path in folders
-        if re.fullmatch(r"(?!answers-|paid-)\w+-[0-9a-f]{20}", path.name) and not path.is_symlink()
-    ]
+    of_call = re.compile(r"(?!answers-|paid-)\w+-[0-9a-f]{20}")
+    folders = [path for path in folders if of_call.fullmatch(path.name) and not path.is_symlink()]
     if not folders:
         return []
     with ExitStack() as stack:

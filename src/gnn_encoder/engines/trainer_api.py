@@ -27,7 +27,7 @@ GONE_SECONDS = 120.0
 """How long the pods of a deleted TrainJob may take to end."""
 TIMEOUT = (10, 30)
 """Seconds to connect to the Kubernetes API, and to read its answer."""
-RULE = "docs/production.md has the rule, under Kubeflow Trainer"
+RULE = "docs/guides/kubeflow.md has the rule, under Kubeflow Trainer"
 NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 

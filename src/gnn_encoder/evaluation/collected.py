@@ -20,7 +20,7 @@ from gnn_encoder.evaluation.trec import write_qrels, write_run, written_ids
 from gnn_encoder.settings.measures import STRATA
 
 SPLITS = ("dev", "test")
-SHOWN = 3
+SHOWN = 10
 """Number of first hits per query that are kept for the report."""
 JUDGED = "Judged@10"
 """An additional measure: the share of the first 10 hits that have any label."""

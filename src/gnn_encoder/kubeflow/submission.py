@@ -163,21 +163,14 @@ def _check(settings: Settings, graph: Graph, cluster: Cluster) -> None:
             "registry.example.com/gnn-encoder-python:0.1.0"
         )
     local = []
-    if not is_remote(settings.ingest.dataset) and open_source(settings.ingest).format in (
-        *FOLDERS,
-        DocumentFolder.format,
-    ):
+    in_folders = (*FOLDERS, DocumentFolder.format)
+    if not is_remote(settings.ingest.dataset) and open_source(settings.ingest).format in in_folders:
         local.append(settings.ingest.dataset)
-    for step, name in (
-        ("ingest", "labels"),
-        ("ingest", "log"),
-        ("write_queries", "prompts"),
-        ("write_queries", "examples"),
-    ):
+    files = {"ingest": ("labels", "log"), "write_queries": ("prompts", "examples")}
+    for step, name in ((step, name) for step, names in files.items() for name in names):
         if file := getattr(getattr(settings, step), name):
-            raise UserError(
-                f"{file} lies on this machine, where no pod can read it: leave {step}.{name} out, or run here"
-            )
+            how = f"leave {step}.{name} out, or run here"
+            raise UserError(f"{file} lies on this machine, where no pod can read it: {how}")
     for step, values in ((node.step, node.settings) for node in graph.nodes):
         models = [model for name in BACKBONES if (model := getattr(values, name, "")) not in ("", *NO_FOLDERS)]
         local += [model for model in models if Path(model).is_dir()]

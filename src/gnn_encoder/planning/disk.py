@@ -53,11 +53,11 @@ FEATURES, CANDIDATES, TREES = 18, 110, 400_000
 RANKED = ("bm25_retrieve", "dense_retrieve", "rerank")
 """Steps of which the merge writes a new table."""
 TOKEN_IDS, IN_MLFLOW = "token ids", "report in MLflow"
-SMALL, FIGURES, PAGE = 10_000, 150_000, 1_000_000
+SMALL, FIGURES, PAGE = 10_000, 150_000, 1_500_000
 """Bytes of an artifact with some figures, such as the decision; of all systems' figures; and of the report's page and
 plots."""
-PER_QUERY = 250
-"""Bytes of a judged query's figures and first hits."""
+PER_QUERY, BROWSED = 250, 2_500
+"""Bytes of a judged query's figures and first hits; and of what the report's page reads of it from beside the page."""
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ class _Forecast:
 
     def report(self) -> float:
         """Bytes of the report: the evaluation's runs and figures, page and plots."""
-        return self.trec() + FIGURES + PAGE + self.judged * PER_QUERY
+        return self.trec() + FIGURES + PAGE + self.judged * (PER_QUERY + BROWSED)
 
     def tokens(self) -> int:
         """Bytes of the passages' token ids, a file for each length to which they are cut."""

@@ -1,6 +1,7 @@
 """Shows what labels gain, and which labels to add next: tables for a terminal, a plot, CSV and JSON files."""
 
 import csv
+import io
 import json
 import math
 from collections.abc import Sequence
@@ -8,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from rich.table import Table
 from rich.text import Text
@@ -17,11 +19,12 @@ from gnn_encoder.errors import printable
 from gnn_encoder.evaluation.measures import mean_name
 from gnn_encoder.labels.curve import MEASURE, Point
 from gnn_encoder.labels.suggestions import PassageSuggestion, QuerySuggestion
-from gnn_encoder.report.plots import COLOURS, LOST, WON, png
+from gnn_encoder.report.charts import BLUE, COLOURS, RED
 from gnn_encoder.report.table import figures_table
 
 LONGEST = 60
 """Characters shown of a text."""
+DOTS_PER_INCH = 150
 LIMITS = (
     "The models are those trained with all labels, and only the graph has fewer. So the curve shows what labels add to "
     "this model. The row with ~ is no measurement: it goes on as between half of the queries and all."
@@ -55,22 +58,22 @@ def labels_plot(points: Sequence[Point], beyond: tuple[int, float, float] | None
     figure = Figure(figsize=(7.0, 3.2), layout="constrained")
     queries = [point.queries for point in points]
     gains, shares = figure.subplots(1, 2)
-    for name, colour, shape in (("gain", WON, "o"), ("warm_gain", COLOURS[2], "^"), ("cold_gain", COLOURS[0], "v")):
+    for name, colour, shape in (("gain", BLUE, "o"), ("warm_gain", COLOURS[2], "^"), ("cold_gain", COLOURS[0], "v")):
         values = [getattr(point, name) for point in points]
         label = {"gain": "all", "warm_gain": "warm", "cold_gain": "cold"}[name]
         gains.plot(queries, values, color=colour, marker=shape, label=label)
-    gains.fill_between(queries, [p.low for p in points], [p.high for p in points], color=WON, alpha=0.15, linewidth=0)
-    shares.plot(queries, [point.warm for point in points], color=LOST, marker="D")
+    gains.fill_between(queries, [p.low for p in points], [p.high for p in points], color=BLUE, alpha=0.15, linewidth=0)
+    shares.plot(queries, [point.warm for point in points], color=RED, marker="D")
     if beyond:
         gains.plot(
-            [queries[-1], beyond[0]], [points[-1].gain, beyond[1]], color=WON, linestyle="--", label="extrapolated"
+            [queries[-1], beyond[0]], [points[-1].gain, beyond[1]], color=BLUE, linestyle="--", label="extrapolated"
         )
-        shares.plot([queries[-1], beyond[0]], [points[-1].warm, beyond[2]], color=LOST, linestyle="--")
+        shares.plot([queries[-1], beyond[0]], [points[-1].warm, beyond[2]], color=RED, linestyle="--")
     gains.axhline(0, color="black", linewidth=0.8)
     gains.legend(frameon=False, fontsize="small")
     gains.set(xlabel="training queries in the graph", ylabel=f"dev {mean_name(MEASURE)} gained")
     shares.set(xlabel="training queries in the graph", ylabel="share of warm dev queries", ylim=(0, 1))
-    return png(figure)
+    return _png(figure)
 
 
 def queries_table(suggestions: Sequence[QuerySuggestion], log: float, value: float) -> Table:
@@ -156,3 +159,16 @@ def _short(text: str) -> str:
 
 def _without_nan(values: dict[str, Any]) -> dict[str, Any]:
     return {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in values.items()}
+
+
+def _png(figure: Figure) -> bytes:
+    """Returns the plot as the bytes of a PNG file; axis lines without a scale are removed."""
+    for axes in figure.axes:
+        axes.spines["top"].set_visible(False)
+        axes.spines["right"].set_visible(axes.yaxis.get_ticks_position() == "right")
+        axes.tick_params(length=0)
+    buffer = io.BytesIO()
+    FigureCanvasAgg(figure)
+    # The file does not name the version of the plotting library, so the same plot gives the same bytes.
+    figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
+    return buffer.getvalue()

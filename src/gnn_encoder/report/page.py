@@ -1,12 +1,20 @@
-"""Writes the report of an evaluation as one HTML page that needs no network and no other file."""
+"""Writes the report of an evaluation as one HTML page that needs no network.
+
+Charts are Vega-Lite specifications, which the library in the page draws. The hits of all queries are in files beside
+the page (`report.queries`); without these, the page shows everything else.
+"""
 
 import base64
+import hashlib
 import json
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 from gnn_encoder.artifacts import Manifest
 from gnn_encoder.artifacts.history import History
@@ -16,78 +24,235 @@ from gnn_encoder.evaluation.significance import SIGNIFICANT, TESTS
 from gnn_encoder.evaluation.similarity import PAPER_TRIPLES, beside_paper
 from gnn_encoder.evaluation.strata import MEANING
 from gnn_encoder.explanation.passages import LEGEND
+from gnn_encoder.report import charts, systems
+from gnn_encoder.report.charts import Spec
 from gnn_encoder.report.examples import Example
 from gnn_encoder.report.table import is_best, is_significant
 from gnn_encoder.settings.measures import of_documents
+from gnn_encoder.settings.rungs import NAMES
 from gnn_encoder.settings.values import StepSettings
+
+SCRIPT, STYLE = "report.js", "report.css"
+STEPS = 24
+"""Most steps with a bar of their own; the others' times are summed."""
 
 
 @dataclass(frozen=True)
-class Plot:
-    """A PNG and its caption."""
+class Chart:
+    """A specification and its caption."""
 
-    image: bytes
+    spec: Spec
     caption: str
-
-    @property
-    def data_uri(self) -> str:
-        """The image as a data URI."""
-        return "data:image/png;base64," + base64.b64encode(self.image).decode()
 
 
 def render_page(
     metrics: dict[str, Any],
     *,
     headline: str,
-    plots: Mapping[str, Plot],
+    drawn: Mapping[str, Spec],
     won: list[Example],
     lost: list[Example],
     manifests: Mapping[str, Manifest],
     history: History,
+    browsed: bool = False,
+    commands: Mapping[str, str] = {},
 ) -> str:
     """Returns the page.
 
     Args:
-        plots: plots by name; `data` and `training` have their own sections.
-        won, lost: queries of the headline split.
+        drawn: charts by name (`report_charts`).
+        won, lost: queries of the headline split, with the explanations of hits.
         manifests: manifests of the evaluated artifacts, by name.
         history: records of the steps that wrote the artifacts.
+        browsed: whether the files of all queries are beside the page.
+        commands: {title: command} that use the result.
     """
     generated = history.get("generate_queries")
-    shown = (passage for example in (*won, *lost) for ranking in example.rankings.values() for passage in ranking)
+    shown = [passage for example in (*won, *lost) for ranking in example.rankings.values() for passage in ranking]
+    equal = systems.distinct(metrics)
+    split = metrics["headline_split"]
+    enough, few = systems.strata(metrics)
     return fill(
         "report.html.j2",
-        metrics=metrics,
+        title=f"{verdict(metrics)['sentence']} – gnn-encoder",
+        metrics={"costs": {}, **metrics},
+        chosen=systems.chosen(metrics),
+        recommended=systems.chosen(metrics) if metrics.get("recommendation") else None,
         headline=headline,
-        plots=plots,
+        verdict=verdict(metrics),
+        charts=drawn,
+        kinds=charts.KINDS,
+        parts=systems.blocks(metrics),
+        systems=systems.best_first(metrics),
+        purposes={
+            system: purpose for system in metrics["results"][split] if (purpose := systems.purpose(metrics, system))
+        },
+        equal=equal,
+        small={
+            name: {"spec": drawn[f"stratum-{name}"], "meaning": meaning, "queries": found["queries"][split]}
+            for name, (meaning, found) in enough.items()
+            if f"stratum-{name}" in drawn
+        },
+        too_few=few,
+        drawn=len(systems.drawn(metrics)),
+        training={name.removeprefix("training-"): spec for name, spec in drawn.items() if name.startswith("training-")},
+        explained=sum(any(p.why or p.parts for r in e.rankings.values() for p in r) for e in (*won, *lost)),
         examples={"won": won, "lost": lost},
+        browsed=browsed,
+        commands=commands,
+        settings=systems.changed_settings(history),
         manifests=manifests,
         history=history,
         similarity=beside_paper(generated.metrics) if generated else None,
         paper_triples=PAPER_TRIPLES,
         legend=LEGEND,
         explained_by_graph=any(passage.why for passage in shown),
-        is_best=is_best,
-        is_significant=is_significant,
-        of_split=of_split,
     )
 
 
-def render_ablation(metrics: dict[str, Any], *, headline: str, plots: list[Plot], settings: StepSettings) -> str:
+def verdict(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what a reader learns first: `sentence`, `facts` by name, and `folded`, on systems with equal figures."""
+    split, measure, baseline = metrics["headline_split"], metrics["measures"][0], metrics["baseline"]
+    system, name = systems.chosen(metrics), mean_name(metrics["measures"][0])
+    of, queries = metrics["results"][split], metrics["queries"][split]
+    kind = charts.kind_of(metrics, split, system, SIGNIFICANT)
+    gain = of[system][measure] - of[baseline][measure]
+    against = {
+        charts.BETTER: f"significantly above {baseline} ({of[baseline][measure]:.3f})",
+        charts.WORSE: f"significantly below {baseline} ({of[baseline][measure]:.3f})",
+        charts.EQUAL: f"not significantly different from {baseline} ({of[baseline][measure]:.3f})",
+        charts.BASELINE: "the baseline itself",
+    }[kind]
+    use = "Use " if metrics.get("recommendation") else ""
+    low, high = metrics["intervals"][split][system][measure]
+    which = of_split(metrics, split).replace(f"{split}, on generated", f"generated {split}")
+    which = which if "queries" in which else f"{which} queries"
+    facts = {"What it is": purpose} if (purpose := systems.purpose(metrics, system)) else {}
+    facts["Measured on"] = f"{queries:,} {which}, labelled in the data"
+    if split in metrics.get("written", ()):
+        facts["Measured on"] = f"{queries:,} {which}: a generator wrote them, so people's queries may differ"
+    if profile := metrics.get("profile"):
+        facts["Measured on"] += f"; {profile['passages']:,} passages"
+    facts["How sure"] = f"{name} {of[system][measure]:.3f}, 95 % interval {low:.3f}–{high:.3f}"
+    p = metrics["p_holm"].get(split, {}).get(system, {}).get(measure)
+    if p is not None:
+        facts["How sure"] += f"; {gain:+.3f} against {baseline}, p {p:.2g}"
+    least = metrics["detectable"].get(split, {}).get(system, {}).get(measure)
+    if least is not None:
+        facts["Smallest effect"] = f"these queries show a true difference of {least:.3f} or more in 4 of 5 cases"
+    share = [metrics[side].get(split, {}).get(system, {}).get(measure) for side in ("better", "worse")]
+    if share[0] is not None:
+        facts["By query"] = f"better than {baseline} on {share[0]:.0%}, worse on {share[1]:.0%}, equal on the others"
+    enough, _ = systems.strata(metrics)
+    if enough and system != baseline:
+        parts = []
+        for stratum, (_, found) in enough.items():
+            means = found["results"][split]
+            if system in means:
+                parts.append(
+                    f"{stratum} {means[system][found['measures'][0]] - means[baseline][found['measures'][0]]:+.3f}"
+                )
+        facts["By kind of query"] = f"{', '.join(parts)} against {baseline}"
+    if cost := metrics.get("costs", {}).get(system):
+        facts["Cost"] = f"{cost['ms']:.1f} ms a question on this machine, a bundle of {cost['megabytes']:,.0f} MB"
+    folded = [f"{one} = {' = '.join(others)}" for one, others in systems.distinct(metrics).items() if others]
+    return {
+        "sentence": f"{use}{system}: {name} {of[system][measure]:.3f} on {queries:,} {which}, {against}",
+        "facts": facts,
+        "folded": f"the same figures: {'; '.join(folded)}" if folded else "",
+    }
+
+
+def report_charts(metrics: Mapping[str, Any], history: History) -> dict[str, Spec]:
+    """Returns the charts of figures, costs, strata, steps and trainings, by name."""
+    split, measure = metrics["headline_split"], metrics["measures"][0]
+    name, baseline = mean_name(measure), metrics["results"][split][metrics["baseline"]][measure]
+    rows = systems.rows(metrics, split, metrics, systems.best_first(metrics))
+    drawn = {"systems": charts.systems_chart(rows, name, baseline, charts.domain_of(rows))}
+    if sum("ms" in row for row in rows) > 1:
+        drawn["milliseconds"] = charts.cost_chart(rows, "ms", "milliseconds a question", name)
+        drawn["megabytes"] = charts.cost_chart(rows, "megabytes", "MB of the bundle", name)
+    enough, _ = systems.strata(metrics)
+    parts = {
+        stratum: systems.rows(
+            metrics, split, found, [s for s in systems.drawn(metrics) if s in found["results"][split]]
+        )
+        for stratum, (_, found) in enough.items()
+    }
+    if parts:
+        domain = charts.domain_of([row for of in parts.values() for row in of])
+        for stratum, of in parts.items():
+            found = enough[stratum][1]
+            mean = found["results"][split][metrics["baseline"]][found["measures"][0]]
+            drawn[f"stratum-{stratum}"] = charts.systems_chart(of, name, mean, domain)
+    if history:
+        steps = [(title, record.metrics) for title, record in history.items()]
+        longest = sorted(steps, key=lambda step: -step[1]["seconds"])[:STEPS]
+        shown = [step for step in steps if step in longest]
+        took = [{"step": title, "seconds": round(of["seconds"], 1)} for title, of in shown]
+        if rest := len(steps) - len(shown):
+            seconds = sum(of["seconds"] for title, of in steps if (title, of) not in longest)
+            took.append({"step": f"{rest} other steps", "seconds": round(seconds, 1)})
+        held = [{"step": title, "GiB": round(of["peak_memory_gib"], 2)} for title, of in shown]
+        drawn["seconds"] = charts.time_chart(took, "seconds", "seconds")
+        drawn["memory"] = charts.time_chart(held, "GiB", "GiB")
+        tokens = {title: of.get("tokens_in", 0) + of.get("tokens_out", 0) for title, of in steps}
+        if any(tokens.values()):
+            of_steps = [{"step": title, "tokens": count} for title, count in tokens.items() if count]
+            drawn["tokens"] = charts.time_chart(of_steps, "tokens", "tokens of a language model")
+    return drawn | {f"training-{title}": spec for title, spec in charts.training_charts(history).items()}
+
+
+def commands(folder: Path, history: History, rung: str) -> dict[str, str]:
+    """Returns {title: command} that search and serve the result of a run, and repeat the run.
+
+    Args:
+        folder: of the report, in ROOT/pipeline/RUN/STEP. Elsewhere ROOT stands for the run's folder.
+        rung: the highest rung of a ladder; empty if the run was none.
+    """
+    root = next((str(parent.parent) for parent in folder.absolute().parents if parent.name == "pipeline"), "ROOT")
+    bundle = shlex.quote(f"{root}/latest/bundle")
+    lines = {
+        "Search": f"gnn-encoder search 'your question' --bundle {bundle}",
+        "Serve over HTTP, with a page": f"gnn-encoder serve --bundle {bundle}",
+    }
+    named = {rung: name for name, rung in NAMES.items()}
+    changed = systems.changed_settings(history)
+    dataset = changed.get("ingest", {}).pop("dataset", ("", ""))[0]
+    if rung in named and dataset:
+        words = ["run", "--dataset", dataset, "--until", named[rung], "--root", root]
+        for step, of in changed.items():
+            for name, (value, _) in of.items():
+                words += ["--set", f"{step}.{name}={json.dumps(value, ensure_ascii=False)}"]
+        lines["Repeat the run"] = f"gnn-encoder {shlex.join(words)}"
+    return lines
+
+
+def render_ablation(metrics: dict[str, Any], *, headline: str, drawn: list[Chart], settings: StepSettings) -> str:
     """Returns the page of an ablation; `settings` are the settings of the full model."""
-    full = settings.model_dump()
-    shared = {"is_best": is_best, "is_significant": is_significant, "of_split": of_split}
-    return fill("ablation.html.j2", metrics=metrics, headline=headline, plots=plots, settings=full, **shared)
+    parts = [part for part in systems.blocks(metrics) if part[2] is not metrics]
+    of = {"headline": headline, "charts": drawn, "parts": parts, "settings": settings.model_dump()}
+    return fill("ablation.html.j2", metrics=metrics, **of)
 
 
-def render_study(metrics: dict[str, Any], *, headline: str, plots: Mapping[str, Plot]) -> str:
+def render_study(metrics: dict[str, Any], *, headline: str, drawn: Mapping[str, Chart]) -> str:
     """Returns the page of a study of re-rankers (`report.study`); a table without an entry in `metrics` is left out."""
-    shared = {"is_best": is_best, "is_significant": is_significant, "of_split": of_split}
-    return fill("study.html.j2", metrics=metrics, headline=headline, plots=plots, **shared)
+    split, name = metrics["headline_split"], mean_name(metrics["measures"][0])
+    names = systems.best_first(metrics)
+    rows = systems.rows(metrics, split, metrics, names)
+    mean = metrics["results"][split][metrics["baseline"]][metrics["measures"][0]]
+    caption = f"{name} on {of_split(metrics, split)} with 95 % intervals; dashed line: {metrics['baseline']}"
+    first = Chart(charts.systems_chart(rows, name, mean, charts.domain_of(rows)), caption)
+    of = {"headline": headline, "charts": {"systems": first, **drawn}, "parts": systems.blocks(metrics)}
+    return fill("study.html.j2", metrics=metrics, systems=names, equal=systems.distinct(metrics), **of)
 
 
 def fill(template: str, **values: Any) -> str:
-    """Fills a template of this package. All values are escaped, and a missing value is an error."""
+    """Fills a template of this package. All values are escaped, and a missing value is an error.
+
+    A page with `charts` gets the library and the script that draw them. Its policy names both by their digests, so that
+    no other script in the page runs, and nothing is loaded but scripts beside it.
+    """
     environment = Environment(
         loader=PackageLoader("gnn_encoder", "report"),
         autoescape=True,
@@ -96,12 +261,42 @@ def fill(template: str, **values: Any) -> str:
         lstrip_blocks=True,
     )
     environment.filters["compact_json"] = lambda value: json.dumps(value, ensure_ascii=False)
+    environment.filters["json"] = script_json
     environment.filters["mean_name"] = mean_name
+    folder = Path(__file__).parent
+    drawing = "charts" in values
+    scripts = (charts.library(), (folder / SCRIPT).read_text("utf-8")) if drawing else ("", "")
+    metrics = values.get("metrics", {})
     return environment.get_template(template).render(
-        mean_name=mean_name,
-        meaning=MEANING,
-        of_documents=of_documents,
-        significant=SIGNIFICANT,
-        tests=TESTS,
-        **values,
+        {
+            "title": "gnn-encoder",
+            "baseline": metrics.get("baseline"),
+            "recommended": None,
+            "is_best": is_best,
+            "is_significant": is_significant,
+            "of_split": of_split,
+            "mean_name": mean_name,
+            "meaning": MEANING,
+            "of_documents": of_documents,
+            "significant": SIGNIFICANT,
+            "tests": TESTS,
+            "drawing": drawing,
+            "library": Markup(scripts[0]),
+            "script": Markup(scripts[1]),
+            "style": Markup((folder / STYLE).read_text("utf-8")),
+            "policy": policy(scripts if drawing else ()),
+            **values,
+        }
     )
+
+
+def policy(scripts: Sequence[str]) -> str:
+    """Returns the content security policy of a page with these inline scripts. Vega compiles functions, so eval."""
+    digests = [f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in scripts]
+    allowed = ["script-src", *digests, "'unsafe-eval'", "'self'", "file:"] if scripts else ["script-src", "'none'"]
+    return f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; {' '.join(allowed)}"
+
+
+def script_json(value: Any) -> Markup:
+    """Returns JSON that can stand in a script element: no `<` begins a tag."""
+    return Markup(json.dumps(value, ensure_ascii=False).replace("<", "\\u003c"))

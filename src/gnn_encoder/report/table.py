@@ -80,14 +80,17 @@ def _fitting(measures: Sequence[str], label: int) -> list[list[str]]:
     return parts
 
 
-def distinct(metrics: dict[str, Any]) -> dict[str, list[str]]:
+def distinct(metrics: Mapping[str, Any], among: Iterable[str] | None = None) -> dict[str, list[str]]:
     """Returns the systems of the headline split, each with the others that have the same figures in every split.
 
-    Of equal systems the recommended one, the baseline or the first stands for all.
+    Of equal systems the recommended one (without any, the candidate), the baseline or the first stands for all.
+
+    Args:
+        among: systems; None: those of the table.
     """
-    first = {metrics["baseline"]: 1, _recommended(metrics): 0}
+    first = {metrics["baseline"]: 1, _recommended(metrics) or metrics["candidate"]: 0}
     groups: dict[str, list[str]] = {}
-    for system in in_table(metrics, metrics["headline_split"]):
+    for system in in_table(dict(metrics), metrics["headline_split"]) if among is None else among:
         figures = [systems.get(system) for systems in metrics["results"].values()]
         groups.setdefault(str(figures), []).append(system)
     ordered = (sorted(group, key=lambda system: first.get(system, 2)) for group in groups.values())

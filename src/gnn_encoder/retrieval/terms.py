@@ -7,7 +7,7 @@ In English a term is a word of `artifacts.words`, stemmed. In other languages a 
 - A run of a script without spaces has the words of ICU's dictionaries beside its parts. The parts have two characters,
   as in English texts, or three in alphabetic scripts (`ALPHABETIC`), whose characters are single sounds.
 
-On dev, both kinds of terms together find more than each kind alone (docs/evidence.md, BM25 in other languages).
+On dev, both kinds of terms together find more than each kind alone (docs/notebook.md, BM25 in other languages).
 """
 
 from collections import Counter
@@ -23,7 +23,7 @@ from gnn_encoder.settings.bm25 import LANGUAGES, OTHER, STEMMERS, STOPWORDS, Ind
 
 ENGLISH = "en"
 PART = 4
-"""Characters of a word's part: of 3 to 5, the best on train (docs/evidence.md)."""
+"""Characters of a word's part: of 3 to 5, the best on train (docs/notebook.md)."""
 ALPHABETIC = ("Thai", "Lao", "Khmer", "Myanmar")
 SAMPLE, PIECES, CHARACTERS = 100, 20, 500
 """Passages from which a language is found, the texts that they are joined to, and the characters of each."""

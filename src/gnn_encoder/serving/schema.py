@@ -5,7 +5,13 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 
-class SearchRequest(BaseModel):
+class Described(BaseModel):
+    """The base: the docstring of a field is its description."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+
+class SearchRequest(Described):
     """One question or several."""
 
     model_config = ConfigDict(
@@ -15,21 +21,18 @@ class SearchRequest(BaseModel):
     )
 
     questions: str | list[str]
-    k: Annotated[int, Field(ge=1, description="Passages of each question.")] = 10
-    fuse: Annotated[
-        bool | None, Field(description="Sum the vectors' scores with BM25's; by default as the run recommends.")
-    ] = None
-    rerank: Annotated[
-        bool | None,
-        Field(description="Order the first hits by the bundle's re-ranker; by default as the run recommends."),
-    ] = None
-    explain: Annotated[
-        bool,
-        Field(description="Say what each score is made of, by the vectors alone or the re-ranker; one question."),
-    ] = False
+    """One text, or a list of them."""
+    k: Annotated[int, Field(ge=1)] = 10
+    """Passages of each question."""
+    fuse: bool | None = None
+    """Sum the vectors' scores with BM25's; by default as the run recommends."""
+    rerank: bool | None = None
+    """Order the first hits by the bundle's re-ranker; by default as the run recommends."""
+    explain: bool = False
+    """Say what each score is made of, by the vectors alone or the re-ranker; one question."""
 
 
-class Passage(BaseModel):
+class Passage(Described):
     """A hit, best first."""
 
     rank: int
@@ -41,14 +44,14 @@ class Passage(BaseModel):
     """What the score is made of, if asked for: `parts` that sum to it, or what the `graph` did."""
 
 
-class Result(BaseModel):
+class Result(Described):
     """The hits of one question."""
 
     question: str
     hits: list[Passage]
 
 
-class SearchResponse(BaseModel):
+class SearchResponse(Described):
     """A result for each question, in their order."""
 
     version: str
@@ -58,7 +61,7 @@ class SearchResponse(BaseModel):
     results: list[Result]
 
 
-class About(BaseModel):
+class About(Described):
     """The bundle in service, and what may be asked of this server."""
 
     version: str
@@ -74,7 +77,7 @@ class About(BaseModel):
     """Whether POST /judging takes grades, and people judge at /judge."""
 
 
-class Vote(BaseModel):
+class Vote(Described):
     """Whether a passage answers a question; false takes an earlier vote back."""
 
     model_config = ConfigDict(
@@ -92,13 +95,13 @@ class Vote(BaseModel):
     relevant: bool = True
 
 
-class Kept(BaseModel):
+class Kept(Described):
     """The number of labels in the file."""
 
     labels: int
 
 
-class Given(BaseModel):
+class Given(Described):
     """A grade of a passage for a query. None takes it back; without a passage, None skips the query, 0 unskips it."""
 
     model_config = ConfigDict(
@@ -112,7 +115,7 @@ class Given(BaseModel):
     grade: Annotated[int, Field(ge=0, le=3)] | None = None
 
 
-class ToJudge(BaseModel):
+class ToJudge(Described):
     """A passage without a grade by a person; the model's is not told."""
 
     query_id: str
@@ -125,7 +128,7 @@ class ToJudge(BaseModel):
     of: int
 
 
-class Gain(BaseModel):
+class Gain(Described):
     """A system's gain over the first one, corrected by people's grades; a lone system's mean."""
 
     system: str
@@ -135,7 +138,7 @@ class Gain(BaseModel):
     high: float | None
 
 
-class Agreed(BaseModel):
+class Agreed(Described):
     """Agreement of people and the model on the pairs that both graded."""
 
     pairs: int
@@ -147,14 +150,14 @@ class Agreed(BaseModel):
     relevant_kappa: float | None
 
 
-class Shown(BaseModel):
+class Shown(Described):
     """What the model said of the passage that was just graded; `grade` None: nothing."""
 
     grade: int | None
     reason: str
 
 
-class Progressed(BaseModel):
+class Progressed(Described):
     """What to judge next, and what the grades say so far."""
 
     next: ToJudge | None
@@ -177,7 +180,7 @@ class Progressed(BaseModel):
     shown: Shown | None = None
 
 
-class Problem(BaseModel):
+class Problem(Described):
     """RFC 9457."""
 
     type: str = "about:blank"

@@ -45,7 +45,7 @@ class IndexBm25(StepSettings):
     """Snowball's stemmer of the language, if it has one, or the English one."""
     stopwords: Literal["language", "english", "none"] = "language"
     """Words that are left out: bm25s's list of the language, if it has one, or the English list. In Arabic, Greek and
-    Hindi other packages' lists gain nothing (docs/evidence.md)."""
+    Hindi other packages' lists gain nothing (docs/notebook.md)."""
     ngrams: Literal["language", "none"] = "language"
     """Terms beside the words in all languages but English: the parts of four characters of each word, and of runs
     without spaces the words of ICU's dictionaries."""

@@ -34,6 +34,7 @@ class DocumentNetwork(StepSettings):
     graph_layers: PositiveInt = 3
     """Layers of the network over documents (Albarede et al. 2022, section 3, also the next two)."""
     graph_heads: PositiveInt = 8
+    """Attention heads of a layer. They divide the width of its vectors."""
     graph_dropout: Fraction = 0.7
     """Of that network's attention, whatever `dropout` is."""
     neighbour_reduction: Literal["sum", "mean"] = "sum"

@@ -228,7 +228,9 @@ class TrainQueryGenerator(Optimization, OnNodes):
     trained: bool = True
     """Off: the model writes queries as it is, for one that follows an instruction."""
     passage_length: PositiveInt = 256
+    """Most tokens of a passage that the generator reads."""
     query_length: PositiveInt = 32
+    """Most tokens of a query that the generator reads in training, and writes."""
     max_pairs: Count = 0
     """Most labelled pairs that are trained on, by a seeded draw. 0: all."""
     held_out: Fraction = 0.1
@@ -307,6 +309,7 @@ class SelectTrainingSet(Negatives):
     augmentation_threshold: Fraction = 0.1
     """t_A."""
     seed: Count = 0
+    """Of the draws of negatives and examples."""
 
 
 class TrainDualEncoder(Backbone, ContrastiveTraining, Distillation, OnNodes):

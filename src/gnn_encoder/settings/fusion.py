@@ -51,11 +51,16 @@ class FuseParts(Inference, IndexKind):
     system: str = ""
     """Its name in every table. Empty: the name of that kind over M_de."""
     trees: PositiveInt = 200
+    """Trees of LambdaMART."""
     leaves: Annotated[int, Field(ge=2, strict=True)] = 15
+    """Most leaves of a tree."""
     learning_rate: PositiveFloat = 0.05
+    """The factor of each tree in the sum (shrinkage)."""
     smallest_leaf: PositiveInt = 40
     """Candidates in a leaf at least."""
     penalty: PositiveFloat = 1.0
     """Of the logistic regression, on the squares of its coefficients."""
     bm25: Literal[True] = True
+    """Always on: all these systems read the words, so each bundle has a BM25 index."""
     seed: Count = 0
+    """Of LambdaMART."""

@@ -56,7 +56,9 @@ class GnnShape(StepSettings):
     """The architecture of the GNN (GNN-encoder 3.3). The `gnn.json` of a saved GNN also holds these settings."""
 
     heads: PositiveInt = 4
+    """Attention heads of a layer. They divide the width of the vectors."""
     negative_slope: Fraction = 0.2
+    """Slope of the LeakyReLU of the attention logits below 0 (GAT)."""
     activation: Literal["identity", "elu"] = "identity"
     """σ of eq. 5."""
     layers: Literal[0, 1, 2] = 2
@@ -64,16 +66,20 @@ class GnnShape(StepSettings):
     gate: Literal["filter", "fixed"] = "filter"
     """`fixed` is the ablation "without filter gate": h'_p = gate_alpha · h~_p + h_p."""
     gate_alpha: Fraction = 0.5
+    """Opening of the gate with `gate: fixed`."""
 
 
 class TrainGnn(WatchedTraining, OnNodes, GnnShape):
     """Masked Graph Training of the dual encoder and the GNN together (GNN-encoder 3.4, Algorithm 1)."""
 
     epochs: PositiveInt = 5
+    """Passes over all training queries."""
     learning_rate: PositiveFloat = 2e-6
     """Learning rate of the two encoders."""
     gnn_learning_rate: PositiveFloat = 5e-5
+    """Learning rate of the GNN."""
     negatives: Count = 1
+    """Hard negatives of each query in a batch, besides the positives of the other queries."""
     hard_negatives: Literal["selected", "retrieved"] = "selected"
     """`selected`: drawn from the training set. `retrieved`: drawn from M_de's hits without known positives. Few
     selected negatives are neighbours of the query in the graph, so the GNN learns to tell few neighbours apart."""
@@ -99,6 +105,7 @@ class TrainGnn(WatchedTraining, OnNodes, GnnShape):
     normalize_passages: AutoYesNo = "auto"
     """Scale h'_p to unit length. `auto`: yes if the backbone's own vectors have unit length."""
     score_scale: PositiveFloat | Literal["auto"] = "auto"
+    """Factor of s(q, p) in the loss, as in the training of the dual encoder."""
 
     def _problems(self) -> Iterator[str]:
         if self.mask == "folds" and self.mask_fraction > 0.5:
@@ -191,3 +198,4 @@ class CompareVariants(StepSettings):
     resamples: PositiveInt = 2000
     """Bootstrap resamples of the queries, for the confidence intervals."""
     seed: Count = 0
+    """Of the randomization test and of the bootstrap."""

@@ -38,6 +38,7 @@ class EncodeWithLabels(Inference, IndexKind):
     """`max`: w · the best similarity with a labelled query. `softmax`: w · the softmax, over the nearest training
     queries, of those that the passage is labelled for (`gnn_encoder.retrieval.memory`)."""
     memory_weights: Candidates = (0.0, 0.03, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0)
+    """w of the memory. 0: the dual encoder as it is."""
     memory_neighbours: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = (5, 20, 100)
     """Numbers of nearest training queries in the softmax."""
     memory_temperatures: Annotated[tuple[PositiveFloat, ...], Field(min_length=1)] = (0.05, 0.1, 0.2)
@@ -46,9 +47,11 @@ class EncodeWithLabels(Inference, IndexKind):
     """Training queries with a lower similarity get no share of the softmax; 0: all nearest ones get theirs. For vectors
     without unit length they are multiples of the mean squared length, too."""
     cluster_weights: Candidates = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
+    """w of the clusters. 0: the dual encoder as it is."""
     clusters: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = (1, 4, 16)
     """Numbers of vectors that a passage has at most, besides its own."""
     margin: Annotated[float, Field(ge=0.0)] = 0.005
+    """How much of `measure` warm or cold queries may lose; see the next setting."""
     floor_significance: Fraction = 0.1
     """A use of the labels is not chosen if warm or cold queries lose more than the margin by it, unless chance explains
     the loss: as `recommend.margin` and `recommend.floor_significance`. A margin of 1 chooses by the mean alone."""

@@ -132,6 +132,7 @@ class Evaluate(Inference):
     run_depth: Count = 100
     """Hits of each query in the TREC run files of the report. 0: no such files."""
     seed: Count = 0
+    """Of the randomization test and of the bootstrap."""
 
     def _problems(self) -> Iterator[str]:
         for name in self.measures:
@@ -149,7 +150,9 @@ class Rank(Inference, VectorsOfTexts, LongPassages):
     backbone: str = ""
     """Rank with this pretrained encoder, with the two lengths below. Empty: with the bundle in the step's inputs."""
     query_length: PositiveInt = 32
+    """Most tokens of a query, for `backbone`."""
     passage_length: PositiveInt = 128
+    """Most tokens of a passage, for `backbone`."""
 
 
 class Fuse(StepSettings):
@@ -256,6 +259,7 @@ class Promote(StepSettings):
     with 100 cold queries, an equally good model falls by more than 0.005 MRR@10 in about 4 of 10 comparisons. 1: any
     fall beyond its floor."""
     smallest_stratum: Count = 200
+    """Queries that a stratum needs without a champion; see the next setting."""
     smallest_stratum_share: Fraction = 0.1
     """Without a champion, the floor of a stratum counts if the stratum has at least so many queries, or at least this
     share of all queries. A model must be put into service first: a few queries that lose should not hold back a gain of

@@ -110,9 +110,11 @@ class TrainReranker(Published, MeasuredTraining, Distillation, DocumentNetwork, 
     memory_width: PositiveInt = 256
     """bert_dmn, dmn: d, the width of all states."""
     episodes: PositiveInt = 4
+    """bert_dmn, dmn: passes of the memory over the sentences."""
     memory_dropout: Fraction = 0.1
     """bert_dmn, dmn: at the memory network's input, on the gates and before the output, whatever `dropout` is."""
     shared_episodes: bool = True
+    """bert_dmn, dmn: whether all episodes have the same weights."""
     bidirectional: bool = False
     """bert_dmn, dmn: the sentences' GRU reads in both directions. The paper does not say."""
     memory_includes_question: bool = False
@@ -124,8 +126,9 @@ class TrainReranker(Published, MeasuredTraining, Distillation, DocumentNetwork, 
     token_width: PositiveInt = 128
     """colbert: length of a token's vector."""
     query_length: TextLength = 32
+    """colbert: tokens of a query."""
     passage_length: TextLength = 180
-    """colbert: tokens of a query and of a passage."""
+    """colbert: tokens of a passage."""
     expand_queries: bool = True
     """colbert: queries are filled up with [MASK]."""
     titles: bool = True
@@ -304,8 +307,9 @@ class EvaluatePassages(Inference):
     """
 
     system: str = "SS-BERT(d)"
+    """The run's name in every table. The pipeline sets it."""
     measure: Measure = "RR@10"
-    """The pipeline sets both: the run's name in every table, and the first of `evaluate.measures`."""
+    """The first of `evaluate.measures`. The pipeline sets it."""
     generator_weights: Annotated[tuple[Weight, ...], Field(min_length=1)] = (0.05, 0.075, 0.1, 0.125, 0.15)
     """Values of k_s: the first that is best on dev queries is taken, and without labelled dev queries the middle one.
     SS-BERT 4.3: it performs best within [0.05, 0.15]."""
@@ -327,10 +331,11 @@ class PropagateSections(StepSettings):
     """
 
     system: str = "QSF sectionPropagateAVG"
+    """The run's name in every table. The pipeline sets it."""
     measure: Measure = "RR@10"
+    """The first of `evaluate.measures`. The pipeline sets it."""
     depth: PositiveInt = 1000
-    """The pipeline sets all three: the run's name in every table, the first of `evaluate.measures`, and the number of
-    hits that the re-ranker has scored; later hits stay below them."""
+    """Hits that the re-ranker has scored; later hits stay below them. The pipeline sets it."""
     propagation_weights: Annotated[tuple[Fraction, ...], Field(min_length=1)] = tuple(i / 10 for i in range(1, 10))
     """Values of μ: the first that is best on dev queries is taken, and without labelled dev queries the middle one. 0
     is not among them, because with it the system is the re-ranker itself."""
@@ -344,8 +349,9 @@ class WeighReranker(StepSettings):
     """
 
     measure: Measure = "RR@10"
+    """The measure that chooses w on dev: the first of `evaluate.measures`. The pipeline sets it."""
     depth: PositiveInt = 100
-    """The pipeline sets both: the first of `evaluate.measures`, and the number of re-ranked hits."""
+    """Hits that the re-ranker orders. The pipeline sets it."""
     reranker_weights: Annotated[tuple[Fraction, ...], Field(min_length=1)] = tuple(i / 20 for i in range(21))
     """Values of w: the first that is best on dev queries is taken, and without labelled dev queries the middle one. 0
     has to be the first of them, so that on dev no sum is below the first stage, which a tie leaves as it is."""
@@ -365,12 +371,14 @@ class CompareRerankers(Inference):
     systems: Annotated[tuple[str, ...], Field(min_length=1)] = ("cross_encoder", "bert_dmn", "colbert")
     """What `gnn-encoder rerank` trains and compares without `--systems`; the last is the headline's."""
     study: str = ""
+    """A study's name. The pipeline sets it."""
     depth: PositiveInt = 100
-    """The pipeline sets both: a study's name, and the number of hits that a cross-encoder re-ranks."""
+    """Hits that a cross-encoder re-ranks. The pipeline sets it."""
     diffusion_pairs: PositiveInt = 2000
     """Pairs of a query and one of its first `depth` hits, drawn to compare an encoder's outputs. BERT-DMN 6.2 has
     20,000; 2,000 pairs of 100 tokens have ten million cosines."""
     seed: Count = 0
+    """Of the randomization test, of the bootstrap, and of the draw of pairs."""
 
     def _problems(self) -> Iterator[str]:
         for name in self.systems:

@@ -139,22 +139,27 @@ class Optimization(StepSettings):
     """Settings of every training step: AdamW, by default with a linear schedule and warm-up (GNN-encoder 4.3)."""
 
     epochs: PositiveInt = 10
+    """Passes over all examples."""
     batch_size: PositiveInt = 64
     """Queries (or pairs) in a batch."""
     learning_rate: PositiveFloat = 2e-5
+    """The highest learning rate, after the warm-up."""
     warmup: Fraction = 0.1
     """Share of all training steps in which the learning rate rises to its full value."""
     schedule: Literal["linear", "constant"] = "linear"
     """The learning rate after the warm-up: `linear` falls to 0 at the end of the last epoch; `constant` stays, for a
     training that may end before its last epoch."""
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.01
+    """Of AdamW, on weights alone: biases and layer norms have none."""
     max_gradient_norm: PositiveFloat = 1.0
+    """Gradients of a larger norm are scaled down to it."""
     dropout: Fraction | Literal["backbone"] = "backbone"
     """Rate of every dropout layer in the model. `backbone`: as the backbone's config says (0.1 for BERT and BART). 0
     trains up to 1.9 times as fast on a CPU, because fused attention on a CPU has no dropout."""
     precision: Precision = "auto"
     """`auto`: bf16 autocast where the hardware computes faster in bf16, else fp32."""
     seed: Count = 0
+    """Of the initial weights, the order of the examples, and dropout."""
     checkpoint_seconds: PositiveFloat = 60.0
     """Seconds between two checkpoints. There is one at the end of each epoch, too. They are rarer where writing them
     would take more than `checkpoint_share`."""

@@ -1,7 +1,7 @@
 """Tries graphs and trainings with frozen encoders on dev, and chooses what `train_gnn` trains jointly.
 
 The trainings take seconds to a minute each, because no text is encoded. A frozen variant ranks settings as the joint
-training does only roughly; docs/evidence.md says how well.
+training does only roughly; docs/notebook.md says how well.
 """
 
 from collections.abc import Iterator

@@ -10,13 +10,13 @@ import pyarrow as pa
 from gnn_encoder.artifacts import Dataset, Draft, Evaluation, GeneratedQueries, Report, Run
 from gnn_encoder.artifacts.history import History, joined, read_history
 from gnn_encoder.engines.step import Metrics, step
-from gnn_encoder.evaluation.measures import labelled_queries
+from gnn_encoder.evaluation.measures import labelled_queries, mean_name
 from gnn_encoder.evaluation.similarity import beside_paper
 from gnn_encoder.inference.diffusion import COSINES, Diffusion, diffusion
 from gnn_encoder.inference.pair_outputs import FrozenEncoder
 from gnn_encoder.inference.scoring import PairTokens
-from gnn_encoder.report.page import Plot, render_study
-from gnn_encoder.report.plots import diffusion_plot, thresholds_plot
+from gnn_encoder.report.charts import diffusion_charts, line_chart
+from gnn_encoder.report.page import Chart, render_study
 from gnn_encoder.report.study import ROUGE, efficiency, first_words, gains, learned, thresholds, words_table
 from gnn_encoder.retrieval.scorers import CrossEncoderScorer, load_scorer
 from gnn_encoder.settings.reranking import CompareRerankers
@@ -50,7 +50,7 @@ def compare_rerankers(
     augmented = [SYSTEMS["ss_bert_h"].title, *(system.title for system in THRESHOLDS.values())]
     metrics |= {"words": {}, "thresholds": thresholds(history, augmented)}
     metrics["learned"] = learned(history)
-    plots: dict[str, Plot] = {}
+    drawn: dict[str, Chart] = {}
     if definition.encoders:
         folders = {
             label: trained[f"train_reranker: {SYSTEMS[name].title}"] for label, name in definition.encoders.items()
@@ -58,19 +58,24 @@ def compare_rerankers(
         diffusions = measured(context, settings, data, Run.read(first_run), metrics["headline_split"], folders)
         metrics["diffusion"] = {label: result.means.tolist() for label, result in diffusions.items()}
         pairs = f"{settings.diffusion_pairs:,} pairs of a {metrics['headline_split']} query and one of its first hits"
-        caption = f"Cosines of the encoder's outputs (BERT-DMN Fig. 3), of at most {pairs}. Dotted: the mean."
-        plots["diffusion"] = Plot(diffusion_plot(diffusions), caption)
+        caption = f"Cosines of the encoder's outputs (BERT-DMN Fig. 3), of at most {pairs}"
+        drawn = {f"diffusion {kind}": Chart(spec, caption) for kind, spec in diffusion_charts(diffusions).items()}
     if generated_queries:
         metrics |= queries_metrics(data, GeneratedQueries.read(generated_queries), history)
     if metrics["thresholds"]:
-        values = {
-            system: of[metrics["measures"][0]] for system, of in metrics["results"][metrics["headline_split"]].items()
+        measure, points = metrics["measures"][0], metrics["thresholds"]
+        means = metrics["results"][metrics["headline_split"]]
+        curves = {
+            mean_name(measure): [(of["threshold"], means[system][measure]) for system, of in points.items()],
+            "step of the best dev figure": [(of["threshold"], of["step"]) for of in points.values()],
         }
-        drawn = thresholds_plot(metrics["thresholds"], values, metrics["measures"][0])
-        plots["thresholds"] = Plot(drawn, f"SS-BERT's Fig. 4 and 5; {metrics['headline_split']} queries on the left.")
+        drawn |= {
+            f"threshold {title}": Chart(line_chart(curve, "t_A", title), f"{title} by t_A (SS-BERT's Fig. 4 and 5)")
+            for title, curve in curves.items()
+        }
     headline = evaluated.manifest.metrics["headline"]
-    page = render_study(metrics, headline=headline, plots=plots)
-    images = {name: plot.image for name, plot in plots.items()}
+    page = render_study(metrics, headline=headline, drawn=drawn)
+    images = {name: chart.spec for name, chart in drawn.items()}
     Report.write(study, metrics=metrics, per_query=evaluated.per_query, plots=images, page=page)
     context.log.artifact(study.path, "study")
     return {**flat(metrics), "headline": headline}

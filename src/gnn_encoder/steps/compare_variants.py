@@ -11,8 +11,8 @@ from gnn_encoder.engines.step import Metrics, step
 from gnn_encoder.evaluation.measures import NAMES, mean_name
 from gnn_encoder.evaluation.results import of_split
 from gnn_encoder.report.ablation import LEAST, SWEEPS, Variant, compared, compared_strata, gathered, sweep
-from gnn_encoder.report.page import Plot, render_ablation
-from gnn_encoder.report.plots import sweep_plot
+from gnn_encoder.report.charts import sweep_chart
+from gnn_encoder.report.page import Chart, render_ablation
 from gnn_encoder.settings.graph import CompareVariants
 from gnn_encoder.settings.studies import BEFORE, FULL
 from gnn_encoder.tracking.context import Context
@@ -37,18 +37,19 @@ def compare_variants(context: Context, settings: CompareVariants, figures: list[
         "strata": compared_strata(variants, FULL, settings),
         **settings.model_dump(),
     }
-    plots = {
-        setting: Plot(
-            sweep_plot(results[shown], statistics["deviations"][shown], points, axis, BEFORE),
-            f"Means over the {shown} queries along {axis}; bars are standard deviations over seeds.",
+    drawn = [
+        Chart(
+            sweep_chart(results[shown], statistics["deviations"][shown], points, axis, measure, BEFORE),
+            f"{mean_name(measure)} on {shown} along {axis}; bars are standard deviations over seeds; dashed: {BEFORE}",
         )
         for setting, (axis, _) in SWEEPS.items()
         if len(points := sweep(variants, FULL, setting)) >= LEAST
-    }
+        for measure in ("RR@10", "R@20")
+    ]
     full, before = (results[shown][name][NAMES[0]] for name in (FULL, BEFORE))
     headline = f"{len(variants)} variants: {of_split(metrics, shown)} {mean_name(NAMES[0])} {full:.3f} in full, "
     headline += f"{before:.3f} of the dual encoder"
-    page = render_ablation(metrics, headline=headline, plots=list(plots.values()), settings=variants[FULL].settings)
+    page = render_ablation(metrics, headline=headline, drawn=drawn, settings=variants[FULL].settings)
     tables = [
         trial.per_query.append_column("variant", pa.array([trial.manifest.settings["variant"]] * len(trial.per_query)))
         .append_column("seed", pa.array([trial.manifest.settings["seed"]] * len(trial.per_query)))
@@ -58,7 +59,7 @@ def compare_variants(context: Context, settings: CompareVariants, figures: list[
         report,
         metrics=metrics,
         per_query=pa.concat_tables(tables),
-        plots={name: plot.image for name, plot in plots.items()},
+        plots={chart.caption.partition(";")[0]: chart.spec for chart in drawn},
         page=page,
     )
     context.log.artifact(report.path, "report")

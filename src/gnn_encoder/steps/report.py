@@ -1,10 +1,13 @@
-"""Writes one page with the results of every system, plots and explained examples.
+"""Writes one page with the results of every system, charts, and the hits of every query in files beside it.
 
-It computes no measure, except those of M_de's first components if it was trained with `matryoshka`: no system has them.
+It computes no measure, except of M_de's first components if it was trained with `matryoshka`, as no system has them,
+and means of short, middle and long queries.
 """
 
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from gnn_encoder.artifacts import (
     Dataset,
@@ -18,20 +21,26 @@ from gnn_encoder.artifacts import (
     read_manifest,
 )
 from gnn_encoder.artifacts.history import Record, joined, read_history
-from gnn_encoder.engines.step import Metrics, step
+from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.evaluation.embedding import figures_by_dimension
-from gnn_encoder.evaluation.measures import mean_name
-from gnn_encoder.report.examples import examples, explained_by_graph, explained_by_scorer, most_changed
-from gnn_encoder.report.page import Plot, render_page
-from gnn_encoder.report.plots import gains_plot, profile_plot, scatter_plot, systems_plot, training_plot
+from gnn_encoder.evaluation.measures import labelled_queries, mean_name
+from gnn_encoder.evaluation.strata import warm_strata
+from gnn_encoder.report.charts import gains_chart, profile_charts
+from gnn_encoder.report.cost import costs
+from gnn_encoder.report.examples import Example, examples, explained_by_graph, explained_by_scorer, most_changed
+from gnn_encoder.report.page import commands, render_page, report_charts
 from gnn_encoder.report.profile import data_profile
+from gnn_encoder.report.queries import source_of, write_queries
 from gnn_encoder.report.study import learned
+from gnn_encoder.report.systems import best_first, chosen, drawn, length_strata, of_lengths
 from gnn_encoder.retrieval.scorers import load_scorer
 from gnn_encoder.settings import outcome
-from gnn_encoder.tracking.context import Context
+from gnn_encoder.settings.measures import COLD, WARM
+from gnn_encoder.settings.systems import SYSTEMS
 
-EXAMPLES = 5
-"""Number of won queries shown, and of lost queries."""
+EXAMPLES, EXPLAINED = 5, 3
+"""Number of won queries that are explained, and of lost queries; and of hits of each."""
+RECURRING = "recurring"
 
 
 @step(report="report")
@@ -50,11 +59,12 @@ def report(
     scorer: Path | None = None,
     recommendation: Path | None = None,
     graph_choice: Path | None = None,
+    bundles: list[Path] | None = None,
 ) -> Metrics:
     """Writes the page.
 
     The candidate's hits are explained by the graph, models and bundle if these are given, else by the scorer if it is
-    given.
+    given. A question is asked of each of the `bundles`, for what it costs.
     """
     data, evaluated = Dataset(dataset), Evaluation.read(evaluation)
     paths = {
@@ -73,49 +83,67 @@ def report(
     }
     shown, baseline, candidate = metrics["headline_split"], metrics["baseline"], metrics["candidate"]
     first = metrics["measures"][0]
-    figures = {system: evaluated.figures(shown, system, first) for system in (baseline, candidate)}
-    plain, better = figures[baseline], figures[candidate]
-    gains, mean = better - plain, mean_name(first)
-    plots = {
-        "systems": Plot(systems_plot(metrics, shown), f"Mean of every measure for every system, {shown} queries."),
-        "gains": Plot(
-            gains_plot(gains, first, candidate, baseline),
-            f"Gain or loss of {candidate} against {baseline} in {mean}, for each {shown} query.",
-        ),
-        "queries": Plot(
-            scatter_plot(plain, better, first, baseline, candidate),
-            f"{mean} of each {shown} query under both systems; the area of a circle is its number of queries.",
-        ),
-        "data": Plot(profile_plot(profile), "Text lengths, and numbers of training queries with an edge to a passage."),
-    }
     history = joined(inputs.values())
     metrics["learned"] = learned(history)
     if passage_vectors:
         training = read_history(passage_vectors).get("train_dual_encoder", Record())
         if dimensions := training.settings.get("matryoshka"):
             metrics["dimensions"] = figures_by_dimension(passage_vectors, data, dimensions, first)
-    if drawn := training_plot(history):
-        plots["training"] = Plot(drawn, "Training losses, and the measure on a pool of dev passages after each epoch.")
-    hits = {system: evaluated.first_hits(system) for system in figures}
-    changed = most_changed(gains, EXAMPLES)
-    won, lost = (examples(data, shown, positions, figures, hits) for positions in changed)
-    if {"graph", "gnn_encoder", "passage_vectors", "encoding", "bundle"} <= set(inputs):
-        groups = zip((won, lost), (hits[candidate][positions] for positions in changed), strict=True)
-        won, lost = explained_by_graph(inputs, candidate, groups, settings.speed)
-    elif scorer:
-        won, lost = (explained_by_scorer(load_scorer(scorer), data, candidate, group) for group in (won, lost))
-    headline = evaluated.manifest.metrics["headline"]
+    rows = labelled_queries(data.judged(shown).positive())
+    questions = data.query_texts(rows)
+    metrics["costs"] = costs(bundles or [], metrics["fusions"], questions)
+    of_all, names = evaluated.figures_of(shown, first), best_first(metrics)
+    lengths = length_strata(np.array([len(text.split()) for text in questions]))
+    metrics["lengths"] = of_lengths(
+        lengths, {name: of_all[name] for name in dict.fromkeys([*drawn(metrics), baseline])}, shown, first, metrics
+    )
+    best = chosen(metrics)
+    charts = report_charts(metrics, history) | profile_charts(profile)
+    charts["gains"] = gains_chart(of_all[best] - of_all[baseline], mean_name(first))
+
+    # The queries that the candidate won and lost most, if the artifacts can explain its hits.
+    figures = {system: of_all[system] for system in (baseline, candidate)}
+    hits = {system: evaluated.first_hits(system) for system in names}
+    few = {system: evaluated.first_hits(system)[:, :EXPLAINED] for system in figures}
+    won, lost = list[Example](), list[Example]()
+    by_graph = {"graph", "gnn_encoder", "passage_vectors", "encoding", "bundle"} <= set(inputs)
+    if by_graph or scorer:
+        changed = most_changed(of_all[candidate] - of_all[baseline], EXAMPLES)
+        won, lost = (examples(data, shown, positions, figures, few) for positions in changed)
+        if by_graph:
+            groups = zip((won, lost), (few[candidate][positions] for positions in changed), strict=True)
+            won, lost = explained_by_graph(inputs, candidate, groups, settings.speed)
+        elif scorer:
+            won, lost = (explained_by_scorer(load_scorer(scorer), data, candidate, group) for group in (won, lost))
+
+    warm = warm_strata(data.judged(shown), data.split_qrels("train"))
+    strata = {name: warm.rows(name) for name in (WARM, COLD)} | {RECURRING: np.isin(rows, data.recurring)} | lengths
+    write_queries(
+        Report.queries_folder(report),
+        data,
+        shown,
+        {name: of_all[name] for name in names},
+        hits,
+        {name: inside for name, inside in strata.items() if inside.any()},
+        source_of(history.get("ingest", Record())),
+        measure=mean_name(first),
+        one=best,
+        other=next((name for name in (baseline, candidate, *names) if name in names and name != best), best),
+        simple=[name for name in names if name in SYSTEMS and SYSTEMS[name].fusion not in ("linear", "trees")],
+    )
     page = render_page(
         metrics,
-        headline=headline,
-        plots=plots,
+        headline=evaluated.manifest.metrics["headline"],
+        drawn=charts,
         won=won,
         lost=lost,
         manifests={name: read_manifest(path) for name, path in inputs.items()},
         history=history,
+        browsed=True,
+        commands=commands(report.path, history, context.title.partition(": ")[2]),
     )
     evaluated.copy_to(report)
-    Report.write(report, metrics=metrics, plots={name: plot.image for name, plot in plots.items()}, page=page)
+    Report.write(report, metrics=metrics, plots=charts, page=page)
     context.log.artifact(report.path, "report")
     return {
         key: value for key, value in evaluated.manifest.metrics.items() if key not in ("seconds", "peak_memory_gib")

@@ -1,0 +1,404 @@
+"""Charts of an evaluation, of the data and of the trainings, as Vega-Lite specifications.
+
+The page draws them with the library in `js_lib_vega_embed`: Vega, Vega-Lite and Vega-Embed as they are published, in a
+wheel of 0.6 MB. Specifications hold their data and no expressions. The colours are Okabe and Ito's, which colour-blind
+people can distinguish; each has a contrast of at least 3 to white and to the page's dark background, so a chart needs
+no other colours at night. Text and axes get the page's colours there (`report.js.j2`).
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import js_lib_vega_embed
+import numpy as np
+
+from gnn_encoder.artifacts.history import History
+from gnn_encoder.evaluation.measures import mean_name
+from gnn_encoder.inference.diffusion import COSINES, Diffusion
+from gnn_encoder.report.profile import DataProfile
+
+Spec = dict[str, Any]
+"""A Vega-Lite specification."""
+BLUE, RED, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#808080"
+COLOURS = (GREY, "#56B4E9", "#E69F00", BLUE, RED, GREEN, "#CC79A7", "#000000")
+BETTER, EQUAL, WORSE, BASELINE = "significantly better", "no significant difference", "significantly worse", "baseline"
+KINDS = {BETTER: BLUE, EQUAL: GREY, WORSE: RED, BASELINE: GREEN}
+"""How a system differs from the baseline → its colour."""
+BINS = 40
+CELLS = 50
+"""Cells of a distribution of cosines; a divisor of `diffusion.BINS`."""
+DEGREES = ((0, 0), (1, 1), (2, 2), (3, 4), (5, 8), (9, 16), (17, 32), (33, np.inf))
+"""Ranges of degrees; each range has one bar."""
+LOSS, DEV = "loss", "dev_pool/RR_at_10"
+POINTS = 200
+"""Most points of a curve."""
+SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"
+
+
+@cache
+def library() -> str:
+    """Returns the JavaScript that draws the charts."""
+    folder = files(js_lib_vega_embed) / "static" / "js_lib_vega_embed"
+    return (folder / "vega-embed-full.js").read_text("utf-8")
+
+
+def kind_of(metrics: Mapping[str, Any], split: str, system: str, significant: float) -> str:
+    """Returns how a system's first measure differs from the baseline's, a key of `KINDS`."""
+    baseline, measure = metrics["baseline"], metrics["measures"][0]
+    if system == baseline:
+        return BASELINE
+    p = metrics["p_holm"].get(split, {}).get(system, {}).get(measure)
+    if p is None or p >= significant:
+        return EQUAL
+    means = metrics["results"][split]
+    return BETTER if means[system][measure] > means[baseline][measure] else WORSE
+
+
+def systems_chart(rows: Sequence[Mapping[str, Any]], measure: str, baseline: float, domain: Sequence[float]) -> Spec:
+    """Draws each system's mean with its interval; the recommended one is larger, the baseline a line.
+
+    Args:
+        rows: `system`, `mean`, `low`, `high`, `kind` (a key of `KINDS`) and `recommended`.
+        domain: ends of the axis, which charts beside each other share.
+    """
+    y: Spec = {"field": "system", "type": "nominal", "sort": [row["system"] for row in rows]}
+    y |= {"title": None, "axis": {"labelLimit": 230, "ticks": False, "domain": False, "labelPadding": 6}}
+    x: Spec = {"type": "quantitative", "scale": {"domain": list(domain), "zero": False}, "title": measure}
+    x |= {"axis": {"grid": True, "tickCount": 6, "format": ".2f"}}
+    colour: Spec = {"field": "kind", "type": "nominal", "title": None}
+    colour |= {"scale": {"domain": list(KINDS), "range": list(KINDS.values())}, "legend": None}
+    tooltip = [_tip("system", "system"), _tip("mean", measure, ".3f"), _tip("low", "from", ".3f")]
+    tooltip += [_tip("high", "to", ".3f"), _tip("kind", "against the baseline")]
+    size: Spec = {
+        "field": "recommended",
+        "type": "ordinal",
+        "legend": None,
+        "scale": {"domain": [False, True], "range": [55, 190]},
+    }
+    shape: Spec = {
+        "field": "recommended",
+        "type": "nominal",
+        "legend": None,
+        "scale": {"domain": [False, True], "range": ["circle", "diamond"]},
+    }
+    return {
+        "$schema": SCHEMA,
+        "data": {"values": list(rows)},
+        "width": "container",
+        "height": {"step": 17},
+        "autosize": {"type": "fit-x", "contains": "padding"},
+        "encoding": {"y": y, "color": colour, "tooltip": tooltip},
+        "layer": [
+            {
+                "mark": {"type": "rule", "strokeDash": [5, 3], "color": GREEN, "size": 1.5},
+                "data": {"values": [{"baseline": baseline}]},
+                "encoding": {"x": {"field": "baseline", **x}, "y": None, "color": None, "tooltip": None},
+            },
+            {"mark": {"type": "rule", "size": 2.5}, "encoding": {"x": {"field": "low", **x}, "x2": {"field": "high"}}},
+            {
+                "mark": {"type": "point", "filled": True, "opacity": 1},
+                "encoding": {"x": {"field": "mean", **x}, "size": size, "shape": shape},
+            },
+        ],
+    }
+
+
+def domain_of(rows: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Returns the ends of an axis on which all intervals fit, at multiples of 0.05."""
+    low, high = min(row["low"] for row in rows), max(row["high"] for row in rows)
+    return [round(math.floor(20 * low) / 20, 2), round(min(1.0, math.ceil(20 * high + 0.01) / 20), 2)]
+
+
+def cost_chart(rows: Sequence[Mapping[str, Any]], cost: str, title: str, measure: str) -> Spec:
+    """Draws the systems' means against a cost, a field of `rows`; those that nothing beats in both are joined."""
+    rows = [row for row in rows if row.get(cost) is not None]
+    front, best = [], -math.inf
+    for row in sorted(rows, key=lambda row: (row[cost], -row["mean"])):
+        if row["mean"] > best:
+            front.append(row)
+            best = row["mean"]
+    costs = [row[cost] for row in rows]
+    wide = max(costs) > 20 * min(costs) > 0
+    scale: Spec = {"type": "log"} if wide else {"zero": False, "nice": True}
+    x: Spec = {"field": cost, "type": "quantitative", "title": title, "scale": scale}
+    x |= {"axis": {"tickCount": 4, "format": "~s" if max(costs) >= 10_000 else "~r", "grid": not wide}}
+    y: Spec = {"field": "mean", "type": "quantitative", "title": measure, "scale": {"zero": False}}
+    y |= {"axis": {"tickCount": 4, "format": ".2f", "grid": True}}
+    colour: Spec = {"field": "kind", "type": "nominal", "legend": None}
+    colour |= {"scale": {"domain": list(KINDS), "range": list(KINDS.values())}}
+    size: Spec = {
+        "field": "recommended",
+        "type": "ordinal",
+        "legend": None,
+        "scale": {"domain": [False, True], "range": [40, 160]},
+    }
+    shape: Spec = {
+        "field": "recommended",
+        "type": "nominal",
+        "legend": None,
+        "scale": {"domain": [False, True], "range": ["circle", "diamond"]},
+    }
+    tooltip = [_tip("system", "system"), _tip("mean", measure, ".3f"), _tip(cost, title, ".1f")]
+    named = [(row, "right", -9) for row in rows if row["recommended"]]
+    named += [(row, "left", 7) for row in front[:1] if not row["recommended"]]
+    return {
+        "$schema": SCHEMA,
+        "data": {"values": rows},
+        "width": "container",
+        "height": 150,
+        "encoding": {"x": x, "y": y},
+        "layer": [
+            {
+                "mark": {"type": "line", "color": GREY, "size": 1, "interpolate": "step-after", "strokeDash": [2, 2]},
+                "data": {"values": front},
+            },
+            {
+                "mark": {"type": "point", "filled": True, "opacity": 0.9},
+                "encoding": {"color": colour, "size": size, "shape": shape, "tooltip": tooltip},
+            },
+            *(
+                {
+                    "mark": {"type": "text", "align": side, "dx": shift, "dy": -6, "fontSize": 11},
+                    "data": {"values": [row]},
+                    "encoding": {"text": {"field": "system"}},
+                }
+                for row, side, shift in named
+            ),
+        ],
+    }
+
+
+def gains_chart(gains: np.ndarray, measure: str) -> Spec:
+    """Draws how many queries gained or lost how much, from gains [n] in -1…1; equal queries are left out."""
+    counts, edges = np.histogram(gains[gains != 0], np.linspace(-1, 1, 21))
+    rows = [
+        {"from": round(float(low), 1), "to": round(float(high), 1), "queries": int(count), "side": side}
+        for low, high, count in zip(edges, edges[1:], counts, strict=False)
+        for side in ["won" if low + high > 0 else "lost"]
+    ]
+    x: Spec = {
+        "field": "from",
+        "type": "quantitative",
+        "bin": {"binned": True, "step": 0.1},
+        "title": f"{measure} gained",
+    }
+    colour: Spec = {"field": "side", "type": "nominal", "legend": None}
+    colour |= {"scale": {"domain": ["won", "lost"], "range": [BLUE, RED]}}
+    tooltip = [_tip("from", "from", ".1f"), _tip("to", "to", ".1f"), _tip("queries", "queries")]
+    return _bars(
+        rows,
+        x | {"axis": {"format": "+.1f"}},
+        {"x2": {"field": "to"}, "color": colour, "tooltip": tooltip},
+        "queries",
+        130,
+    )
+
+
+def time_chart(rows: Sequence[Mapping[str, Any]], value: str, title: str) -> Spec:
+    """Draws a bar for each of `rows`, which have `step` and a `value`, in the given order."""
+    y: Spec = {"field": "step", "type": "nominal", "sort": None, "title": None}
+    y |= {"axis": {"labelLimit": 260, "ticks": False, "domain": False}}
+    x: Spec = {"field": value, "type": "quantitative", "title": title, "axis": {"tickCount": 5, "grid": True}}
+    return {
+        "$schema": SCHEMA,
+        "data": {"values": list(rows)},
+        "width": "container",
+        "height": {"step": 17},
+        "autosize": {"type": "fit-x", "contains": "padding"},
+        "mark": {"type": "bar", "color": BLUE, "height": 11},
+        "encoding": {"y": y, "x": x, "tooltip": [_tip("step", "step"), _tip(value, title)]},
+    }
+
+
+def training_charts(history: History) -> dict[str, Spec]:
+    """Returns {title of a training: its loss by step, and the dev measure after each epoch, if there was one}."""
+    charts = {}
+    for title, record in history.items():
+        losses, measured = record.curves.get(LOSS), record.curves.get(DEV, [])
+        if not losses:
+            continue
+        every = -(-len(losses) // POINTS)
+        line: dict[str, Any] = {
+            "step": [at for at, _ in losses[::every]],
+            "value": [value for _, value in losses[::every]],
+        }
+        x: Spec = {"field": "step", "type": "quantitative", "title": "step", "axis": {"tickCount": 4, "grid": False}}
+        y: Spec = {"field": "value", "type": "quantitative", "axis": {"tickCount": 4}}
+        layers: list[Spec] = [
+            {
+                "data": {"values": _rows(line)},
+                "mark": {"type": "line", "color": BLUE, "size": 1.2},
+                "encoding": {"x": x, "y": y | {"title": "loss", "scale": {"zero": True}}},
+            }
+        ]
+        if measured:
+            last = losses[-1][0] / measured[-1][0]
+            points: dict[str, Any] = {
+                "step": [epoch * last for epoch, _ in measured],
+                "value": [value for _, value in measured],
+            }
+            layers.append(
+                {
+                    "data": {"values": _rows(points)},
+                    "mark": {"type": "point", "filled": True, "color": RED, "shape": "diamond", "size": 60},
+                    "encoding": {
+                        "x": x,
+                        "y": y | {"title": "dev MRR@10", "scale": {"domain": [0, 1]}},
+                        "tooltip": [_tip("value", "dev MRR@10", ".3f")],
+                    },
+                }
+            )
+        of_two = {"resolve": {"scale": {"y": "independent"}}} if measured else {}
+        charts[title] = {"$schema": SCHEMA, "width": "container", "height": 110, "layer": layers, **of_two}
+    return charts
+
+
+def profile_charts(profile: DataProfile) -> dict[str, Spec]:
+    """Returns the distributions of text lengths and of degrees."""
+    longest = max(int(words.max()) for words in profile.words.values())
+    edges = np.geomspace(1, longest + 1, BINS)
+    rows: list[dict[str, Any]] = []
+    for kind, words in profile.words.items():
+        counts, _ = np.histogram(words, edges)
+        shares = (counts / len(words)).round(5).tolist()
+        rows += [
+            {"words": round(at, 2), "share": share, "texts": kind}
+            for at, share in zip(edges.tolist(), shares, strict=False)
+        ]
+    lengths = {
+        "$schema": SCHEMA,
+        "data": {"values": rows},
+        "width": "container",
+        "height": 150,
+        "mark": {"type": "line", "interpolate": "step-after", "size": 1.5},
+        "encoding": {
+            "x": {
+                "field": "words",
+                "type": "quantitative",
+                "title": "words",
+                "scale": {"type": "log"},
+                "axis": {"tickCount": 5},
+            },
+            "y": {"field": "share", "type": "quantitative", "title": "share of texts", "axis": {"tickCount": 4}},
+            "color": _lines("texts", list(profile.words)),
+        },
+    }
+    names = [f"{low}" if low == high else f"{low}–{high}" if high < np.inf else f"{low}+" for low, high in DEGREES]
+    inside = [float(((profile.degrees >= low) & (profile.degrees <= high)).mean()) for low, high in DEGREES]
+    bars = _rows({"queries": names, "share": inside})
+    x: Spec = {
+        "field": "queries",
+        "type": "ordinal",
+        "sort": None,
+        "title": "training queries of a passage in the graph",
+    }
+    degrees = _bars(
+        bars,
+        x | {"axis": {"labelAngle": 0}},
+        {"tooltip": [_tip("queries", "queries"), _tip("share", "share", ".3f")]},
+        "share",
+        150,
+    )
+    return {"lengths": lengths, "degrees": degrees}
+
+
+def sweep_chart(
+    results: Mapping[str, Any], deviations: Mapping[str, Any], points: Sequence[tuple[float, str]], axis: str,
+    measure: str, baseline: str,
+) -> Spec:  # fmt: skip
+    """Draws a measure of variants along one setting, and the baseline as a line.
+
+    Args:
+        results, deviations: {variant: {measure: value}}; a variant may have no deviation.
+        points: (value, variant), ascending.
+    """
+    rows = []
+    for value, variant in points:
+        mean, spread = results[variant][measure], deviations.get(variant, {}).get(measure, 0.0)
+        rows.append({"variant": variant, "at": value, "mean": mean, "low": mean - spread, "high": mean + spread})
+    x: Spec = {"field": "at", "type": "quantitative", "title": axis, "axis": {"grid": False}}
+    y: Spec = {"type": "quantitative", "title": mean_name(measure), "scale": {"zero": False}}
+    return {
+        "$schema": SCHEMA,
+        "data": {"values": rows},
+        "width": "container",
+        "height": 180,
+        "layer": [
+            {"mark": {"type": "line", "point": True, "color": BLUE}, "encoding": {"x": x, "y": {"field": "mean", **y}}},
+            {
+                "mark": {"type": "rule", "color": BLUE},
+                "encoding": {"x": x, "y": {"field": "low", **y}, "y2": {"field": "high"}},
+            },
+            {
+                "mark": {"type": "rule", "strokeDash": [5, 3], "color": GREEN},
+                "data": {"values": [{"mean": results[baseline][measure]}]},
+                "encoding": {"y": {"field": "mean", **y}},
+            },
+        ],
+    }  # fmt: skip
+
+
+def line_chart(points: Sequence[tuple[float, float]], axis: str, title: str) -> Spec:
+    """Draws points (x, y), joined."""
+    x: Spec = {"field": "x", "type": "quantitative", "title": axis, "scale": {"zero": False}, "axis": {"grid": False}}
+    y: Spec = {"field": "y", "type": "quantitative", "title": title, "scale": {"zero": False}}
+    values = [{"x": x_value, "y": y_value} for x_value, y_value in points]
+    mark = {"type": "line", "point": True, "color": BLUE}
+    return {
+        "$schema": SCHEMA,
+        "data": {"values": values},
+        "width": "container",
+        "height": 180,
+        "mark": mark,
+        "encoding": {"x": x, "y": y},
+    }
+
+
+def diffusion_charts(diffusions: Mapping[str, Diffusion]) -> dict[str, Spec]:
+    """Returns the distribution of each kind of cosine, a line for each encoder (BERT-DMN Fig. 3)."""
+    edges, charts = np.linspace(-1.0, 1.0, CELLS + 1).tolist(), {}
+    for kind, cosine in enumerate(COSINES):
+        rows = []
+        for name, diffusion in diffusions.items():
+            counts = diffusion.counts[kind].reshape(CELLS, -1).sum(axis=1)
+            shares = (counts / max(counts.sum(), 1)).tolist()
+            rows += [{"cosine": at, "share": share, "encoder": name} for at, share in zip(edges, shares, strict=False)]
+        charts[cosine] = {
+            "$schema": SCHEMA,
+            "data": {"values": rows},
+            "width": "container",
+            "height": 160,
+            "mark": {"type": "line", "interpolate": "step-after"},
+            "encoding": {
+                "x": {"field": "cosine", "type": "quantitative", "title": cosine, "axis": {"grid": False}},
+                "y": {"field": "share", "type": "quantitative", "title": "share of the cosines"},
+                "color": _lines("encoder", list(diffusions)),
+            },
+        }
+    return charts
+
+
+def _bars(rows: Sequence[Mapping[str, Any]], x: Spec, more: Spec, y: str, height: int) -> Spec:
+    values: Spec = {"field": y, "type": "quantitative", "axis": {"tickCount": 4}}
+    return {
+        "$schema": SCHEMA, "data": {"values": list(rows)}, "width": "container", "height": height,
+        "mark": {"type": "bar", "color": BLUE}, "encoding": {"x": x, "y": values, **more},
+    }  # fmt: skip
+
+
+def _lines(field: str, names: list[str]) -> Spec:
+    """Returns the colours of named lines, with a legend above."""
+    colours = [BLUE, RED, GREEN, GREY, *COLOURS[1:3], COLOURS[6]][: len(names)]
+    legend = {"orient": "top", "title": None, "columns": 2}
+    return {"field": field, "type": "nominal", "scale": {"domain": names, "range": colours}, "legend": legend}
+
+
+def _rows(columns: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def _tip(field: str, title: str, form: str = "") -> Spec:
+    return {"field": field, "title": title, **({"format": form} if form else {})}

@@ -1,0 +1,83 @@
+"""Measures what a search costs with each system of a run: milliseconds a question, and megabytes of its bundle."""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gnn_encoder.artifacts import Bundle, Run
+from gnn_encoder.artifacts.bundle import QUERY_ENCODER
+from gnn_encoder.artifacts.folder import read_manifest
+from gnn_encoder.artifacts.tables import CONVEX
+from gnn_encoder.retrieval.passage_index import PassageIndex
+from gnn_encoder.retrieval.search import ASKED, NO_VECTORS, Searcher, bm25_of, ranking
+
+if TYPE_CHECKING:
+    from gnn_encoder.retrieval.bm25 import Bm25
+
+QUESTIONS, HITS = 8, 10
+"""Most questions that are asked of each system, and hits of each."""
+LEAST, BUDGET = 3, 3.0
+"""Fewest questions of each system, and the seconds after which no system is asked more than these."""
+
+
+def costs(bundles: Sequence[Path], fusions: Mapping[str, Any], questions: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Returns {system: `ms`, `megabytes`}, of the bundles and of their weighted sums with BM25.
+
+    `ms`: median time of one question alone, from its text to the rows of the first hits; the encoding of a question is
+    measured once for bundles with the same query encoder. `megabytes` (10⁶ bytes): the files of the bundle; for a sum
+    those of the vectors' bundle, which has BM25's index.
+    """
+    until, asked = time.perf_counter() + BUDGET, list(questions[:QUESTIONS])
+    encoded: dict[tuple[str, ...], tuple[float, list[np.ndarray]]] = {}
+    table: dict[str, dict[str, float]] = {}
+    for path in bundles:
+        if not asked or not read_manifest(path).rows:
+            continue
+        bundle = Bundle.read(path)
+        files = bundle.manifest.files
+        encoder = tuple(facts.sha256 for name, facts in files.items() if name.startswith(f"{QUERY_ENCODER}/"))
+        index = PassageIndex.read(bundle)
+        if encoder and encoder not in encoded and index.reads_vectors:
+            encode = Searcher(bundle).encode
+            encode(asked[0])
+            encoded[encoder] = _timed(encode, [(text,) for text in asked], math.inf)
+        nothing = (0.0, [NO_VECTORS] * len(asked))
+        took, vectors = encoded.get(encoder, nothing) if index.reads_vectors else nothing
+        for system, weight in _served(bundle, fusions):
+            bm25 = None if weight is None else bm25_of(bundle)
+            pairs = list(zip(asked, vectors, strict=True))
+            search = partial(_search, index, bm25, weight)
+            search(*pairs[0])
+            searching, _ = _timed(search, pairs, until)
+            size = sum(facts.bytes for facts in files.values()) / 1e6
+            table[system] = {"ms": took + searching, "megabytes": size}
+    return table
+
+
+def _served(bundle: Bundle, fusions: Mapping[str, Any]) -> Iterator[tuple[str, float | None]]:
+    """Yields the systems that a bundle serves, with the weight of its vectors."""
+    yield bundle.system, None if bundle.has_vectors else 0.0
+    for system, facts in fusions.items() if bundle.bm25_path else ():
+        if facts["method"] == CONVEX and facts["dense"] == bundle.system:
+            yield system, facts["weight"]
+
+
+def _search(index: PassageIndex, bm25: "Bm25 | None", weight: float | None, text: str, vector: np.ndarray) -> Run:
+    return ranking(index, bm25, ASKED, [text], vector, HITS, weight)
+
+
+def _timed(call: Callable[..., Any], asked: Sequence[tuple[Any, ...]], until: float) -> tuple[float, list[Any]]:
+    """Returns the median milliseconds of calls, and their results; from `until` on, there are only `LEAST` calls."""
+    seconds, results = list[float](), list[Any]()
+    for arguments in asked:
+        began = time.perf_counter()
+        if began > until and len(seconds) >= LEAST:
+            break
+        results.append(call(*arguments))
+        seconds.append(time.perf_counter() - began)
+    return 1000 * float(np.median(seconds)), results

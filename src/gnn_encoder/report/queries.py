@@ -1,0 +1,135 @@
+"""Files beside the page, with which it shows any query: two systems side by side, their hits, and why they are there.
+
+A page that is opened from a disk may not fetch, but it may add scripts. So each file is a call of the page's function
+`part` with a name and a value:
+
+index         ids and texts of the split's labelled queries, a measure of every system for each, and their strata
+hits-I        for `PART` queries: each system's first hits, and the labels
+passages-I    `PART` passages that are a hit or labelled: id, title, beginning of the text, link, training queries
+
+Passages are numbered by their place among those passages. So a passage is stored once, however many queries have it.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+import pyarrow as pa
+
+from gnn_encoder.artifacts import Dataset
+from gnn_encoder.artifacts.history import Record
+from gnn_encoder.evaluation.measures import labelled_queries
+
+PART = 256
+"""Queries, or passages, of a file."""
+TEXT, QUERY = 420, 300
+"""Most characters of a passage and of a query."""
+TRAINING = 3
+"""Most training queries shown of a passage that is labelled with them."""
+LABELS = 30
+"""Most labels shown of a query, the highest first."""
+
+
+def write_queries(
+    folder: Path,
+    data: Dataset,
+    split: str,
+    figures: Mapping[str, np.ndarray],
+    hits: Mapping[str, np.ndarray],
+    strata: Mapping[str, np.ndarray],
+    source: Callable[[str], str],
+    **facts: Any,
+) -> None:
+    """Writes the files.
+
+    Args:
+        folder: exists, and is empty.
+        figures: {system: [n]} the measure of each labelled query of the split.
+        hits: {system: [n, s]} passage rows, best first, -1 after the last hit.
+        strata: {name: bool [n]}.
+        source: the address of a passage's source, from its id; empty if it has none.
+        facts: go into the index.
+    """
+    judged = data.judged(split)
+    judged = judged.where(judged.passage < len(data.passages))
+    queries = labelled_queries(data.judged(split))
+    kept = judged.where(np.lexsort((-judged.relevance, judged.query)))
+    kept = kept.where(np.isin(kept.query, queries))
+    shown = np.stack(list(hits.values()), axis=1)  # [n, systems, s]
+    used = np.unique(np.concatenate([shown[shown >= 0], kept.passage]))
+    begins = np.searchsorted(kept.query, queries)
+    ends = np.minimum(np.searchsorted(kept.query, queries, side="right"), begins + LABELS)
+    places = np.where(shown >= 0, np.searchsorted(used, shown), -1)
+    labels = np.stack([np.searchsorted(used, kept.passage), kept.relevance], axis=1)
+
+    ids = data.queries.column("query_id").take(pa.array(queries)).to_pylist()
+    index = {
+        "part": PART,
+        "systems": list(hits),
+        "ids": ids,
+        "texts": [_cut(text, QUERY) for text in data.query_texts(queries)],
+        "figures": [np.round(figures[system], 3).tolist() for system in hits],
+        "strata": {name: np.flatnonzero(inside).tolist() for name, inside in strata.items()},
+        **facts,
+    }
+    _write(folder, "index", index)
+    for number, start in enumerate(range(0, len(queries), PART)):
+        rows = range(start, min(start + PART, len(queries)))
+        hits_of = [[[p for p in of if p >= 0] for of in places[row].tolist()] for row in rows]
+        labels_of = [labels[begins[row] : ends[row]].tolist() for row in rows]
+        _write(folder, f"hits-{number}", [list(both) for both in zip(hits_of, labels_of, strict=True)])
+    asked = _training_queries(data, used)
+    for number, start in enumerate(range(0, len(used), PART)):
+        rows_of = used[start : start + PART]
+        passages = data.passages.take(rows_of)
+        columns = zip(passages.ids, passages.titles, passages.texts, rows_of.tolist(), strict=True)
+        value = [
+            [name, title, _cut(text, TEXT), source(name), asked.get(row, [])] for name, title, text, row in columns
+        ]
+        _write(folder, f"passages-{number}", value)
+
+
+def source_of(ingest: Record) -> Callable[[str], str]:
+    """Returns the function that links a passage to its source, from the record of the step that read the data.
+
+    An id that is a web address is its own link; in a folder of documents, it is a file with the page or section.
+    """
+    settings = ingest.settings
+    folder = Path(str(settings.get("dataset", "")))
+    base = folder.absolute().as_uri() + "/" if settings.get("format") == "documents" and folder.is_dir() else ""
+
+    def source(passage_id: str) -> str:
+        if passage_id.startswith(("https://", "http://")):
+            return passage_id
+        if not base:
+            return ""
+        file, _, place = passage_id.partition("#")
+        part = quote(place.rpartition(":")[0] or place, safe="=")
+        return f"{base}{quote(file)}#{part}" if part else base + quote(file)
+
+    return source
+
+
+def _training_queries(data: Dataset, passages: np.ndarray) -> dict[int, list[str]]:
+    """Returns {passage: texts of the first training queries that are labelled with it}."""
+    labels = data.split_qrels("train").positive()
+    labels = labels.where(np.isin(labels.passage, passages))
+    labels = labels.where(np.argsort(labels.passage, kind="stable"))
+    rank = np.arange(len(labels.passage)) - np.searchsorted(labels.passage, labels.passage)
+    labels = labels.where(rank < TRAINING)
+    asked: dict[int, list[str]] = {}
+    for passage, text in zip(labels.passage.tolist(), data.query_texts(labels.query), strict=True):
+        asked.setdefault(passage, []).append(_cut(text, QUERY // 2))
+    return asked
+
+
+def _write(folder: Path, name: str, value: Any) -> None:
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    (folder / f"{name}.js").write_text(f"part({json.dumps(name)},{text})\n", encoding="utf-8", errors="replace")
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most].rstrip()}…"

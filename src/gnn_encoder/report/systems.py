@@ -1,0 +1,168 @@
+"""The systems of an evaluation as a reader meets them: equal ones folded into one, strata, and settings of steps."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gnn_encoder.artifacts.history import History
+from gnn_encoder.artifacts.tables import CONVEX
+from gnn_encoder.evaluation.results import block
+from gnn_encoder.evaluation.significance import SIGNIFICANT
+from gnn_encoder.evaluation.strata import MEANING
+from gnn_encoder.flow.declared import declared
+from gnn_encoder.report import table
+from gnn_encoder.report.charts import kind_of
+from gnn_encoder.settings.pipeline import Settings
+from gnn_encoder.settings.presets import settable
+from gnn_encoder.settings.systems import SYSTEMS
+
+LEAST = 50
+"""Fewest queries of a stratum whose figures are drawn."""
+WHOLE = 0.97
+"""A stratum with a larger share of the queries has the figures of all of them."""
+DRAWN = 8
+"""Most systems drawn in a stratum."""
+LENGTHS = ("short", "middle", "long")
+OF_LENGTHS = dict(
+    zip(LENGTHS, ("queries of few words", "queries of middle length", "queries of many words"), strict=True)
+)
+
+
+def chosen(metrics: Mapping[str, Any]) -> str:
+    """Returns the recommended system; if nothing recommends, the candidate."""
+    advice = metrics.get("recommendation") or {}
+    return str(advice.get("system") or metrics["candidate"])
+
+
+def purpose(metrics: Mapping[str, Any], system: str) -> str:
+    """Returns what a system is, in words; empty if nobody says."""
+    if fusion := metrics["fusions"].get(system):
+        how = "a weighted sum of the scores" if fusion["method"] == CONVEX else "a sum of reciprocal ranks"
+        return f"{fusion['lexical']} and {fusion['dense']} together: {how}."
+    return SYSTEMS[system].purpose if system in SYSTEMS else ""
+
+
+def distinct(metrics: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Returns all systems with different figures, each with those that have the same ones (`table.distinct`)."""
+    return table.distinct(metrics, metrics["results"][metrics["headline_split"]])
+
+
+def rows(
+    metrics: Mapping[str, Any], split: str, found: Mapping[str, Any], systems: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Returns what a chart of systems shows of some of them, in a part `found` of the metrics."""
+    measure, best = found["measures"][0], chosen(metrics) if metrics.get("recommendation") else None
+    shown = []
+    for system in systems:
+        low, high = found["intervals"][split][system][measure]
+        kind = kind_of({**found, "baseline": metrics["baseline"]}, split, system, SIGNIFICANT)
+        mean = found["results"][split][system][measure]
+        cost = metrics.get("costs", {}).get(system, {})
+        name = f"★ {system}" if system == best else system
+        interval = {"low": low, "high": high}
+        shown.append({"system": name, "mean": mean, **interval, "kind": kind, "recommended": system == best, **cost})
+    return shown
+
+
+def drawn(metrics: Mapping[str, Any]) -> list[str]:
+    """Returns the systems drawn in a stratum: the recommended one, the baseline, the candidate and the best."""
+    best = best_first(metrics)
+    first = [chosen(metrics), metrics["baseline"], metrics["candidate"]]
+    return sorted([system for system in dict.fromkeys([*first, *best]) if system in best][:DRAWN], key=best.index)
+
+
+def best_first(metrics: Mapping[str, Any]) -> list[str]:
+    """Returns the systems with different figures, the best first."""
+    means, measure = metrics["results"][metrics["headline_split"]], metrics["measures"][0]
+    return sorted(distinct(metrics), key=lambda system: -means[system][measure])
+
+
+def blocks(metrics: Mapping[str, Any]) -> list[tuple[str, str, Mapping[str, Any]]]:
+    """Returns the parts of the metrics that are tables of systems: a name, the meaning of its rows, and the part."""
+    return [(name, meaning, found) for name, meaning, found in _blocks(metrics) if found["results"]]
+
+
+def _blocks(metrics: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    yield "all queries", "labelled queries", metrics
+    for name, found in metrics["strata"].items():
+        yield name.replace("_", " "), MEANING[name], found
+    for name, found in metrics.get("recurrence", {}).items():
+        which = "a" if name == "recurring" else "no"
+        yield name, f"queries that nearly equal {which} training query", found
+    for name, found in metrics.get("lengths", {}).items():
+        yield name, OF_LENGTHS[name], found
+    if "traffic" in metrics:
+        yield "by traffic", "queries, each weighted by its clicks in the log", metrics["traffic"]
+    if metrics.get("answers"):
+        meaning = "queries with answers: share with an answer in the text of the first k passages, by DPR's rule"
+        yield "answers", meaning, metrics["answers"]
+    if "judged" in metrics:
+        meaning = "queries: share of the first hits with a label. Where it is low, good passages may count as wrong"
+        yield "labelled hits", meaning, metrics["judged"]
+
+
+def strata(metrics: Mapping[str, Any]) -> tuple[dict[str, tuple[str, Mapping[str, Any]]], list[str]]:
+    """Returns {name: (meaning, part)} of the strata of queries that can say something, and the others in words."""
+    split, enough, left = metrics["headline_split"], dict[str, tuple[str, Mapping[str, Any]]](), []
+    whole = metrics["queries"][split]
+    for name, meaning, found in blocks(metrics):
+        queries = found["queries"].get(split, 0)
+        if name in ("all queries", "by traffic", "answers", "labelled hits") or name.endswith(" labels") or not queries:
+            continue
+        if LEAST <= queries <= WHOLE * whole:
+            enough[name] = meaning, found
+        else:
+            left.append(f"{name} ({'nearly all' if queries > WHOLE * whole else f'{queries:,}'})")
+    return enough, left
+
+
+def length_strata(lengths: np.ndarray) -> dict[str, np.ndarray]:
+    """Returns {short, middle, long: bool [n]}, thirds by words [n]; without differences there are none."""
+    low, high = np.quantile(lengths, [1 / 3, 2 / 3])
+    parts = (lengths <= low, (lengths > low) & (lengths <= high), lengths > high)
+    return dict(zip(LENGTHS, parts, strict=True)) if all(part.any() for part in parts) else {}
+
+
+def of_lengths(
+    parts: Mapping[str, np.ndarray],
+    figures: Mapping[str, np.ndarray],
+    split: str,
+    measure: str,
+    metrics: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Returns {short, middle, long: a block of one measure}, with p-values of the paired t-test.
+
+    `figures`: {system: the measure [n]}.
+    """
+    how = {"permutations": 1, "resamples": metrics["resamples"], "seed": metrics["seed"], "test": "t"}
+    return {
+        name: block(
+            {split: {system: values[inside, None] for system, values in figures.items()}},
+            (measure,),
+            baseline=metrics["baseline"],
+            **how,
+        )
+        for name, inside in parts.items()
+    }
+
+
+def changed_settings(history: History) -> dict[str, dict[str, tuple[Any, Any]]]:
+    """Returns {step: {setting: (value, default)}} of the settings that a user may set and that differ from the default.
+
+    Of several calls of a step it is the first; they differ in what the pipeline sets.
+    """
+    found: dict[str, dict[str, tuple[Any, Any]]] = {}
+    for title, record in history.items():
+        step, _, label = title.partition(": ")
+        if step in found or step not in Settings.model_fields:
+            continue
+        names = settable(step) - ({"kinds"} if label else set())
+        found[step] = {}
+        for name, field in declared(step).settings.model_fields.items():
+            if name in names & record.settings.keys() and not (field.default_factory or field.is_required()):
+                default = json.loads(json.dumps(field.default, default=str))
+                if record.settings[name] != default:
+                    found[step][name] = (record.settings[name], default)
+    return {step: changed for step, changed in found.items() if changed}

@@ -1,0 +1,52 @@
+"""The files of queries beside a page: links to sources, parts, and cuts."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gnn_encoder.artifacts import Dataset
+from gnn_encoder.artifacts.history import Record
+from gnn_encoder.report import queries
+from gnn_encoder.report.queries import source_of, write_queries
+
+
+def test_links_lead_to_files_pages_and_the_web(tmp_path: Path) -> None:
+    source = source_of(Record({"format": "documents", "dataset": str(tmp_path)}))
+    assert source("a b.pdf#page=3:1") == f"{tmp_path.as_uri()}/a%20b.pdf#page=3"
+    assert source("notes.md#use-it:2") == f"{tmp_path.as_uri()}/notes.md#use-it"
+    assert source("plain.txt") == f"{tmp_path.as_uri()}/plain.txt"
+    assert source("https://example.org/a") == "https://example.org/a"
+    of_data = source_of(Record({"format": "auto", "dataset": str(tmp_path)}))
+    assert of_data("a.pdf#page=3:1") == "" and of_data("javascript:alert(1)") == ""
+
+
+def test_parts_hold_what_one_file_would(tmp_path: Path, tiny_dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    n, m = len(tiny_dataset.query_rows("test")), len(tiny_dataset.passages)
+    hits = {name: np.random.default_rng(seed).integers(-1, m, (n, 4)) for seed, name in enumerate("ab")}
+    figures = {name: np.random.default_rng(seed).random(n) for seed, name in enumerate("ab")}
+    monkeypatch.setattr(queries, "TEXT", 12)
+
+    def written(part: int) -> tuple[list, list]:
+        monkeypatch.setattr(queries, "PART", part)
+        folder = tmp_path / str(part)
+        folder.mkdir()
+        write_queries(folder, tiny_dataset, "test", figures, hits, {}, str, measure="MRR@10")
+        values = {}
+        for path in folder.iterdir():
+            name, value = json.loads(f"[{path.read_text('utf-8')[len('part(') : -2]}]")
+            values[name] = value
+        assert values["index"]["measure"] == "MRR@10" and values["index"]["part"] == part
+        return tuple(
+            [row for number in range(len(values)) for row in values.get(f"{kind}-{number}", [])]
+            for kind in ("hits", "passages")
+        )  # type: ignore[return-value]
+
+    whole, (of_queries, passages) = written(1000), written(7)
+    assert whole == (of_queries, passages)
+    everything = next(tiny_dataset.passages.stream())
+    for row, (found, _) in enumerate(of_queries):
+        for of, name in zip(found, "ab", strict=True):
+            assert [passages[p][0] for p in of] == [everything.ids[p] for p in hits[name][row] if p >= 0]
+    assert all(len(text) <= 13 and text.endswith("…") for _, _, text, *_ in passages)
