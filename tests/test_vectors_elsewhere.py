@@ -146,7 +146,8 @@ def test_a_service_without_the_key_says_how_to_allow_it(service: Service, monkey
 
 def test_addresses_without_tls_have_to_be_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ALLOWED, "")
-    allow_key(["http://10.0.0.1/v1", "https://models.example/v1", "http://localhost:1/v1"])
+    allow_key(["http://10.0.0.1/v1", "https://models.example/v1", "http://localhost:1/v1", "http://[no", "https://[no"])
+    assert not may_have_key("http://[no")
     allowed = {
         one: may_have_key(one) for one in ("http://10.0.0.1/v1", "https://models.example/v1/", "https://models.example")
     }

@@ -9,7 +9,6 @@ import pytest
 from judged_folder import write_folder
 
 from gnn_encoder.artifacts.added_labels import AddedLabel, new_query_id
-from gnn_encoder.data.query_log import log_query_id
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.prediction_powered import Corrected, corrected_mean, corrected_sample
 from gnn_encoder.judging.agreement import figures_of
@@ -160,8 +159,7 @@ def test_grades_survive_a_crash_and_one_process_writes(folder: Path) -> None:
 
 def test_relevant_grades_are_labels_for_training(folder: Path) -> None:
     pool, people = Pool(folder / POOL), People()
-    logged = "a query of a log"
-    pool.queries[log_query_id(logged)] = logged
-    people.grades = {("q1", "q1-a"): 2, ("q1", "q1-b"): 1, (log_query_id(logged), "p"): 3}
-    labels = [AddedLabel(**json.loads(line)) for line in labels_of(people, pool, 2)]
-    assert [(label.query_id, label.passage_id) for label in labels] == [("q1", "q1-a"), (new_query_id(logged), "p")]
+    people.grades = {("q1", "q1-a"): 2, ("q1", "q1-b"): 1}
+    for of_data, query_id in ((True, "q1"), (False, new_query_id(pool.queries["q1"]))):
+        labels = [AddedLabel(**json.loads(line)) for line in labels_of(people, pool, 2, of_data)]
+        assert labels == [AddedLabel(query_id, pool.queries["q1"], "q1-a")]

@@ -387,6 +387,8 @@ def test_services_that_the_run_names_get_the_key_of_the_cluster() -> None:
         f"write_queries.generator={address}#m",
     )
     assert all({"name": ALLOWED, "value": f"http://here/v1 {address}"} in c["env"] for c in containers(spec).values())
+    spec, _ = made(Cluster(), "train", "write_queries.generator=http://10.0.0.1/v1#m")
+    assert ALLOWED not in str(spec), "whoever is on the way could read the key"
 
 
 def test_a_retry_without_pauses() -> None:

@@ -15,10 +15,13 @@ from gnn_encoder.artifacts import Dataset, drafting
 from gnn_encoder.artifacts.added_labels import read_labels
 from gnn_encoder.artifacts.extended_dataset import extend_queries
 from gnn_encoder.artifacts.texts import written_id
+from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.trec import Ids, read_qrels
 from gnn_encoder.judging.order import read_order
 from gnn_encoder.judging.people import PeoplesFile
 from gnn_encoder.judging.pool import Pool
+from gnn_encoder.serving.judging import PeoplesJudging
+from gnn_encoder.serving.schema import Given
 
 HITS = 4
 
@@ -77,11 +80,17 @@ def test_a_split_is_judged_resumed_and_compared(
     file = PeoplesFile(tmp_path / "whole" / "people.jsonl")
     assert call(monkeypatch, *broken[:1], str(tmp_path / "whole"), *broken[2:]) == 2
     assert "another server takes grades" in capsys.readouterr().err
+    file.add(order[0].query_id, pool.passages[order[0].query_id][0], 0)
+    file.close()
+    alone = [part for part in whole if part not in ("--judge", whole[3])]
+    assert call(monkeypatch, *alone) == 0
+    printed = capsys.readouterr().out
+    assert "not known yet" in printed and "nan" not in printed
+    file = PeoplesFile(tmp_path / "whole" / "people.jsonl")
     for relevant, place in enumerate(order[:3]):
         for number, passage in enumerate(pool.passages[place.query_id]):
             file.add(place.query_id, passage, 3 * (number == relevant))
     file.close()
-    alone = [part for part in whole if part not in ("--judge", whole[3])]
     assert call(monkeypatch, *alone) == 0
     printed = capsys.readouterr().out
     assert f"3 of the {len(order)} queries" in printed and "people alone" in printed
@@ -92,6 +101,32 @@ def test_a_split_is_judged_resumed_and_compared(
     assert len(read_labels(tmp_path / "whole" / "labels.jsonl")) == 3
     assert read_order(tmp_path / "whole" / "order.jsonl") == order
     assert call(monkeypatch, *alone, "--set", "depth=3") == 2
+    assert "grades by people of other hits" in capsys.readouterr().err
+
+
+def test_no_order_of_other_hits_stays_while_a_model_grades(
+    bundles: dict[str, Path], tiny_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    folder = tmp_path / "judged"
+    with chat_service(reply) as service:
+        graded = arguments(bundles, tiny_dataset, folder, service.address)
+        alone = [part for part in graded if part not in ("--judge", graded[3])]
+        assert call(monkeypatch, *alone, "--set", "depth=1") == 0
+        of_one = len(read_order(folder / "order.jsonl"))
+        service.faults[:] = [401] * 100
+        assert call(monkeypatch, *graded) == 2
+        with pytest.raises(UserError, match=r"order\.jsonl cannot be read"):
+            PeoplesJudging(folder)
+    assert call(monkeypatch, *alone) == 0
+    order = read_order(folder / "order.jsonl")
+    assert len(order) > of_one, "more hits, in more of which the systems differ"
+    judging = PeoplesJudging(folder)
+    judging.take(Given(query_id=order[0].query_id, grade=None))
+    judging.close()
+    (folder / "pool.jsonl").unlink()
+    capsys.readouterr()
+    assert call(monkeypatch, *alone) == 2
     assert "grades by people of other hits" in capsys.readouterr().err
 
 

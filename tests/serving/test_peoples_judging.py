@@ -62,6 +62,7 @@ def test_people_judge_blindly_go_on_after_a_restart_and_finish(bundles: dict[str
             )
             assert (found["gains"][0]["low"] is None) == (found["judged"] < 10)
         assert (found["judged"], found["graded"], found["agreement"]["pairs"]) == (12, 36, 36)
+        assert b'gnn_encoder_requests_total{path="/judging",status="200"}' in server.send("GET", "/metrics")[2]
         gain = found["gains"][0]
         assert gain["low"] < gain["estimate"] < gain["high"] and found["baseline"] == "BM25"
     assert len(People.read(folder / "people.jsonl").grades) == 36

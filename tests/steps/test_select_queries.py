@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from published_rerankers import write_reranker
 
@@ -11,6 +12,7 @@ from gnn_encoder.artifacts.added_labels import AddedLabel, write_labels
 from gnn_encoder.artifacts.bundle import Bm25Index
 from gnn_encoder.artifacts.dataset import SPLITS
 from gnn_encoder.artifacts.folder import folder_digest
+from gnn_encoder.artifacts.texts import written_id
 from gnn_encoder.data import canonicalize, open_source
 from gnn_encoder.engines.provenance import source_digests
 from gnn_encoder.errors import UserError
@@ -156,6 +158,20 @@ def test_each_filter_leaves_out_what_it_should(folder: Path, tmp_path: Path) -> 
     )
 
 
+def test_no_copy_of_a_written_query_in_the_data_stays(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is in train by the label that people added; its copy could be in test."""
+    data, index = Dataset(folder / "dataset"), Bm25.load(Bm25Index.read(folder / "index").path)
+    labelled, copy = "where do otters of the marsh hunt", "where do the otters of the marsh hunt"
+    monkeypatch.setattr(data, "queries", pa.table({"query_id": [written_id(labelled)], "text": [labelled]}))
+
+    def kept(*texts: str) -> list[str]:
+        written = of(*((int(index.search([text], 1)[1][0, 0]), text) for text in texts))
+        return select(written, data, lambda some, k: index.search(some, k)[1], SelectQueries()).texts
+
+    assert kept(copy) == []
+    assert kept(copy, labelled, "heron river") == [labelled, "heron river"]
+
+
 def test_a_reranker_has_to_agree(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its scores are those of sentence-transformers, from which a loop finds the queries that stay."""
     from sentence_transformers import CrossEncoder
@@ -170,8 +186,15 @@ def test_a_reranker_has_to_agree(folder: Path, tmp_path: Path, monkeypatch: pyte
 
     def kept(scorer: Scorer | None = None, **changes: float) -> Selection:
         settings = SelectQueries(agreeing_reranker=name, reranked=5, precision="fp32", tokens_per_batch=256, **changes)
-        return select(written, data, lambda some, k: index.search(some, k)[1], settings, scorer)
+        searched.clear()
 
+        def found(some: list[str], k: int) -> np.ndarray:
+            searched.append(len(some))
+            return index.search(some, k)[1]
+
+        return select(written, data, found, settings, scorer)
+
+    searched = list[int]()
     every, scorer, figures = kept(), open_scorer(name), list[tuple[str, float, int]]()
     for text, passages, quoted in zip(every.texts, every.passages, every.quoted, strict=True):
         hits = [row for row in index.search([text], 6)[1][0].tolist() if row not in (quoted, -1)][:5]
@@ -182,6 +205,7 @@ def test_a_reranker_has_to_agree(folder: Path, tmp_path: Path, monkeypatch: pyte
     for within, probability in ((1, 0.0), (3, 0.0), (3, 0.5)):
         selection = kept(scorer, agreed_within=within, agreed_probability=probability)
         assert selection.texts == [t for t, best, above in figures if above < within and best >= probability]
+        assert len(searched) == 1, "the progress of the search counts each query once"
         left_out = selection.left_out["the re-ranker does not agree"]
         assert len(left_out) + len(selection.texts) == len(every.texts)
         assert f"**the re-ranker does not agree**: {len(left_out)}" in selection.examples(str)

@@ -1,6 +1,7 @@
 """The command `judge`: a language model grades the hits of bundles."""
 
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -97,6 +98,7 @@ def judge(
     people = People.read(output / PEOPLE)
     # Without grades pool and order are written anew, so no server may take grades in the old order meanwhile.
     lock = None if people.began else PeoplesFile(output / PEOPLE)
+    people = lock.people if lock else people  # a server may have taken grades and ended since
     _write_pool(output, drawn, hits, texts, people)
     pool = Pool(output / POOL)
     if model:
@@ -128,7 +130,7 @@ def judge(
         screen.print(_table(figures))
     if people.began:
         facts["people"], more = _by_people(output, pool, judgements, people, settings)
-        write_lines(output / LABELS, labels_of(people, pool, settings.relevant))
+        write_lines(output / LABELS, labels_of(people, pool, settings.relevant, of_data=queries is None))
         lines += more
     else:
         lines += _ordered(output, pool, judgements, settings)
@@ -145,14 +147,18 @@ def _write_pool(
     texts: "Mapping[str, PooledPassage]",
     people: "People",
 ) -> None:
-    from gnn_encoder.judging.pool import POOL, pool_lines, write_lines
+    from gnn_encoder.judging.pool import ORDER, POOL, pool_lines, write_lines
 
-    lines = "".join(pool_lines(queries, hits, texts))
-    if people.began and (output / POOL).read_text("utf-8") != lines:
+    lines, path = "".join(pool_lines(queries, hits, texts)), output / POOL
+    if path.exists() and path.read_text("utf-8") == lines:
+        return
+    if people.began:
         raise UserError(
             f"{output} has grades by people of other hits: name the same bundles and queries, or a new folder"
         )
-    write_lines(output / POOL, [lines])
+    # The order of the former pool would leave out queries that now make a difference, until the model has graded.
+    (output / ORDER).unlink(missing_ok=True)
+    write_lines(path, [lines])
 
 
 def _by_model(model: str, output: Path, pairs: "Sequence[Pair]", settings: "Judge") -> "Graded":
@@ -212,7 +218,9 @@ def _by_people(
         for system, gain in gains.items():
             over = f" over {first}" if rest else ""
             ways = f"people alone {_interval(gain.human, '+')}, λ {gain.weight:.2f}"
-            lines.append(f"{mean_name(measure)} {system}{over}: corrected {_interval(gain.corrected, '+')} ({ways})")
+            known = f"corrected {_interval(gain.corrected, '+')} ({ways})"
+            is_known = math.isfinite(gain.corrected.high)
+            lines.append(f"{mean_name(measure)} {system}{over}: {known if is_known else 'not known yet'}")
     return facts, lines
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 
 from gnn_encoder.artifacts.added_labels import AddedLabel, new_query_id
-from gnn_encoder.data.query_log import log_query_id
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.prediction_powered import Corrected, corrected_sample
 from gnn_encoder.judging.agreement import Labels, figures_of, gain_of
@@ -108,16 +107,16 @@ class PeoplesFile:
         self._file.close()
 
 
-def labels_of(people: People, pool: Pool, relevant: int) -> Iterable[str]:
+def labels_of(people: People, pool: Pool, relevant: int, of_data: bool) -> Iterable[str]:
     """Yields the lines of a file of added labels: the pairs that people call relevant.
 
-    A query of a data set has its id; one of a log is new to every data set.
+    of_data: the queries are those of a data set, and have their ids there. The ids of others may be those of other
+        queries there, so they are new ones.
     """
     for (query_id, passage_id), grade in people.grades.items():
         if grade >= relevant:
             query = pool.queries[query_id]
-            is_logged = query_id == log_query_id(query)
-            label = AddedLabel(new_query_id(query) if is_logged else query_id, query, passage_id)
+            label = AddedLabel(query_id if of_data else new_query_id(query), query, passage_id)
             yield f"{json.dumps(asdict(label), ensure_ascii=False)}\n"
 
 
@@ -166,7 +165,8 @@ class Comparison:
         drawn = [place.query_id for place in order[:count]]
         rows = [self._number[query] for query in drawn]
         kept = np.array([query not in people.skipped for query in self._pool.queries], bool)
-        grades = {pair: grade for pair, grade in people.grades.items() if pair[0] in set(drawn)}
+        whole = set(drawn)
+        grades = {pair: grade for pair, grade in people.grades.items() if pair[0] in whole}
         human, chance = gains_of(self._figures(drawn, grades)), chances(order, count)
         gains = {
             measure: {

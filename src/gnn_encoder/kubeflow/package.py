@@ -23,7 +23,7 @@ from gnn_encoder.kubeflow.components import RUN_PARAMETERS, component, run_param
 from gnn_encoder.kubeflow.step_needs import Amount, StepNeeds
 from gnn_encoder.models.trusted_code import TRUSTED
 from gnn_encoder.settings.presets import read_yaml_file
-from gnn_encoder.settings.services import ALLOWED, addresses_in
+from gnn_encoder.settings.services import ALLOWED, addresses_in, safe
 
 WAITING_CPU, WAITING_MEMORY = "500m", "2Gi"
 """What the pod of a step requests while a TrainJob trains: it imports torch, and checks and sends artifacts."""
@@ -130,11 +130,11 @@ def _set_container_needs(spec: Any, nodes: Mapping[str, Node], cluster: Cluster)
     # Code that some step's settings trust comes with the trained model, too, which other steps read.
     digests = {getattr(node.settings, "trusted_code", "") for node in nodes.values()} - {""}
     trusted = {TRUSTED: " ".join(sorted(digests))} if digests else {}
-    # So does an encoder at an address; who compiles the run has named it.
+    # So does an encoder at an address; who compiles the run has named it. Others than https are for the cluster file.
     named = [
         addresses_in(node.settings.model_dump(include={"encoder", "others", "generator"})) for node in nodes.values()
     ]
-    services = dict.fromkeys(address for some in named for address in some)
+    services = safe(address for some in named for address in some)
     written = json_format.MessageToDict(spec.deployment_spec)
     deployment = json_format.ParseDict(written, messages.PipelineDeploymentConfig())
     for name, node in nodes.items():

@@ -29,19 +29,32 @@ def addresses_in(value: Any) -> Iterator[str]:
 def allow_key(addresses: Iterable[str]) -> None:
     """Lets this process, and those that it starts, send the key to addresses that the user has named.
 
-    They are https or this machine's; others have to be listed.
+    They are `safe`; others have to be listed.
     """
-    safe = [one for one in addresses if urlsplit(one).scheme == "https" or urlsplit(one).hostname in _HERE]
-    if new := dict.fromkeys(one for one in safe if not may_have_key(one)):
+    if new := [one for one in safe(addresses) if not may_have_key(one)]:
         os.environ[ALLOWED] = " ".join([*os.environ.get(ALLOWED, "").split(), *new])
+
+
+def safe(addresses: Iterable[str]) -> list[str]:
+    """Returns those of some addresses, each once, that nobody on the way can read: https, or this machine."""
+    parts = {one: _parts(one) for one in addresses}
+    return [one for one, (scheme, host) in parts.items() if scheme == "https" or host in _HERE]
 
 
 def may_have_key(address: str) -> bool:
     """Whether the key may be sent to an address."""
     listed = [os.environ.get(BASE, ""), *os.environ.get(ALLOWED, "").split()]
-    parts = urlsplit(address)
-    is_openai = parts.scheme == "https" and parts.hostname == "api.openai.com"
+    is_openai = _parts(address) == ("https", "api.openai.com")
     return is_openai or address.rstrip("/") in {one.rstrip("/") for one in listed if one}
+
+
+def _parts(address: str) -> tuple[str, str | None]:
+    """Returns the scheme and the host of an address; none of what is no address, which the client refuses."""
+    try:
+        parts = urlsplit(address)
+        return parts.scheme, parts.hostname
+    except ValueError:
+        return "", None
 
 
 _HERE = ("127.0.0.1", "::1", "localhost")

@@ -1,6 +1,6 @@
 """Which written queries are of use as labels, and to which split each belongs."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -100,12 +100,11 @@ def select(
         progress: the progress of the re-ranker's work on n queries.
     """
     selection = Selection.of(written)
-    # A written query to which people have added labels came with the data, too; it is written again.
-    named = zip(
-        data.queries.column("query_id").to_pylist(), data.query_texts(np.arange(len(data.queries))), strict=True
+    of_data = dict(
+        zip(data.queries.column("query_id").to_pylist(), data.query_texts(np.arange(len(data.queries))), strict=True)
     )
-    human = [text for query_id, text in named if query_id != written_id(text)]
-    known = {folded(text) for text in human}
+    # A written query to which people have added labels came with the data, too; it is written again.
+    known = {folded(text) for query_id, text in of_data.items() if query_id != written_id(text)}
     selection.keep(
         "a query of the data",
         [[] if folded(text) in known else rows for text, rows in zip(selection.texts, selection.passages, strict=True)],
@@ -119,10 +118,10 @@ def select(
         ],
     )
     if settings.similarity:
-        near = later_copies([*human, *selection.texts], settings.similarity)[len(human) :]
+        near = _near(selection.texts, of_data, settings.similarity)
         selection.keep(
             "nearly equal to an earlier query",
-            [[] if copy else rows for copy, rows in zip(near, selection.passages, strict=True)],
+            [[] if copy else rows for copy, rows in zip(near.tolist(), selection.passages, strict=True)],
         )
     wanted = settings.max_train + 2 * settings.max_evaluated
     if settings.max_train and settings.max_evaluated and len(selection.texts) > SEARCHED * wanted:
@@ -131,14 +130,16 @@ def select(
             "beyond the number that is wanted",
             [rows if row in drawn else [] for row, rows in enumerate(selection.passages)],
         )
-    hits = hits_of(selection.texts, selection.quoted, found, settings.found_within)
+    count = max(settings.found_within, settings.reranked if reranker else 0)
+    hits = hits_of(selection.texts, selection.quoted, found, count)
     # All passages stay if one is found: the others are as relevant, and their words are other ones.
-    selection.keep(
-        f"passage not in BM25's first {settings.found_within} hits",
-        [rows if np.isin(rows, first).any() else [] for rows, first in zip(selection.passages, hits, strict=True)],
-    )
+    found_again = [
+        rows if np.isin(rows, first[: settings.found_within]).any() else []
+        for rows, first in zip(selection.passages, hits, strict=True)
+    ]
+    selection.keep(f"passage not in BM25's first {settings.found_within} hits", found_again)
     if reranker:
-        hits = hits_of(selection.texts, selection.quoted, found, settings.reranked)
+        hits = [first[: settings.reranked] for first, rows in zip(hits, found_again, strict=True) if rows]
         shown = progress(len(selection.texts)) if progress else None
         agreed = agrees(selection, hits, reranker, data.passages, settings, shown)
         selection.keep(
@@ -205,6 +206,19 @@ def later_copies(texts: list[str], similarity: float) -> np.ndarray:
         for first, second in sorted(zip(later.tolist(), earlier.tolist(), strict=True)):
             copy[first] |= not copy[second]
     return copy
+
+
+def _near(texts: list[str], of_data: Mapping[str, str], similarity: float) -> np.ndarray:
+    """bool [n]: as `later_copies`, after the data's queries (id → text).
+
+    Texts that are in the data, too, come before the others: they are in train, and a copy may not be in dev or test.
+    """
+    ids = [written_id(text) for text in texts]
+    order, again = sorted(range(len(texts)), key=lambda row: ids[row] not in of_data), set(ids)
+    others = [text for query_id, text in of_data.items() if query_id not in again]
+    near = np.zeros(len(texts), dtype=bool)
+    near[order] = later_copies([*others, *(texts[row] for row in order)], similarity)[len(others) :]
+    return near
 
 
 def _openings(data: Dataset, rows: list[int]) -> dict[int, str]:
