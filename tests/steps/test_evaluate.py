@@ -16,6 +16,7 @@ from scipy.stats import ttest_rel
 
 from gnn_encoder.artifacts import Bundle, Dataset, DatasetWriter, Evaluation, Report, Run, drafting, read_manifest
 from gnn_encoder.artifacts.dataset import SPLITS
+from gnn_encoder.artifacts.extended_dataset import extend_queries
 from gnn_encoder.artifacts.tables import CONVEX, RECIPROCAL
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.compare import compare
@@ -390,6 +391,27 @@ def reciprocal(labels: dict[int, int], rank: int) -> int:
     """The rank of the first relevant passage, where the last one has `rank` and the others follow by number."""
     last = max(labels)
     return min((passage - last + rank - 1) % 6 + 1 for passage, relevance in labels.items() if relevance)
+
+
+def test_the_page_lists_the_warm_queries_that_were_measured(
+    inputs: dict[str, Path], tiny_dataset: Dataset, tmp_path: Path
+) -> None:
+    # A generator wrote a training query for each passage beside people's, so written queries would warm all.
+    texts, passages = ["written"] * 100, [[row] for row in range(100)]
+    with drafting(tmp_path / "dataset", "dataset") as draft:
+        of_texts = (texts, ["train"] * 100, passages, [-1] * 100, np.zeros(0, np.int32), False)
+        extend_queries(draft, tiny_dataset, *of_texts)
+    settings = Evaluate(baseline="BM25", candidate="DPR", permutations=50, resamples=50)
+    data = {"dataset": tmp_path / "dataset", "evaluation": tmp_path / "evaluation"}
+    evaluate(settings, **data, runs=[inputs["bm25_run"], inputs["dpr_run"]])
+    report(outcome.Report(), **data, report=tmp_path / "report")
+    folder, measured = tmp_path / "report", Report.read(tmp_path / "report").metrics["strata"]
+    listed = {name: len(rows) for name, rows in part(folder / "queries", "index")["strata"].items()}
+    for name in ("warm", "cold"):
+        assert listed.get(name, 0) == measured.get(name, {"queries": {"test": 0}})["queries"]["test"], name
+    assert listed["cold"] > 0
+    page = Report.read(folder).page.read_text(encoding="utf-8")
+    assert "gnn-encoder search" not in page and "#use" not in page, "the run made no bundle"
 
 
 def test_data_without_labelled_queries_is_refused(inputs: dict[str, Path], tmp_path: Path) -> None:
