@@ -265,7 +265,8 @@ def test_costs_have_their_front() -> None:
 def test_settings_that_differ_are_listed_and_repeat_the_run(tmp_path: Path) -> None:
     wanted = [
         "train_gnn.heads=3", "index_bm25.k1=0.9", "encode.query_prompt='query: '", "ingest.packages=[\"a\", \"b\"]",
-        'choose_graph.variants={"one layer": {"train_gnn.layers": 1}}', "evaluate.measures=[\"nDCG@10\", \"RR@10\"]", "train_dual_encoder.matryoshka=[64, 32]", "ingest.dataset=data",
+        'choose_graph.variants={"one layer": {"train_gnn.layers": 1}}',
+        "evaluate.measures=[\"nDCG@10\", \"RR@10\"]", "train_dual_encoder.matryoshka=[64, 32]", "ingest.dataset=data",
     ]  # fmt: skip
     settings = parse_settings({}, wanted)
     steps = ("ingest", "index_bm25", "encode", "train_dual_encoder", "choose_graph", "train_gnn", "evaluate")
