@@ -68,3 +68,12 @@ def test_a_hit_has_its_label_however_many_labels_a_query_has(
     assert {passages[place][0]: grade for place, grade in of_query} == {ids[0]: 1, ids[1]: 1, ids[3]: 1, ids[4]: 0}
     assert [[passages[place][0] for place in of] for of in found] == [[ids[3], ids[m - 1]], [ids[4]]]
     assert len(passages) == 5  # the labels that nothing shows bring no passages
+
+
+def test_a_small_gain_is_a_gain(tmp_path: Path, tiny_dataset: Dataset) -> None:
+    n = len(tiny_dataset.query_rows("test"))
+    figures = {"a": np.full(n, 1 / 1000), "b": np.full(n, 1 / 900)}
+    write_queries(tmp_path, tiny_dataset, "test", figures, dict.fromkeys("ab", np.zeros((n, 1), int)), {}, str)
+    _, index = json.loads(f"[{(tmp_path / 'index.js').read_text('utf-8')[5:-2]}]")
+    worse, better = index["figures"]
+    assert worse[0] < better[0]

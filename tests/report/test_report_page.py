@@ -250,6 +250,11 @@ def test_lengths_are_thirds_with_the_means_of_their_queries() -> None:
     found = of_lengths(parts, {"a": values, "b": values**2}, "test", "RR@10", metrics)
     assert found["long"]["results"]["test"]["a"]["RR@10"] == pytest.approx(values[60:].mean())
     assert length_strata(np.full(9, 4)) == {}
+    metrics = fabricated_metrics()
+    said = "Short, middle and long queries: paired t-test, corrected for the systems there."
+    assert said not in " ".join(render().split())
+    metrics["lengths"] = of_lengths(parts, {BASELINE: values, "BM25": values**2}, "test", "RR@10", metrics)
+    assert said in " ".join(render(metrics=metrics).split())
 
 
 def test_costs_have_their_front() -> None:

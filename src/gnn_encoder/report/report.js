@@ -120,7 +120,7 @@ function browse(index) {
     const within = ids.map((_, row) => row).filter((row) => (!inside || inside.has(row)) && words.every((word) => lower[row].includes(word)));
     const side = { won: (gain) => gain > 0, lost: (gain) => gain < 0, equal: (gain) => !gain }[fields.outcome.value];
     const gain = (row) => one[row] - other[row];
-    rows = within.filter((row) => (!side || side(gain(row))) && Math.abs(gain(row)) >= least && (fields.outcome.value !== "none" || !(one[row] || other[row])));
+    rows = within.filter((row) => (!side || side(gain(row))) && Math.abs(gain(row)) >= least - 1e-5 && (fields.outcome.value !== "none" || !(one[row] || other[row])));
     const order = { gain: (a, b) => gain(b) - gain(a), loss: (a, b) => gain(a) - gain(b), low: (a, b) => one[a] - one[b] }[fields.order.value];
     if (order) rows.sort(order);
     const count = (test) => within.filter((row) => test(gain(row))).length.toLocaleString("en");
