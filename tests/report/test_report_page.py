@@ -20,7 +20,7 @@ from gnn_encoder.report import charts
 from gnn_encoder.report.charts import BASELINE as AS_BASELINE
 from gnn_encoder.report.charts import cost_chart, gains_chart, library, systems_chart
 from gnn_encoder.report.examples import Example, Found, most_changed
-from gnn_encoder.report.page import commands, render_page, report_charts
+from gnn_encoder.report.page import commands, render_page, report_charts, verdict
 from gnn_encoder.report.systems import best_first, blocks, changed_settings, distinct, length_strata, of_lengths, strata
 from gnn_encoder.report.table import results_table
 from gnn_encoder.retrieval.scorers import Contribution
@@ -406,3 +406,14 @@ def test_tried_graphs_are_shown_with_what_speaks_against_them() -> None:
     assert "two &lt;layers&gt;</th>" in page and "0.020 below" in page
     untried = [None, {}, {**choice, "standings": []}]
     assert not any("Graphs tried" in render(metrics={**fabricated_metrics(), "graph_choice": none}) for none in untried)
+
+
+def test_labels_from_clicks_are_called_so() -> None:
+    metrics = fabricated_metrics()
+    assert verdict(metrics)["facts"]["Measured on"].startswith("300 test queries, labelled in the data")
+    metrics["traffic"] = {"results": {"test": {}}, "queries": {"test": 300}}
+    assert verdict(metrics)["facts"]["Measured on"].startswith(
+        "300 test queries, all or some of them labelled by clicks"
+    )
+    metrics["traffic"] = {"results": {"dev": {}}, "queries": {"dev": 300}}
+    assert "labelled in the data" in verdict(metrics)["facts"]["Measured on"]
