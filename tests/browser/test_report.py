@@ -131,6 +131,26 @@ def test_any_query_can_be_found_and_shows_both_systems_hits(wide: Page, metrics:
     assert page.locator("#hits li.relevant").count() > 0
 
 
+def test_a_hit_is_in_no_other_system_only_if_none_has_it(wide: Page, report: Report) -> None:
+    page, index = wide.page, part(report, "index")
+    page.get_by_label("System", exact=True).select_option("GNN-encoder")
+    page.get_by_label("Order").select_option("data")
+    hits, passages, at = part(report, "hits-0"), part(report, "passages-0"), index["systems"].index("GNN-encoder")
+    for row in range(10):
+        page.locator("#found button").nth(row).click()
+        shows = "text => document.querySelector('#hits > h3').textContent === text"
+        page.wait_for_function(shows, arg=index["texts"][row])
+        items = page.locator("#hits .rankings").first.locator("div").first.locator("li").all_inner_texts()
+        for text, place in zip(items, hits[row][0][at], strict=True):
+            assert passages[place][0] in text
+            alone = sum(place in of for of in hits[row][0]) == 1
+            assert ("in no other system's first hits" in text) == alone
+
+
+def part(report: Report, name: str) -> Any:
+    return json.loads(f"[{(report.path / 'queries' / f'{name}.js').read_text('utf-8')[len('part(') : -2]}]")[1]
+
+
 def test_a_difference_as_large_as_the_least_is_listed(report: Report, browser: Any, tmp_path: Path) -> None:
     folder = shutil.copytree(report.path, tmp_path / "report")
     file = folder / "queries" / "index.js"

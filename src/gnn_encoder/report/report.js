@@ -160,7 +160,8 @@ function browse(index) {
       const verdict = grade > 0 ? `relevant${grade > 1 ? ` (label ${grade})` : ""}` : grade !== undefined ? `label ${grade}` : "no label";
       node.append(element("p", {}, element("strong", {}, verdict), " ", title ? element("em", {}, ...marked(title)) : "", " ", ...marked(text)));
       const name = /^(https?|file):/.test(source) ? element("a", { href: source }, id) : id;
-      const by = systems.map((system, at) => [system, hits[at].indexOf(number) + 1]).filter(([system, rank]) => rank && index.simple.includes(system) && system !== compared).map(([system, rank]) => `${system} ${rank}`);
+      const others = systems.map((system, at) => [system, hits[at].indexOf(number) + 1]).filter(([system, rank]) => rank && system !== compared);
+      const simple = others.filter(([system]) => index.simple.includes(system)), by = (simple.length ? simple : others).map(([system, rank]) => `${system} ${rank}`);
       node.append(element("p", { class: "quiet" }, name, by.length ? ` · rank in others: ${by.join(", ")}` : compared ? " · in no other system's first hits" : ""));
       if (training.length) node.append(element("p", { class: "quiet" }, `Training queries with this passage: ${training.map((each) => `“${each}”`).join(" ")}`));
       return node;
