@@ -20,7 +20,7 @@ from gnn_encoder.report import charts
 from gnn_encoder.report.charts import BASELINE as AS_BASELINE
 from gnn_encoder.report.charts import cost_chart, gains_chart, library, systems_chart
 from gnn_encoder.report.examples import Example, Found, most_changed
-from gnn_encoder.report.page import commands, render_page, report_charts, verdict
+from gnn_encoder.report.page import commands, render_page, render_study, report_charts, verdict
 from gnn_encoder.report.systems import best_first, blocks, changed_settings, distinct, length_strata, of_lengths, strata
 from gnn_encoder.report.table import results_table
 from gnn_encoder.retrieval.scorers import Contribution
@@ -417,3 +417,11 @@ def test_labels_from_clicks_are_called_so() -> None:
     )
     metrics["traffic"] = {"results": {"dev": {}}, "queries": {"dev": 300}}
     assert "labelled in the data" in verdict(metrics)["facts"]["Measured on"]
+
+
+def test_a_study_says_what_its_systems_are_tested_against() -> None:
+    none = {"dev": {}, "test": {}}
+    metrics = fabricated_metrics() | {"study": "s", "gains": none, "gain_p_holm": none}
+    metrics |= {name: {} for name in ("efficiency", "diffusion", "words", "thresholds")}
+    page = render_study(metrics, headline="compared", drawn={})
+    assert f"the first table against {BASELINE}, for the number of systems" in " ".join(page.split())
