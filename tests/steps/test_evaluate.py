@@ -10,12 +10,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from bundles import fill_bundle
 from evaluation_inputs import reported, write_inputs
 from rich.console import Console
 from scipy.stats import ttest_rel
 
 from gnn_encoder.artifacts import Bundle, Dataset, DatasetWriter, Evaluation, Report, Run, drafting, read_manifest
 from gnn_encoder.artifacts.dataset import SPLITS
+from gnn_encoder.artifacts.digests import text_digests
 from gnn_encoder.artifacts.extended_dataset import extend_queries
 from gnn_encoder.artifacts.tables import CONVEX, RECIPROCAL
 from gnn_encoder.errors import UserError
@@ -25,7 +27,9 @@ from gnn_encoder.evaluation.measures import NAMES, labelled_queries, per_query
 from gnn_encoder.evaluation.remarks import hit_remarks
 from gnn_encoder.evaluation.results import split_digest
 from gnn_encoder.inference.encoding import encode_texts
+from gnn_encoder.models.address import AddressEncoder
 from gnn_encoder.models.dual_encoder import DualEncoder
+from gnn_encoder.report.cost import costs
 from gnn_encoder.report.systems import best_first
 from gnn_encoder.report.table import run_table
 from gnn_encoder.settings import outcome
@@ -162,6 +166,14 @@ def test_what_each_system_costs(evaluated: SimpleNamespace, inputs: dict[str, Pa
     assert costs[CANDIDATE]["megabytes"] == pytest.approx(written / 1e6)
     assert all(cost["ms"] > 0 for cost in costs.values())
     assert costs[fused_name(BASELINE, CONVEX)]["megabytes"] == costs[BASELINE]["megabytes"] != written / 1e6
+
+
+def test_reading_a_stored_vector_is_not_what_a_question_costs(tiny_dataset: Dataset, tmp_path: Path) -> None:
+    encoder, questions = AddressEncoder("http://127.0.0.1:9/v1", "m", 4, True), ["what is a river"]
+    encoder.store(text_digests(questions), np.ones((1, 4), np.float32))
+    with drafting(tmp_path / "bundle", "bundle") as draft:
+        fill_bundle(draft, np.ones((len(tiny_dataset.passages), 4), np.float32), tiny_dataset, encoder.save)
+    assert costs([tmp_path / "bundle"], {}, questions) == {}
 
 
 def test_the_browser_of_queries_has_the_figures_and_hits_of_the_runs(
