@@ -1,5 +1,6 @@
 """The report in a real browser: what a reader sees and does there, against `metrics.json` and the files beside it."""
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -128,6 +129,40 @@ def test_any_query_can_be_found_and_shows_both_systems_hits(wide: Page, metrics:
     assert [text.split(":")[0] for text in columns.locator("h3").all_inner_texts()] == ["GNN-encoder", "BM25"]
     assert columns.nth(0).locator("li").count() == 10
     assert page.locator("#hits li.relevant").count() > 0
+
+
+def test_a_hit_is_in_no_other_system_only_if_none_has_it(wide: Page, report: Report) -> None:
+    page, index = wide.page, part(report, "index")
+    page.get_by_label("System", exact=True).select_option("GNN-encoder")
+    page.get_by_label("Order").select_option("data")
+    hits, passages, at = part(report, "hits-0"), part(report, "passages-0"), index["systems"].index("GNN-encoder")
+    for row in range(10):
+        page.locator("#found button").nth(row).click()
+        shows = "text => document.querySelector('#hits > h3').textContent === text"
+        page.wait_for_function(shows, arg=index["texts"][row])
+        items = page.locator("#hits .rankings").first.locator("div").first.locator("li").all_inner_texts()
+        for text, place in zip(items, hits[row][0][at], strict=True):
+            assert passages[place][0] in text
+            alone = sum(place in of for of in hits[row][0]) == 1
+            assert ("in no other system's first hits" in text) == alone
+
+
+def part(report: Report, name: str) -> Any:
+    return json.loads(f"[{(report.path / 'queries' / f'{name}.js').read_text('utf-8')[len('part(') : -2]}]")[1]
+
+
+def test_a_difference_as_large_as_the_least_is_listed(report: Report, browser: Any, tmp_path: Path) -> None:
+    folder = shutil.copytree(report.path, tmp_path / "report")
+    file = folder / "queries" / "index.js"
+    name, index = json.loads(f"[{file.read_text('utf-8')[len('part(') : -2]}]")
+    one, other = (index["figures"][index["systems"].index(index[side])] for side in ("one", "other"))
+    one[:], other[:] = [0.25, 0.24, *one[2:]], [0.2, 0.2, *one[2:]]  # 0.25 - 0.2 is a little below 0.05
+    file.write_text(f"part({json.dumps(name)},{json.dumps(index)})", "utf-8")
+    opened = Page(browser, viewport={"width": 1440, "height": 900})
+    opened.page.goto((folder / "report.html").as_uri())
+    opened.page.locator("#browse").wait_for()
+    opened.page.get_by_label("Least difference").fill("0.05")
+    assert opened.page.locator("#found button").count() == 1
 
 
 def test_a_page_without_its_files_says_so(report: Report, browser: Any, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gnn_encoder.artifacts import Dataset
+from gnn_encoder.artifacts import Dataset, Qrels
 from gnn_encoder.artifacts.history import Record
 from gnn_encoder.report import queries
 from gnn_encoder.report.queries import source_of, write_queries
@@ -50,3 +50,30 @@ def test_parts_hold_what_one_file_would(tmp_path: Path, tiny_dataset: Dataset, m
         for of, name in zip(found, "ab", strict=True):
             assert [passages[p][0] for p in of] == [everything.ids[p] for p in hits[name][row] if p >= 0]
     assert all(len(text) <= 13 and text.endswith("…") for _, _, text, *_ in passages)
+
+
+def test_a_hit_has_its_label_however_many_labels_a_query_has(
+    tmp_path: Path, tiny_dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queries, "LABELS", 2)
+    labels = tiny_dataset.judged("test")
+    query, m = int(labels.query[0]), len(tiny_dataset.passages)
+    many = Qrels(*(np.asarray(of, np.int32) for of in ([query] * 6, range(6), [1, 1, 1, 1, 0, 1])))
+    monkeypatch.setattr(Dataset, "judged", lambda *_: many)
+    hits = {"a": np.array([[3, m - 1]]), "b": np.array([[4, -1]])}
+    write_queries(tmp_path, tiny_dataset, "test", dict.fromkeys("ab", np.ones(1)), hits, {}, str)
+    value = {path.stem: json.loads(f"[{path.read_text('utf-8')[5:-2]}]")[1] for path in tmp_path.iterdir()}
+    ((found, of_query),), passages = value["hits-0"], value["passages-0"]
+    ids = next(tiny_dataset.passages.stream()).ids
+    assert {passages[place][0]: grade for place, grade in of_query} == {ids[0]: 1, ids[1]: 1, ids[3]: 1, ids[4]: 0}
+    assert [[passages[place][0] for place in of] for of in found] == [[ids[3], ids[m - 1]], [ids[4]]]
+    assert len(passages) == 5  # the labels that nothing shows bring no passages
+
+
+def test_a_small_gain_is_a_gain(tmp_path: Path, tiny_dataset: Dataset) -> None:
+    n = len(tiny_dataset.query_rows("test"))
+    figures = {"a": np.full(n, 1 / 1000), "b": np.full(n, 1 / 900)}
+    write_queries(tmp_path, tiny_dataset, "test", figures, dict.fromkeys("ab", np.zeros((n, 1), int)), {}, str)
+    _, index = json.loads(f"[{(tmp_path / 'index.js').read_text('utf-8')[5:-2]}]")
+    worse, better = index["figures"]
+    assert worse[0] < better[0]

@@ -20,7 +20,7 @@ from gnn_encoder.report import charts
 from gnn_encoder.report.charts import BASELINE as AS_BASELINE
 from gnn_encoder.report.charts import cost_chart, gains_chart, library, systems_chart
 from gnn_encoder.report.examples import Example, Found, most_changed
-from gnn_encoder.report.page import commands, render_page, report_charts
+from gnn_encoder.report.page import commands, render_page, render_study, report_charts, verdict
 from gnn_encoder.report.systems import best_first, blocks, changed_settings, distinct, length_strata, of_lengths, strata
 from gnn_encoder.report.table import results_table
 from gnn_encoder.retrieval.scorers import Contribution
@@ -250,6 +250,11 @@ def test_lengths_are_thirds_with_the_means_of_their_queries() -> None:
     found = of_lengths(parts, {"a": values, "b": values**2}, "test", "RR@10", metrics)
     assert found["long"]["results"]["test"]["a"]["RR@10"] == pytest.approx(values[60:].mean())
     assert length_strata(np.full(9, 4)) == {}
+    metrics = fabricated_metrics()
+    said = "Short, middle and long queries: paired t-test, corrected for the systems there."
+    assert said not in " ".join(render().split())
+    metrics["lengths"] = of_lengths(parts, {BASELINE: values, "BM25": values**2}, "test", "RR@10", metrics)
+    assert said in " ".join(render(metrics=metrics).split())
 
 
 def test_costs_have_their_front() -> None:
@@ -265,12 +270,15 @@ def test_costs_have_their_front() -> None:
 def test_settings_that_differ_are_listed_and_repeat_the_run(tmp_path: Path) -> None:
     wanted = [
         "train_gnn.heads=3", "index_bm25.k1=0.9", "encode.query_prompt='query: '", "ingest.packages=[\"a\", \"b\"]",
+        'choose_graph.variants={"one layer": {"train_gnn.layers": 1}}',
         "evaluate.measures=[\"nDCG@10\", \"RR@10\"]", "train_dual_encoder.matryoshka=[64, 32]", "ingest.dataset=data",
     ]  # fmt: skip
     settings = parse_settings({}, wanted)
-    steps = ("ingest", "index_bm25", "encode", "train_dual_encoder", "train_gnn", "evaluate")
+    steps = ("ingest", "index_bm25", "encode", "train_dual_encoder", "choose_graph", "train_gnn", "evaluate")
     made = {step: Record(getattr(settings, step).model_dump(mode="json")) for step in steps}
-    made["evaluate: training"] = made.pop("evaluate")
+    of_rung = {"baseline": "BM25", "candidate": "Dual encoder"}  # the ladder sets them for each rung
+    made["evaluate: training"] = Record({**made.pop("evaluate").settings, **of_rung})
+    made["recommend: training"] = Record({"order": ["BM25"]})
     made |= {"rank: a": Record({"depth": 10}), "other": Record({"x": 1})}
     changed = changed_settings(made)
     assert set(changed) == {*steps} and changed["train_gnn"]["heads"][0] == 3
@@ -398,3 +406,22 @@ def test_tried_graphs_are_shown_with_what_speaks_against_them() -> None:
     assert "two &lt;layers&gt;</th>" in page and "0.020 below" in page
     untried = [None, {}, {**choice, "standings": []}]
     assert not any("Graphs tried" in render(metrics={**fabricated_metrics(), "graph_choice": none}) for none in untried)
+
+
+def test_labels_from_clicks_are_called_so() -> None:
+    metrics = fabricated_metrics()
+    assert verdict(metrics)["facts"]["Measured on"].startswith("300 test queries, labelled in the data")
+    metrics["traffic"] = {"results": {"test": {}}, "queries": {"test": 300}}
+    assert verdict(metrics)["facts"]["Measured on"].startswith(
+        "300 test queries, all or some of them labelled by clicks"
+    )
+    metrics["traffic"] = {"results": {"dev": {}}, "queries": {"dev": 300}}
+    assert "labelled in the data" in verdict(metrics)["facts"]["Measured on"]
+
+
+def test_a_study_says_what_its_systems_are_tested_against() -> None:
+    none = {"dev": {}, "test": {}}
+    metrics = fabricated_metrics() | {"study": "s", "gains": none, "gain_p_holm": none}
+    metrics |= {name: {} for name in ("efficiency", "diffusion", "words", "thresholds")}
+    page = render_study(metrics, headline="compared", drawn={})
+    assert f"the first table against {BASELINE}, for the number of systems" in " ".join(page.split())

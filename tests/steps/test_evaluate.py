@@ -10,12 +10,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from bundles import fill_bundle
 from evaluation_inputs import reported, write_inputs
 from rich.console import Console
 from scipy.stats import ttest_rel
 
 from gnn_encoder.artifacts import Bundle, Dataset, DatasetWriter, Evaluation, Report, Run, drafting, read_manifest
 from gnn_encoder.artifacts.dataset import SPLITS
+from gnn_encoder.artifacts.digests import text_digests
+from gnn_encoder.artifacts.extended_dataset import extend_queries
 from gnn_encoder.artifacts.tables import CONVEX, RECIPROCAL
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.compare import compare
@@ -24,7 +27,9 @@ from gnn_encoder.evaluation.measures import NAMES, labelled_queries, per_query
 from gnn_encoder.evaluation.remarks import hit_remarks
 from gnn_encoder.evaluation.results import split_digest
 from gnn_encoder.inference.encoding import encode_texts
+from gnn_encoder.models.address import AddressEncoder
 from gnn_encoder.models.dual_encoder import DualEncoder
+from gnn_encoder.report.cost import costs
 from gnn_encoder.report.systems import best_first
 from gnn_encoder.report.table import run_table
 from gnn_encoder.settings import outcome
@@ -161,6 +166,14 @@ def test_what_each_system_costs(evaluated: SimpleNamespace, inputs: dict[str, Pa
     assert costs[CANDIDATE]["megabytes"] == pytest.approx(written / 1e6)
     assert all(cost["ms"] > 0 for cost in costs.values())
     assert costs[fused_name(BASELINE, CONVEX)]["megabytes"] == costs[BASELINE]["megabytes"] != written / 1e6
+
+
+def test_reading_a_stored_vector_is_not_what_a_question_costs(tiny_dataset: Dataset, tmp_path: Path) -> None:
+    encoder, questions = AddressEncoder("http://127.0.0.1:9/v1", "m", 4, True), ["what is a river"]
+    encoder.store(text_digests(questions), np.ones((1, 4), np.float32))
+    with drafting(tmp_path / "bundle", "bundle") as draft:
+        fill_bundle(draft, np.ones((len(tiny_dataset.passages), 4), np.float32), tiny_dataset, encoder.save)
+    assert costs([tmp_path / "bundle"], {}, questions) == {}
 
 
 def test_the_browser_of_queries_has_the_figures_and_hits_of_the_runs(
@@ -390,6 +403,27 @@ def reciprocal(labels: dict[int, int], rank: int) -> int:
     """The rank of the first relevant passage, where the last one has `rank` and the others follow by number."""
     last = max(labels)
     return min((passage - last + rank - 1) % 6 + 1 for passage, relevance in labels.items() if relevance)
+
+
+def test_the_page_lists_the_warm_queries_that_were_measured(
+    inputs: dict[str, Path], tiny_dataset: Dataset, tmp_path: Path
+) -> None:
+    # A generator wrote a training query for each passage beside people's, so written queries would warm all.
+    texts, passages = ["written"] * 100, [[row] for row in range(100)]
+    with drafting(tmp_path / "dataset", "dataset") as draft:
+        of_texts = (texts, ["train"] * 100, passages, [-1] * 100, np.zeros(0, np.int32), False)
+        extend_queries(draft, tiny_dataset, *of_texts)
+    settings = Evaluate(baseline="BM25", candidate="DPR", permutations=50, resamples=50)
+    data = {"dataset": tmp_path / "dataset", "evaluation": tmp_path / "evaluation"}
+    evaluate(settings, **data, runs=[inputs["bm25_run"], inputs["dpr_run"]])
+    report(outcome.Report(), **data, report=tmp_path / "report")
+    folder, measured = tmp_path / "report", Report.read(tmp_path / "report").metrics["strata"]
+    listed = {name: len(rows) for name, rows in part(folder / "queries", "index")["strata"].items()}
+    for name in ("warm", "cold"):
+        assert listed.get(name, 0) == measured.get(name, {"queries": {"test": 0}})["queries"]["test"], name
+    assert listed["cold"] > 0
+    page = Report.read(folder).page.read_text(encoding="utf-8")
+    assert "gnn-encoder search" not in page and "#use" not in page, "the run made no bundle"
 
 
 def test_data_without_labelled_queries_is_refused(inputs: dict[str, Path], tmp_path: Path) -> None:

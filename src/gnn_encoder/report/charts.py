@@ -3,7 +3,7 @@
 The page draws them with the library in `js_lib_vega_embed`: Vega, Vega-Lite and Vega-Embed as they are published, in a
 wheel of 0.6 MB. Specifications hold their data and no expressions. The colours are Okabe and Ito's, which colour-blind
 people can distinguish; each has a contrast of at least 3 to white and to the page's dark background, so a chart needs
-no other colours at night. Text and axes get the page's colours there (`report.js.j2`).
+no other colours at night. Text and axes get the page's colours there (`report.js`).
 """
 
 import math

@@ -13,6 +13,7 @@ from gnn_encoder.artifacts import Bundle, Run
 from gnn_encoder.artifacts.bundle import QUERY_ENCODER
 from gnn_encoder.artifacts.folder import read_manifest
 from gnn_encoder.artifacts.tables import CONVEX
+from gnn_encoder.models.backbone import ADDRESS
 from gnn_encoder.retrieval.passage_index import PassageIndex
 from gnn_encoder.retrieval.search import ASKED, NO_VECTORS, Searcher, bm25_of, ranking
 
@@ -29,8 +30,8 @@ def costs(bundles: Sequence[Path], fusions: Mapping[str, Any], questions: Sequen
     """Returns {system: `ms`, `megabytes`}, of the bundles and of their weighted sums with BM25.
 
     `ms`: median time of one question alone, from its text to the rows of the first hits; the encoding of a question is
-    measured once for bundles with the same query encoder. `megabytes` (10⁶ bytes): the files of the bundle; for a sum
-    those of the vectors' bundle, which has BM25's index.
+    measured once for bundles with the same query encoder. Bundles whose vectors a service made, or were given, are left
+    out. `megabytes` (10⁶ bytes): the files of the bundle; for a sum those of the bundle of vectors, with BM25's index.
     """
     until, asked = time.perf_counter() + BUDGET, list(questions[:QUESTIONS])
     encoded: dict[tuple[str, ...], tuple[float, list[np.ndarray]]] = {}
@@ -42,6 +43,8 @@ def costs(bundles: Sequence[Path], fusions: Mapping[str, Any], questions: Sequen
         files = bundle.manifest.files
         encoder = tuple(facts.sha256 for name, facts in files.items() if name.startswith(f"{QUERY_ENCODER}/"))
         index = PassageIndex.read(bundle)
+        if index.reads_vectors and (bundle.query_encoder_path / ADDRESS).is_file():
+            continue  # these questions' vectors are stored, and a service would be paid for others
         if encoder and encoder not in encoded and index.reads_vectors:
             encode = Searcher(bundle).encode
             encode(asked[0])

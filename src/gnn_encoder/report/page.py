@@ -131,6 +131,8 @@ def verdict(metrics: Mapping[str, Any]) -> dict[str, Any]:
     facts["Measured on"] = f"{queries:,} {which}, labelled in the data"
     if split in metrics.get("written", ()):
         facts["Measured on"] = f"{queries:,} {which}: a generator wrote them, so people's queries may differ"
+    elif split in metrics.get("traffic", {"results": {}})["results"]:
+        facts["Measured on"] = f"{queries:,} {which}, all or some of them labelled by clicks in a log"
     if profile := metrics.get("profile"):
         facts["Measured on"] += f"; {profile['passages']:,} passages"
     facts["How sure"] = f"{name} {of[system][measure]:.3f}, 95 % interval {low:.3f}–{high:.3f}"

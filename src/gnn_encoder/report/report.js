@@ -120,7 +120,7 @@ function browse(index) {
     const within = ids.map((_, row) => row).filter((row) => (!inside || inside.has(row)) && words.every((word) => lower[row].includes(word)));
     const side = { won: (gain) => gain > 0, lost: (gain) => gain < 0, equal: (gain) => !gain }[fields.outcome.value];
     const gain = (row) => one[row] - other[row];
-    rows = within.filter((row) => (!side || side(gain(row))) && Math.abs(gain(row)) >= least && (fields.outcome.value !== "none" || !(one[row] || other[row])));
+    rows = within.filter((row) => (!side || side(gain(row))) && Math.abs(gain(row)) >= least - 1e-5 && (fields.outcome.value !== "none" || !(one[row] || other[row])));
     const order = { gain: (a, b) => gain(b) - gain(a), loss: (a, b) => gain(a) - gain(b), low: (a, b) => one[a] - one[b] }[fields.order.value];
     if (order) rows.sort(order);
     const count = (test) => within.filter((row) => test(gain(row))).length.toLocaleString("en");
@@ -160,7 +160,8 @@ function browse(index) {
       const verdict = grade > 0 ? `relevant${grade > 1 ? ` (label ${grade})` : ""}` : grade !== undefined ? `label ${grade}` : "no label";
       node.append(element("p", {}, element("strong", {}, verdict), " ", title ? element("em", {}, ...marked(title)) : "", " ", ...marked(text)));
       const name = /^(https?|file):/.test(source) ? element("a", { href: source }, id) : id;
-      const by = systems.map((system, at) => [system, hits[at].indexOf(number) + 1]).filter(([system, rank]) => rank && index.simple.includes(system) && system !== compared).map(([system, rank]) => `${system} ${rank}`);
+      const others = systems.map((system, at) => [system, hits[at].indexOf(number) + 1]).filter(([system, rank]) => rank && system !== compared);
+      const simple = others.filter(([system]) => index.simple.includes(system)), by = (simple.length ? simple : others).map(([system, rank]) => `${system} ${rank}`);
       node.append(element("p", { class: "quiet" }, name, by.length ? ` · rank in others: ${by.join(", ")}` : compared ? " · in no other system's first hits" : ""));
       if (training.length) node.append(element("p", { class: "quiet" }, `Training queries with this passage: ${training.map((each) => `“${each}”`).join(" ")}`));
       return node;

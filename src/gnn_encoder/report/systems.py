@@ -29,6 +29,9 @@ OF_LENGTHS = dict(
     zip(LENGTHS, ("queries of few words", "queries of middle length", "queries of many words"), strict=True)
 )
 
+PIPELINES, LADDERS = {"order"}, {"order", "kinds", "baseline", "candidate"}
+"""Settings that a pipeline sets whatever a user's settings are, and those that a ladder sets for each of its rungs."""
+
 
 def chosen(metrics: Mapping[str, Any]) -> str:
     """Returns the recommended system; if nothing recommends, the candidate."""
@@ -151,18 +154,19 @@ def of_lengths(
 def changed_settings(history: History) -> dict[str, dict[str, tuple[Any, Any]]]:
     """Returns {step: {setting: (value, default)}} of the settings that a user may set and that differ from the default.
 
-    Of several calls of a step it is the first; they differ in what the pipeline sets.
+    Of several calls of a step it is the first; they differ in what the pipeline sets. Settings of `train_converged`
+    are not among them: they are in a later call of `train_dual_encoder`.
     """
     found: dict[str, dict[str, tuple[Any, Any]]] = {}
     for title, record in history.items():
         step, _, label = title.partition(": ")
         if step in found or step not in Settings.model_fields:
             continue
-        names = settable(step) - ({"kinds"} if label else set())
+        names = settable(step) - (LADDERS if label else PIPELINES)
         found[step] = {}
         for name, field in declared(step).settings.model_fields.items():
-            if name in names & record.settings.keys() and not (field.default_factory or field.is_required()):
-                default = json.loads(json.dumps(field.default, default=str))
+            if name in names & record.settings.keys() and not field.is_required():
+                default = json.loads(json.dumps(field.get_default(call_default_factory=True), default=str))
                 if record.settings[name] != default:
                     found[step][name] = (record.settings[name], default)
     return {step: changed for step, changed in found.items() if changed}

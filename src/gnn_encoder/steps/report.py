@@ -116,7 +116,7 @@ def report(
         elif scorer:
             won, lost = (explained_by_scorer(load_scorer(scorer), data, candidate, group) for group in (won, lost))
 
-    warm = warm_strata(data.judged(shown), data.split_qrels("train"))
+    warm = warm_strata(data.judged(shown), data.seen_labels)
     strata = {name: warm.rows(name) for name in (WARM, COLD)} | {RECURRING: np.isin(rows, data.recurring)} | lengths
     write_queries(
         Report.queries_folder(report),
@@ -140,7 +140,7 @@ def report(
         manifests={name: read_manifest(path) for name, path in inputs.items()},
         history=history,
         browsed=True,
-        commands=commands(report.path, history, context.title.partition(": ")[2]),
+        commands=commands(report.path, history, context.title.partition(": ")[2]) if bundles else {},
     )
     evaluated.copy_to(report)
     Report.write(report, metrics=metrics, plots=charts, page=page)
