@@ -274,7 +274,7 @@ def test_a_climb_serves_the_chosen_encoder_and_an_update_encodes_with_it_alone(
 ) -> None:  # fmt: skip
     root, latest = tmp_path / "root", tmp_path / "root" / "latest"
     changes = ["fuse_parts.kinds=[linear]", "evaluate.permutations=50", "encode_with_labels.kinds=[]"]
-    arguments = ["run", "--until", "labels", "--dataset", str(data), "--root", str(root)]
+    arguments = ["run", "--verbose", "--until", "labels", "--dataset", str(data), "--root", str(root)]
     arguments += [word for encoder in (tiny_backbone, narrow) for word in ("--encoder", str(encoder))]
     arguments += [word for change in changes for word in ("--set", change)]
     assert call(monkeypatch, *arguments) == 0

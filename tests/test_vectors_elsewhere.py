@@ -392,7 +392,7 @@ def test_a_run_of_given_vectors(
     write_vectors(tmp_path / "given", tiny_dataset, "npy", vectors)
     ladder = ["run", "--dataset", str(data), "--root", str(root), "--until", "labels", *FAST]
     assert command(monkeypatch, *ladder, "--vectors", str(tmp_path / "given")) == 0
-    assert "Linear fusion" in capsys.readouterr().out
+    assert "labels, after" in capsys.readouterr().out
     bundle = str(labelled_bundle(root / "latest"))
     assert command(monkeypatch, "search", "a question", "--bundle", bundle) == 2
     assert "has no vector of this text: name an encoder" in capsys.readouterr().err

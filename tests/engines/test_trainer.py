@@ -131,7 +131,7 @@ def test_nodes_without_a_package_for_them_are_refused(monkeypatch: pytest.Monkey
         ),
         (f"POST {JOBS}", 403, "exceeded quota: gpus", "the cluster refuses to create trainjobs: exceeded quota: gpus"),
         (f"POST {JOBS}", 404, 'namespaces "retrieval" not found', "refuses to create trainjobs: namespaces"),
-        (f"POST {JOBS}", 403, FORBIDDEN, r"service account may not create trainjobs in retrieval: .*production.md"),
+        (f"POST {JOBS}", 403, FORBIDDEN, r"service account may not create trainjobs in retrieval: .*kubeflow.md"),
         (
             f"GET {JOBS}",
             404,
