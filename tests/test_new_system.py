@@ -8,6 +8,7 @@ import pytest
 from evaluation_inputs import write_inputs
 
 from gnn_encoder.artifacts import Dataset, Evaluation, Run, drafting
+from gnn_encoder.models.cross_encoder import SCORER
 from gnn_encoder.retrieval import scorers
 from gnn_encoder.retrieval.scorers import Contribution
 from gnn_encoder.settings import outcome as settings
@@ -45,7 +46,7 @@ def test_a_new_scorer_and_a_new_retriever(
     inputs = write_inputs(tmp_path, tiny_dataset, tiny_backbone)
     monkeypatch.setitem(scorers.KINDS, "shared_words", lambda folder: SharedWords())
     with drafting(tmp_path / "scorer", "model") as draft:
-        (draft / scorers.LAYOUT).write_text(json.dumps({"kind": "shared_words"}))
+        (draft / SCORER).write_text(json.dumps({"kind": "shared_words"}))
     data, scorer, first = {"dataset": inputs["dataset"]}, tmp_path / "scorer", inputs["dpr_run"]
     again = settings.Rerank(system="Shared words", depth=3)
     rerank(again, **data, first_run=first, scorer=scorer, run=tmp_path / "words")
@@ -72,6 +73,6 @@ def test_a_new_scorer_and_a_new_retriever(
 
 
 def test_a_kind_that_nobody_made_known_is_refused(tmp_path: Path) -> None:
-    (tmp_path / scorers.LAYOUT).write_text(json.dumps({"kind": "shared_words"}))
+    (tmp_path / SCORER).write_text(json.dumps({"kind": "shared_words"}))
     with pytest.raises(scorers.UserError, match="unknown kind of scorer 'shared_words'"):
         scorers.load_scorer(tmp_path)

@@ -79,8 +79,8 @@ def test_the_command_reads_two_splits_of_a_report(
 
 def test_figures_on_generated_queries_come_with_what_they_are_worth() -> None:
     (remark,) = written_remarks(["dev", "test"])
-    page = (Path(__file__).parents[2] / "docs" / "evidence.md").read_text("utf-8")
-    heading = remark.partition("docs/evidence.md, ")[2].rstrip(")")
-    assert remark.startswith("dev and test: ") and f"\n## {heading}\n" in page
+    page = (Path(__file__).parents[2] / "docs" / "notebook.md").read_text("utf-8")
+    heading = remark.partition("docs/notebook.md, ")[2].rstrip(")")
+    assert remark.startswith("dev and test: ") and f"\n### {heading}\n" in page
     assert "27 of 33 pairs" in page and "of 33 pairs" in remark and "ordered 27 alike" in remark
     assert written_remarks([]) == [], "the control: people's queries alone"

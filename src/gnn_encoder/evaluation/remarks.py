@@ -18,7 +18,7 @@ LONG = 15.0
 ORDERS = (
     "generated queries may order systems otherwise than people's: of 33 pairs of systems that differ on people's "
     "queries of three sets, those of `titles` ordered 27 alike and 5 the other way, and the best by them was 0.04 to "
-    "0.10 MRR@10 below people's best (docs/evidence.md, Do generated queries order systems as people's do)"
+    "0.10 MRR@10 below people's best (docs/notebook.md, Do generated queries order systems as people's do)"
 )
 """How far figures on generated queries can be believed, from the sets where people's are known, too."""
 

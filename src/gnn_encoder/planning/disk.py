@@ -53,7 +53,7 @@ FEATURES, CANDIDATES, TREES = 18, 110, 400_000
 RANKED = ("bm25_retrieve", "dense_retrieve", "rerank")
 """Steps of which the merge writes a new table."""
 TOKEN_IDS, IN_MLFLOW = "token ids", "report in MLflow"
-SMALL, FIGURES, PAGE = 10_000, 150_000, 1_500_000
+SMALL, FIGURES, PAGE = 10_000, 150_000, 1_200_000
 """Bytes of an artifact with some figures, such as the decision; of all systems' figures; and of the report's page and
 plots."""
 PER_QUERY, BROWSED = 250, 2_500

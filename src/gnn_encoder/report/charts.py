@@ -72,18 +72,7 @@ def systems_chart(rows: Sequence[Mapping[str, Any]], measure: str, baseline: flo
     colour |= {"scale": {"domain": list(KINDS), "range": list(KINDS.values())}, "legend": None}
     tooltip = [_tip("system", "system"), _tip("mean", measure, ".3f"), _tip("low", "from", ".3f")]
     tooltip += [_tip("high", "to", ".3f"), _tip("kind", "against the baseline")]
-    size: Spec = {
-        "field": "recommended",
-        "type": "ordinal",
-        "legend": None,
-        "scale": {"domain": [False, True], "range": [55, 190]},
-    }
-    shape: Spec = {
-        "field": "recommended",
-        "type": "nominal",
-        "legend": None,
-        "scale": {"domain": [False, True], "range": ["circle", "diamond"]},
-    }
+    size, shape = _size_and_shape(55, 190)
     return {
         "$schema": SCHEMA,
         "data": {"values": list(rows)},
@@ -129,18 +118,7 @@ def cost_chart(rows: Sequence[Mapping[str, Any]], cost: str, title: str, measure
     y |= {"axis": {"tickCount": 4, "format": ".2f", "grid": True}}
     colour: Spec = {"field": "kind", "type": "nominal", "legend": None}
     colour |= {"scale": {"domain": list(KINDS), "range": list(KINDS.values())}}
-    size: Spec = {
-        "field": "recommended",
-        "type": "ordinal",
-        "legend": None,
-        "scale": {"domain": [False, True], "range": [40, 160]},
-    }
-    shape: Spec = {
-        "field": "recommended",
-        "type": "nominal",
-        "legend": None,
-        "scale": {"domain": [False, True], "range": ["circle", "diamond"]},
-    }
+    size, shape = _size_and_shape(40, 160)
     tooltip = [_tip("system", "system"), _tip("mean", measure, ".3f"), _tip(cost, title, ".1f")]
     named = [(row, "right", -9) for row in rows if row["recommended"]]
     named += [(row, "left", 7) for row in front[:1] if not row["recommended"]]
@@ -398,6 +376,13 @@ def _lines(field: str, names: list[str]) -> Spec:
 
 def _rows(columns: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def _size_and_shape(usual: int, recommended: int) -> tuple[Spec, Spec]:
+    """Returns the encodings of a point's size, in pixels², and shape: the recommended system is a larger diamond."""
+    by: Spec = {"field": "recommended", "legend": None}
+    size = {**by, "type": "ordinal", "scale": {"domain": [False, True], "range": [usual, recommended]}}
+    return size, {**by, "type": "nominal", "scale": {"domain": [False, True], "range": ["circle", "diamond"]}}
 
 
 def _tip(field: str, title: str, form: str = "") -> Spec:
