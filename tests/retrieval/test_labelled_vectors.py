@@ -39,6 +39,16 @@ def test_equals_the_loop(method: str, length: float, block: int, monkeypatch: py
     assert np.abs(other - scores).max() > 1e-2 * length**2  # the control: another weight is another score
 
 
+def test_sums_have_the_bits_of_numpys() -> None:
+    random = np.random.default_rng(1)
+    for most in (1, 2, 40):
+        starts = np.append(0, np.cumsum(random.integers(1, most + 1, 50)))
+        vectors = random.normal(size=(int(starts[-1]) + 3, 24)).astype(np.float32)
+        sums = np.add.reduceat(vectors, starts)
+        assert np.array_equal(labelled_vectors._sums(vectors, starts), sums)
+        assert not np.array_equal(vectors[starts], sums)  # the control: the last group has several
+
+
 @pytest.mark.parametrize("method", USES)
 def test_without_a_weight_or_a_label_nothing_changes(method: str) -> None:
     passages, labels = random_labels()

@@ -125,7 +125,7 @@ class Parts:
         left_out: passage row [n] that is no hit of each query; -1: none.
         """
         adapted = queries @ self.adapter
-        by_dense, by_adapted = (self.search(vectors, KEPT + 1)[1] for vectors in (queries, adapted))
+        by_dense, by_adapted = np.split(self.search(np.concatenate([queries, adapted]), KEPT + 1)[1], 2)
         near_scores, near = self.nearest(queries)
         nearest = np.where(near[:, :1] >= 0, near_scores[:, :1], 0).sum(axis=1)  # 0 without a labelled query
         known, similar = self._memory(near_scores, near)
