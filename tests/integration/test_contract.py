@@ -32,7 +32,9 @@ def test_the_whole_pipeline_through_the_store(
     engine: Engine, bucket: str, tracking_server: TrackingServer, trained: Trained,
     tiny_backbone: Path, tiny_seq2seq: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    here = trained.run()
+    # With the tiny models' [CLS] all scores of a query would be equal but for their last digits.
+    mean = "shared.pooling=mean"
+    here = trained.run("--set", mean, "--root", str(tmp_path / "root"))
     put_folder(trained.root.parent / "beir", f"{bucket}/data")
     put_folder(tiny_backbone, f"{bucket}/backbone")
     put_folder(tiny_seq2seq, f"{bucket}/seq2seq")
@@ -42,7 +44,7 @@ def test_the_whole_pipeline_through_the_store(
     preset.write_text(
         text.replace(str(tiny_backbone), f"{bucket}/backbone").replace(str(tiny_seq2seq), f"{bucket}/seq2seq")
     )
-    graph = train(load_settings(str(preset), [f"ingest.dataset={bucket}/data"]))
+    graph = train(load_settings(str(preset), [f"ingest.dataset={bucket}/data", mean]))
     with reaching(tracking_server.uri) as tracked:
         parent = create_run(tracked, experiment_id(tracked), "on a cluster")
     environment = {
@@ -62,18 +64,17 @@ def test_the_whole_pipeline_through_the_store(
     there = Report.read(tmp_path / "report").metrics["results"]
     for split, systems in Report.read(here.outputs["report"]).metrics["results"].items():
         for system, figures in systems.items():
-            # Tiny models are random and read [CLS]: their scores differ in their last digits, whose order is chance.
-            within = 1e-6 if system in (LEXICAL, LABEL_FIELD) else 0.05
+            # Two machines' sums differ in their last digits, and some hits of random models are near to each other.
+            within = 1e-6 if system in (LEXICAL, LABEL_FIELD) else 0.01
             assert there[split][system] == pytest.approx(figures, abs=within), (split, system)
-    # What they give is no chance: the vectors that both runs' encoders and graphs make.
-    vectors = {}
-    for title in ("bundle_dual_encoder: Dual encoder", "encode_corpus"):
-        get_folder(run.uri(task_name(title), "bundle"), tmp_path / task_name(title), indexed=False)
-        vectors[title] = np.asarray(Bundle.read(tmp_path / task_name(title)).vectors, np.float32)
-        local = here.outputs[f"{title}/bundle" if ": " in title else "bundle"]
-        np.testing.assert_allclose(vectors[title], np.asarray(Bundle.read(local).vectors, np.float32), atol=5e-3)
-    dual, graph_made = vectors.values()
-    assert np.abs(dual - graph_made).max() > 0.05  # the control: other systems have other vectors
+    # The vectors that both runs' encoders and graphs make are alike.
+    vectors, local = [], here.outputs["bundle_dual_encoder: Dual encoder/bundle"].parents[1]
+    for task in ("bundle-dual-encoder-dual-encoder", "encode-corpus"):
+        get_folder(run.uri(task, "bundle"), tmp_path / task, indexed=False)
+        pair = [Bundle.read(folder).vectors.astype(np.float32) for folder in (tmp_path / task, local / task / "bundle")]
+        np.testing.assert_allclose(*pair, atol=0.01)
+        vectors.append(pair[0])
+    assert np.abs(vectors[0] - vectors[1]).max() > 0.1  # the control: other systems have other vectors
     # Nothing to resume is left behind, and every step has logged its run and its end.
     address = Address.parse(f"{bucket}/checkpoints")
     assert "Contents" not in client().list_objects_v2(Bucket=address.bucket, Prefix=address.prefix)
