@@ -24,6 +24,7 @@ from starlette.exceptions import HTTPException
 
 from gnn_encoder import __version__
 from gnn_encoder.errors import Damaged, Unreachable, UserError, one_line
+from gnn_encoder.machine.threads import numpy_on_one_core
 from gnn_encoder.serving.answers import Answer, answers_of, ranked_by, without_paths
 from gnn_encoder.serving.batching import Ask, Batcher, Busy
 from gnn_encoder.serving.feedback import Feedback
@@ -48,6 +49,7 @@ def create_app(
     With `feedback`, it takes labels; with `judging`, people's grades; `local`: it answers only requests for localhost.
     """
     limits, cores = limits or Limits(), torch.get_num_threads()
+    numpy_on_one_core()
 
     def answer(asks: Sequence[Ask]) -> list[Answer]:
         figures.batches.observe(len(asks))
