@@ -102,11 +102,7 @@ def compare(
 ) -> Comparison:
     """Returns the table of the systems up to a rung, by default of all that train nothing.
 
-    Args:
-        corpus, queries, qrels, test, budget, until, encoder, root, settings: as of `run`.
-
-    Raises:
-        UserError: as `run`.
+    Arguments and errors are those of `run`.
     """
     outcome = _climbed(corpus, queries, qrels, test, budget, until, encoder, root, settings, lambda screen, rung: None)
     return Comparison.of(Report.read(outcome.outputs["report"].resolve()))

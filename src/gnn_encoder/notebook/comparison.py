@@ -33,7 +33,7 @@ class Comparison(pd.DataFrame):
         split, (first, *others), equal = metrics["headline_split"], metrics["measures"], systems.distinct(metrics)
         names, of_system, on_dev = systems.best_first(metrics), metrics["results"][split], metrics["results"].get("dev")
         rows = []
-        for name, drawn in zip(names, systems.rows(metrics, split, metrics, systems.best_first(metrics)), strict=True):
+        for name, drawn in zip(names, systems.rows(metrics, split, metrics, names), strict=True):
             row = {mean_name(first): drawn["mean"], "low": drawn["low"], "high": drawn["high"]}
             row["p"] = metrics["p_holm"].get(split, {}).get(name, {}).get(first)
             if split != "dev" and on_dev:
@@ -50,9 +50,10 @@ class Comparison(pd.DataFrame):
         return pd.DataFrame  # a part of the table has no picture
 
     def _repr_html_(self) -> str:
-        """Returns the table, and the picture in a frame of its own, which needs no network."""
-        stars = {name: f"{name} ★" for name in self.index[self["recommended"]]}
-        shown = self.drop(columns="recommended").dropna(axis=1, how="all").rename(index=stars).rename_axis(None)
+        """Returns the table, and in a frame of its own the picture, which names equal systems and needs no network."""
+        chosen = systems.chosen(self.metrics)
+        shown = self.drop(columns=["recommended", "same figures"], errors="ignore").dropna(axis=1, how="all")
+        shown = shown.rename(index={chosen: f"{chosen} ★"}).rename_axis(None)
         forms = {name: form.format for name, form in FORMS.items() if name in shown}
         table = shown.to_html(float_format="{:.3f}".format, formatters=forms, na_rep="", border=0)
         height = 230 + 17 * len(self)
