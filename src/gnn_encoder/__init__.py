@@ -8,16 +8,26 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gnn_encoder.errors import UserError
+    from gnn_encoder.notebook.calls import Result, compare, run
+    from gnn_encoder.notebook.comparison import Comparison
+    from gnn_encoder.notebook.measuring import evaluate
     from gnn_encoder.retrieval.search import Hit
     from gnn_encoder.serving.retriever import Explanation, Retriever
 
-__all__ = ["Explanation", "Hit", "Retriever", "UserError", "__version__"]
+__all__ = [
+    "Comparison", "Explanation", "Hit", "Result", "Retriever", "UserError", "__version__", "compare", "evaluate", "run",
+]  # fmt: skip
 __version__ = "0.1.0"
 _PLACES = {
+    "Comparison": "gnn_encoder.notebook.comparison",
     "Explanation": "gnn_encoder.serving.retriever",
     "Hit": "gnn_encoder.retrieval.search",
+    "Result": "gnn_encoder.notebook.calls",
     "Retriever": "gnn_encoder.serving.retriever",
     "UserError": "gnn_encoder.errors",
+    "compare": "gnn_encoder.notebook.calls",
+    "evaluate": "gnn_encoder.notebook.measuring",
+    "run": "gnn_encoder.notebook.calls",
 }
 """Public name → module."""
 

@@ -11,6 +11,7 @@ from browser_page import Page
 from evaluation_inputs import reported, write_inputs
 from table_cells import cells
 
+from gnn_encoder import Comparison
 from gnn_encoder.artifacts import Dataset, Report
 from gnn_encoder.evaluation.measures import mean_name
 from gnn_encoder.report.systems import best_first, distinct
@@ -60,6 +61,17 @@ def test_the_first_screen_has_the_verdict_and_every_distinct_system(wide: Page, 
     drawn = " ".join(picture.locator("text").all_text_contents())
     assert all(name in drawn for name in distinct(metrics)) and f"★ {system}" in drawn
     assert page.locator("dl.facts").inner_text().count("\n") >= 6
+
+
+def test_a_notebook_draws_the_same_picture_in_its_frame(browser: Any, report: Report, wide: Page) -> None:
+    drawn = wide.page.locator(".first figure.chart svg").first.locator("text").all_text_contents()
+    notebook = Page(browser, viewport={"width": 1000, "height": 900})
+    notebook.page.set_content(Comparison.of(report)._repr_html_())
+    picture = notebook.page.frame_locator("iframe").locator("figure.chart svg")
+    picture.wait_for()
+    assert set(distinct(report.metrics)) - {report.metrics["recommendation"]["system"]} <= set(drawn)
+    assert sorted(picture.locator("text").all_text_contents()) == sorted(drawn) and notebook.errors == []
+    notebook.page.close()
 
 
 def test_the_table_has_the_figures_of_the_metrics_and_sorts(wide: Page, metrics: dict[str, Any]) -> None:

@@ -4,7 +4,6 @@ Each command imports heavy modules itself, so that `--help` stays fast.
 """
 
 import itertools
-import math
 import os
 import sys
 import time
@@ -120,8 +119,7 @@ def run(
     from gnn_encoder.engines import climbing, pipelines
     from gnn_encoder.pipelines.train import train
     from gnn_encoder.planning import AUTO
-    from gnn_encoder.planning.budget import budget_seconds
-    from gnn_encoder.settings.shared import is_address
+    from gnn_encoder.planning.budget import climb_seconds
     from gnn_encoder.settings.written import NO_FOLDERS
 
     began, changes, only_shows = time.time(), overrides or [], dry_run or mermaid
@@ -153,12 +151,7 @@ def run(
     if vectors is not None:
         changes = [*changes, *pipelines.path_override("encode.vectors", str(vectors))]
         changes += [] if encoder else ["encode.encoder=''"]
-    if encoder:
-        first, *others = encoder
-        changes = [*changes, *pipelines.path_override("encode.encoder", first, NO_FOLDERS)]
-        changes += [] if is_address(first) else pipelines.path_override("shared.backbone", first, NO_FOLDERS)
-        changes += pipelines.path_override("encode.others", others, NO_FOLDERS) if others else []
-    seconds = budget_seconds(budget or "30m") if budget or until is None else math.inf
+    changes, seconds = [*changes, *pipelines.encoder_overrides(encoder or [])], climb_seconds(budget, until)
     climb = climbing.climbing(
         preset, dataset, changes, root, until, seconds,
         partial(screen.plan, aside=mermaid), writes=not only_shows,

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -33,9 +33,10 @@ from gnn_encoder.settings.bm25 import IndexBm25
 from gnn_encoder.settings.labels import settings_of_use
 from gnn_encoder.settings.pipeline import FOUNDATION, PIPELINES, Settings
 from gnn_encoder.settings.presets import load_settings, parse_settings, settable
-from gnn_encoder.settings.shared import Inference
+from gnn_encoder.settings.shared import Inference, is_address
 from gnn_encoder.settings.studies import variants
 from gnn_encoder.settings.systems import fusion_systems, label_systems, systems_with_models
+from gnn_encoder.settings.written import NO_FOLDERS
 from gnn_encoder.tracking.pipeline_run import existing_store, tracking_uri
 
 PROCESSES, CONTAINERS = RUNNERS = ("subprocess", "docker")
@@ -273,9 +274,27 @@ def path_override(key: str, value: str | list[str] | None, words: Collection[str
         return []
     paths = [(one, expanded(one)) for one in ([value] if isinstance(value, str) else value)]
     names = [str(path.resolve()) if path.exists() and one not in words else one for one, path in paths]
+    return [override(key, names[0] if isinstance(value, str) else names)]
+
+
+def override(key: str, value: Any) -> str:
+    """Returns a value as an override of the settings; a UserError for a value that YAML cannot write."""
     # YAML's escapes, because JSON writes an emoji as two surrogates.
     shown: dict[str, Any] = {"default_style": '"', "default_flow_style": True, "width": math.inf}
-    return [f"{key}={yaml.safe_dump(names[0] if isinstance(value, str) else names, **shown)}"]
+    try:
+        return f"{key}={yaml.safe_dump(value, **shown)}"
+    except yaml.YAMLError:
+        raise UserError(f"{key} is a {type(value).__name__}: give a text, a number, a list or a dict") from None
+
+
+def encoder_overrides(encoders: Sequence[str]) -> list[str]:
+    """Returns the encoders of a run without a preset as overrides; a training starts from the first."""
+    if not encoders:
+        return []
+    first, *others = encoders
+    changes = path_override("encode.encoder", first, NO_FOLDERS)
+    changes += [] if is_address(first) else path_override("shared.backbone", first, NO_FOLDERS)
+    return changes + (path_override("encode.others", others, NO_FOLDERS) if others else [])
 
 
 def dated(title: str) -> str:

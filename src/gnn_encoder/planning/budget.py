@@ -1,5 +1,6 @@
 """The time that a run may take."""
 
+import math
 import re
 
 from gnn_encoder.errors import UserError
@@ -12,3 +13,8 @@ def budget_seconds(text: str) -> float:
     if not 60 <= seconds <= 30 * 24 * 3600:
         raise UserError(f"--budget {text}: write it as 30m, 2h or 1h30m, from one minute to 30 days")
     return seconds
+
+
+def climb_seconds(budget: str | None, until: str | None) -> float:
+    """Returns the seconds of a run without a preset: of its budget, 30 minutes, or up to a rung without a limit."""
+    return budget_seconds(budget or "30m") if budget or until is None else math.inf

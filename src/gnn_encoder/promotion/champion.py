@@ -118,20 +118,36 @@ def bundle_figures(
     in_bundle[rows] = np.arange(len(rows))
     same = data.identical[queries]
     left_out = np.where(same >= 0, in_bundle[same], -1)
-    questions = data.query_texts(queries)
-    vectors = NO_VECTORS
-    if searcher.bundle.has_vectors and searcher.index.reads_vectors:
-        vectors = encode_texts(searcher.encoder, questions, progress=progress, **settings.speed)
-    depth = min(max(settings.depth, *map(cutoff, measures)), max(len(rows), 1))
-    hits = served_run(searcher.bundle, searcher.index, queries, questions, vectors, depth, left_out, measured=True)
-    if searcher.bundle.serving.reranks:
-        hits = reranked_by_bundle(searcher.bundle, reranker_of(searcher.bundle), queries, questions, hits)
+    hits = measured_run(searcher, queries, data.query_texts(queries), measures, settings, left_out, progress)
     documents = documents or documents_of(data, measures)
     run = Run(hits.query, rows[hits.passage], hits.rank, hits.score)
     values = {ALL: per_query(run, qrels, queries, ids, measures, documents)}
     for division in strata:
         values |= division.measured(values[ALL], run, ids, measures, documents)
     return values
+
+
+def measured_run(
+    searcher: Searcher,
+    queries: np.ndarray,
+    questions: Sequence[str],
+    measures: Sequence[str],
+    settings: Evaluate,
+    left_out: np.ndarray | None = None,
+    progress: Progress | None = None,
+) -> Run:
+    """Returns the hits of queries as rows of a bundle, in the order that `bundle_figures` measures.
+
+    Args:
+        queries: row numbers [n] for the run. questions: their texts [n].
+        left_out: row [n] of the passage that is no hit of a query; -1: none. None: none of any query.
+    """
+    bundle, vectors = searcher.bundle, NO_VECTORS
+    if bundle.has_vectors and searcher.index.reads_vectors:
+        vectors = encode_texts(searcher.encoder, questions, progress=progress, **settings.speed)
+    depth = min(max(settings.depth, *map(cutoff, measures)), max(len(bundle.passages), 1))
+    hits = served_run(bundle, searcher.index, queries, questions, vectors, depth, left_out, measured=True)
+    return reranked_by_bundle(bundle, reranker_of(bundle), queries, questions, hits) if bundle.serving.reranks else hits
 
 
 def earlier_rows(rows: np.ndarray, data: Dataset) -> np.ndarray:

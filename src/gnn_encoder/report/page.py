@@ -110,6 +110,14 @@ def render_page(
     )
 
 
+def render_picture(metrics: dict[str, Any]) -> str:
+    """Returns a page with the report's first picture alone."""
+    return fill(
+        "picture.html.j2", metrics=metrics, charts=report_charts(metrics, {}), kinds=charts.KINDS,
+        verdict=verdict(metrics),
+    )  # fmt: skip
+
+
 def verdict(metrics: Mapping[str, Any]) -> dict[str, Any]:
     """Returns what a reader learns first: `sentence`, `facts` by name, and `folded`, on systems with equal figures."""
     split, measure, baseline = metrics["headline_split"], metrics["measures"][0], metrics["baseline"]

@@ -1,0 +1,1 @@
+"""The ladder as Python functions on texts and labels in memory, with results that a notebook displays."""

@@ -1,0 +1,74 @@
+"""Passages, queries and labels in memory, written as a folder in BEIR's layout."""
+
+import csv
+import hashlib
+import io
+import json
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+Id = str | int
+Passages = Mapping[Id, str | Mapping[str, str]] | Sequence[str]
+"""{id: text}, {id: {"title": …, "text": …}}, or texts; the ids of texts are their positions, from 0."""
+Queries = Mapping[Id, str] | Sequence[str]
+"""{id: text}, or texts, as of `Passages`."""
+Labels = Mapping[Id, Mapping[Id, int] | Iterable[Id] | Id]
+"""{query: {passage: relevance}}; in the place of the inner mapping relevant passages, or a single one."""
+
+
+def have_ids(texts: Passages | Queries) -> bool:
+    """Returns whether texts have ids of their own. A pandas Series has."""
+    return hasattr(texts, "items")
+
+
+def with_ids(texts: Passages | Queries) -> list[tuple[str, Any]]:
+    """Returns (id, text) of each text."""
+    pairs: Iterable[tuple[Any, Any]] = texts.items() if have_ids(texts) else enumerate(texts)  # type: ignore[union-attr]
+    return [(str(key), text) for key, text in pairs]
+
+
+def triples(labels: Labels) -> list[tuple[str, str, Any]]:
+    """Returns (query, passage, relevance) of each label."""
+    rows: list[tuple[str, str, Any]] = []
+    for query, passages in labels.items():
+        if isinstance(passages, str | int):
+            passages = [passages]
+        graded = passages if isinstance(passages, Mapping) else dict.fromkeys(passages, 1)
+        rows += [(str(query), str(passage), relevance) for passage, relevance in graded.items()]
+    return rows
+
+
+def write_texts(parent: Path, corpus: Passages, queries: Queries | None, labels: Mapping[str, Labels | None]) -> Path:
+    """Writes texts and the labels of each split into a folder that is named by its content; returns the folder.
+
+    The same texts have the same folder, so a later run reuses what an earlier one computed.
+    """
+    files = {"corpus.jsonl": _lines([{"_id": key, **_fields(text)} for key, text in with_ids(corpus)])}
+    if queries is not None:
+        files["queries.jsonl"] = _lines([{"_id": key, "text": text} for key, text in with_ids(queries)])
+    for split, of_split in labels.items():
+        if of_split is not None:
+            table = io.StringIO()
+            rows = csv.writer(table, delimiter="\t", lineterminator="\n")
+            rows.writerows([("query-id", "corpus-id", "score"), *triples(of_split)])
+            files[f"qrels/{split}.tsv"] = table.getvalue()
+    folder = parent / hashlib.sha256(json.dumps(files).encode()).hexdigest()[:12]
+    if not folder.exists():
+        parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=parent, prefix=".partial-") as fresh:
+            for name, content in files.items():
+                path = Path(fresh, folder.name, name)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(content, encoding="utf-8")
+            Path(fresh, folder.name).rename(folder)
+    return folder
+
+
+def _fields(text: Any) -> Mapping[str, Any]:
+    return text if isinstance(text, Mapping) else {"text": text}
+
+
+def _lines(records: Iterable[Mapping[str, Any]]) -> str:
+    return "".join(f"{json.dumps(record)}\n" for record in records)
