@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from rich.console import Console, RenderableType
 
-from gnn_encoder.artifacts import Manifest
+from gnn_encoder.artifacts import Dataset, Manifest, Qrels
 from gnn_encoder.artifacts.history import Record
 from gnn_encoder.artifacts.tables import CONVEX, RECIPROCAL
 from gnn_encoder.evaluation.measures import NAMES
@@ -19,7 +19,7 @@ from gnn_encoder.evaluation.similarity import NAMES as SIMILARITIES
 from gnn_encoder.report import charts
 from gnn_encoder.report.charts import BASELINE as AS_BASELINE
 from gnn_encoder.report.charts import cost_chart, gains_chart, library, systems_chart
-from gnn_encoder.report.examples import Example, Found, most_changed
+from gnn_encoder.report.examples import Example, Found, examples, most_changed
 from gnn_encoder.report.page import commands, render_page, render_study, report_charts, verdict
 from gnn_encoder.report.systems import best_first, blocks, changed_settings, distinct, length_strata, of_lengths, strata
 from gnn_encoder.report.table import results_table
@@ -126,8 +126,9 @@ DRAWN = ("lengths", "degrees", "gains")
 
 
 def render(
-    query: str = "what is a river", metrics: dict | None = None, made_by: dict[str, Record] | None = None
-) -> str:
+    query: str = "what is a river", metrics: dict | None = None, made_by: dict[str, Record] | None = None,
+    browsed: int = 300,
+) -> str:  # fmt: skip
     """The page without its library, so that a test reads what is said."""
     found = [
         Found(1, 0, "p1", "stone", "the <b>old</b> stone " + "x" * 1000, True, parts=(Contribution("words", 0.5),))
@@ -142,7 +143,7 @@ def render(
         lost=[],
         manifests={"dataset": Manifest("dataset", 1, step="ingest", rows={"corpus": 1234}, digest="abc")},
         history=made,
-        browsed=True,
+        browsed=browsed,
         commands={"Search": "gnn-encoder search 'x'"},
     )
     assert page.count(library()) == 1
@@ -382,6 +383,21 @@ def printed(metrics: dict, tables: Callable[[dict], RenderableType]) -> list[str
 def test_most_changed(gains: list[float], won: list[int], lost: list[int]) -> None:
     best, worst = most_changed(np.array(gains), 2)
     assert (best.tolist(), worst.tolist()) == (won, lost)
+
+
+def test_a_page_says_that_its_files_have_only_some_queries() -> None:
+    assert "Here are 20 of the 300 queries" in render(browsed=20) and "Here are" not in render()
+
+
+def test_a_passage_is_relevant_from_the_measure_s_level_on(
+    tiny_dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graded = Qrels(*(np.array(of, np.int32) for of in ([7, 7], [0, 1], [1, 2])))
+    monkeypatch.setattr(Dataset, "judged", lambda *_: graded)
+    hits, figures = {"a": np.array([[0, 1, 2]])}, {"a": np.ones(1)}
+    for level, expected in ((1, [True, True, False]), (2, [False, True, False])):
+        (example,) = examples(tiny_dataset, "test", np.array([0]), figures, hits, level)
+        assert [passage.relevant for passage in example.rankings["a"]] == expected
 
 
 def test_recurring_queries_and_power_have_their_sections() -> None:

@@ -54,7 +54,7 @@ def render_page(
     lost: list[Example],
     manifests: Mapping[str, Manifest],
     history: History,
-    browsed: bool = False,
+    browsed: int = 0,
     commands: Mapping[str, str] = {},
 ) -> str:
     """Returns the page.
@@ -64,7 +64,7 @@ def render_page(
         won, lost: queries of the headline split, with the explanations of hits.
         manifests: manifests of the evaluated artifacts, by name.
         history: records of the steps that wrote the artifacts.
-        browsed: whether the files of all queries are beside the page.
+        browsed: number of the headline split's queries in the files beside the page; 0: there are none.
         commands: {title: command} that use the result.
     """
     generated = history.get("generate_queries")
