@@ -142,10 +142,11 @@ def report(
         manifests={name: read_manifest(path) for name, path in inputs.items()},
         history=history,
         browsed=browsed,
-        commands=commands(report.path, history, context.title.partition(": ")[2]) if bundles else {},
+        commands=commands(report.target, history, context.title.partition(": ")[2]) if bundles else {},
+        changed=settings.changed,
     )
     evaluated.copy_to(report)
-    Report.write(report, metrics=metrics, plots=charts, page=page)
+    Report.write(report, metrics=metrics, plots=charts, page=page, changed=settings.changed)
     context.log.artifact(report.path, "report")
     return {
         key: value for key, value in evaluated.manifest.metrics.items() if key not in ("seconds", "peak_memory_gib")
