@@ -14,14 +14,17 @@ from pathlib import Path
 PROJECT = Path(__file__).parents[1]
 GPU = {"torch": "torch==2.13.0+cu126", "faiss-cpu": "faiss-gpu==1.15.1"}
 """Package of the CPU image → its replacement in the GPU image."""
+STEPS = "documents"
+"""The extra whose packages steps need, too: `ingest` reads PDF and office files. A server reads none."""
 LIBRARY = re.compile(r"nvidia-(.+?)(?:-cu(\d+))?$")
 
 
 def wanted(target: str) -> list[str]:
-    """Returns the packages that this package requires in an image for the target."""
+    """Returns the packages that an image for the target needs beside this one, as pip names them."""
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text("utf-8"))["project"]
     replaced = GPU if target == "gpu" else {}
-    return [replaced.get(name, name) for name in project["dependencies"]]
+    of_steps = [] if target == "serve" else project["optional-dependencies"][STEPS]
+    return [replaced.get(name, name) for name in [*project["dependencies"], *of_steps]]
 
 
 def problems(packages: Iterable[tuple[str, str]]) -> list[str]:

@@ -18,6 +18,7 @@ from gnn_encoder.pipelines.rerank import Reranked, train_and_rank, trained_on
 from gnn_encoder.pipelines.train import Compared, add_training, bundle_of, bundles_without_training, judge
 from gnn_encoder.settings import outcome
 from gnn_encoder.settings.pipeline import Settings, choice
+from gnn_encoder.settings.presets import changed_settings
 from gnn_encoder.settings.rungs import AS_IT_IS, LABELS, RERANK, RERANKING, RUNGS, TRAINING, WORDS
 from gnn_encoder.settings.systems import (
     BY_SCORES,
@@ -43,8 +44,8 @@ def ladder(settings: Settings, until: str = LABELS) -> Graph:
     """
     if not settings.encode_corpus.bm25:
         raise UserError("encode_corpus.bm25 = false: BM25 is a part of most rungs: leave it true")
+    flow = Graph("ladder", "Retrievers by cost, each rung compared with those below.", changed_settings(settings))
     settings = settings.with_windows
-    flow = Graph("ladder", "Retrievers in the order of their cost, each rung compared with those below.")
     rungs = [*RUNGS[: RUNGS.index(until) + 1]]
     if until == RERANKING and settings.weigh_reranker.above == LABELS:
         rungs.remove(TRAINING)

@@ -8,6 +8,7 @@ from gnn_encoder.flow.graph import Given, Graph, Output
 from gnn_encoder.pipelines.foundation import Generated, search_by_words, with_early_refusals, write_queries
 from gnn_encoder.settings import documents, outcome, reranking
 from gnn_encoder.settings.pipeline import Settings
+from gnn_encoder.settings.presets import changed_settings
 from gnn_encoder.settings.reranking_systems import ALL_SYSTEMS, LATE_KINDS, RERANKING_STUDIES, changed_by
 from gnn_encoder.settings.rungs import DECIDE, RERANK
 
@@ -43,7 +44,7 @@ def rerank(settings: Settings, systems: Sequence[str], study: str = "", bundle: 
     """
     of_kind = trained_on(settings, systems)
     _check(settings, systems, of_kind)
-    flow = Graph("rerank", "Trains re-rankers and compares them on queries they never saw.")
+    flow = Graph("rerank", "Compares re-rankers on queries that they never saw.", changed_settings(settings))
     reranked = Reranked()
     dataset, bm25_index, bm25_run = search_by_words(flow, settings)
     flow.begin(RERANK)
@@ -84,7 +85,7 @@ def rerank(settings: Settings, systems: Sequence[str], study: str = "", bundle: 
     flow.begin(DECIDE)
     roles = {"baseline": settings.first_stage.system, "candidate": ALL_SYSTEMS[systems[-1]].title}
     evaluation = flow.add("evaluate", evaluate.model_copy(update=roles), dataset=dataset, runs=runs).output
-    flow.add("report", outcome.Report(**evaluate.speed), dataset=dataset, evaluation=evaluation)
+    flow.add("report", outcome.Report(**evaluate.speed, changed=flow.changed), dataset=dataset, evaluation=evaluation)
     if study:
         studied = {"study": study, "systems": tuple(systems), "depth": settings.train_reranker.hits_of("cross_encoder")}
         flow.add(

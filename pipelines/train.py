@@ -9,6 +9,7 @@ from gnn_encoder.pipelines.foundation import Foundation, Words, lay_foundation, 
 from gnn_encoder.settings import graph as graphs
 from gnn_encoder.settings import outcome
 from gnn_encoder.settings.pipeline import Settings, choice
+from gnn_encoder.settings.presets import changed_settings
 from gnn_encoder.settings.rungs import DECIDE
 from gnn_encoder.settings.shared import Speed, VectorsOfTexts
 from gnn_encoder.settings.systems import (
@@ -42,7 +43,7 @@ class Compared:
 
 def train(settings: Settings) -> Graph:
     """Returns the graph from raw text to a decision about the recommended bundle."""
-    flow = Graph("train", "Trains a GNN-encoder and compares it on queries it never saw.")
+    flow = Graph("train", "Trains a GNN-encoder and compares it on queries it never saw.", changed_settings(settings))
     add_training(flow, settings)
     return flow
 
@@ -125,7 +126,8 @@ def judge(
     last = [bundle_of(flow, settings, DPR, recommendation=recommendation, **dpr)] if dpr else []
     made = {"bundles": [*bundles, *last], "reranker": reranker}
     chosen = flow.add("choose_bundle", settings.choose_bundle, rung, **made, **read).output
-    page = flow.add("report", outcome.Report(**settings.evaluate.speed), rung, bundles=bundles, **explained, **read)
+    shown = outcome.Report(**settings.evaluate.speed, changed=flow.changed)
+    page = flow.add("report", shown, rung, bundles=bundles, **explained, **read)
     # The decision does not read the page, but runs after it, so that the page exists if the decision fails.
     decision = flow.add("promote", settings.promote, rung, [page, *last_decision(flow)], bundle=chosen, **read).output
     return {output.name: output for output in (recommendation, chosen, page.output, decision)}

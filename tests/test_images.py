@@ -1,5 +1,6 @@
 """What goes into an image: one FAISS, no CUDA library twice; CI builds it. A cluster's file asks what it answers."""
 
+import ast
 import importlib.util
 import json
 import re
@@ -17,6 +18,7 @@ from typer.main import get_command
 from gnn_encoder import __version__
 from gnn_encoder.cli.app import app
 from gnn_encoder.cli.serving import DRAIN, TOKEN
+from gnn_encoder.data import file_reader
 from gnn_encoder.engines.provenance import package_digest
 from gnn_encoder.serving.draining import LAST_REQUESTS
 from gnn_encoder.serving.guard import OPEN
@@ -34,6 +36,22 @@ def test_the_gpus_image_has_the_gpus_builds_in_the_place_of_the_cpus() -> None:
     cpu, gpu = packages.wanted("cpu"), packages.wanted("gpu")
     assert {"torch", "faiss-cpu"} == set(cpu) - set(gpu)
     assert sorted(name.partition("==")[0] for name in set(gpu) - set(cpu)) == ["faiss-gpu", "torch"]
+
+
+def test_the_steps_images_have_the_readers_of_all_documents_and_the_server_s_has_none() -> None:
+    """A package that a reader imports and the image lacks would leave out each file of that kind, without an error."""
+    source = ast.parse(Path(file_reader.__file__).read_text("utf-8"))
+    lazily = [node for function in source.body if isinstance(function, ast.FunctionDef) for node in ast.walk(function)]
+    imported = {each.name for node in lazily if isinstance(node, ast.Import) for each in node.names}
+    imported |= {node.module.partition(".")[0] for node in lazily if isinstance(node, ast.ImportFrom) and node.module}
+    readers = imported - set(sys.stdlib_module_names)
+    assert readers == {"markitdown", "pypdfium2"}
+    of = {
+        target: {re.split(r"[\[=]", name)[0] for name in packages.wanted(target)} for target in ("cpu", "gpu", "serve")
+    }
+    assert readers <= of["cpu"] and readers <= of["gpu"] and of["serve"] == of["cpu"] - readers
+    (office,) = (name for name in packages.wanted("cpu") if name.startswith("markitdown"))
+    assert office == "markitdown[docx,pptx]", "without these extras it refuses DOCX and PPTX"
 
 
 def test_a_library_of_two_versions_of_cuda_is_refused() -> None:

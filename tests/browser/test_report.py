@@ -50,6 +50,21 @@ def wide(report: Report, browser: Any) -> Iterator[Page]:
     opened.page.close()
 
 
+def test_a_label_below_the_measure_s_level_is_not_relevant(report: Report, browser: Any, tmp_path: Path) -> None:
+    copy = tmp_path / "report"
+    shutil.copytree(report.path, copy)
+    index = copy / "queries" / "index.js"
+    text = index.read_text("utf-8")
+    assert '"relevant":1' in text
+    index.write_text(text.replace('"relevant":1', '"relevant":2'), encoding="utf-8")
+    opened = Page(browser, viewport={"width": 1440, "height": 900}, color_scheme="light")
+    opened.page.goto((copy / report.page.name).as_uri())
+    opened.page.locator("#hits li").first.wait_for()
+    shown = opened.page.locator("#hits").inner_text()
+    assert opened.page.locator("#hits li.relevant").count() == 0 and "label 1" in shown and "Relevant, and" not in shown
+    opened.page.close()
+
+
 def test_the_first_screen_has_the_verdict_and_every_distinct_system(wide: Page, metrics: dict[str, Any]) -> None:
     page, split, system = wide.page, metrics["headline_split"], metrics["recommendation"]["system"]
     title = page.locator("h1").inner_text()

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from typer.main import get_command
 
-from gnn_encoder.cli.console import JsonLines, Lines, LiveStages, duration, following
+from gnn_encoder.cli.app import app
+from gnn_encoder.cli.console import JsonLines, Lines, LiveStages, _search, duration, following
 from gnn_encoder.engines.supervision import Event
 from gnn_encoder.errors import UserError
 
@@ -169,6 +171,14 @@ def test_events_for_programs_are_those_of_the_documentation() -> None:
     first, *_, last = [news for news in lines if news["event"] == "progress"]
     assert first["seconds_left"] is None and last["seconds_left"] == pytest.approx(12.0)
     assert (last["steps_done"], last["steps"], last["part"]) == (0, 3, "epoch 1")
+
+
+@pytest.mark.parametrize("question", ["what is it", "-1 degrees, is it ice", "--bundle", "it's"])
+def test_the_search_that_a_run_prints_asks_the_question(question: str) -> None:
+    name, *words = _search(question, "a folder/bundle")
+    command = get_command(app).commands[name]  # type: ignore[attr-defined]
+    with command.make_context(name, words) as context:
+        assert (context.params["question"], context.params["bundle"]) == (question, "a folder/bundle")
 
 
 def test_durations() -> None:

@@ -1,5 +1,6 @@
 """Language models behind one interface: a service that fails in every way, and models of this machine."""
 
+import re
 import socket
 import time
 from collections.abc import Iterator
@@ -209,6 +210,9 @@ def test_a_service_that_is_not_there_is_one_line(tmp_path: Path) -> None:
         open_language_model(address, Asking())
     with pytest.raises(UserError, match="has a password or a query"):
         open_language_model("http://me:secret@host/v1#m", Asking())
+    for address in ("https://[x]/v1", "http://host:port/v1"):
+        with pytest.raises(UserError, match=re.escape(f"{address} is no address (")):
+            open_language_model(f"{address}#m", Asking())
 
 
 TEMPLATE = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}<|assistant|>"

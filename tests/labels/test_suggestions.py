@@ -194,6 +194,26 @@ def test_passages_without_a_label_are_suggested(run: FinishedRun, dev: DevQuerie
     assert suggestions.passages(0.0, 100) == [] == suggestions.passages(-0.1, 100)
 
 
+def test_a_query_that_a_generator_wrote_is_no_label_of_a_person(
+    latest: Path, tiny_dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train, labels = tiny_dataset.query_rows("train"), tiny_dataset.split_qrels("train").positive()
+    written = train[::2]
+    asked = dict.fromkeys(tiny_dataset.query_texts(train[:2]), 9.0)
+    passages: dict[bool, set[str]] = {}
+    for with_written, rows in ((True, written), (False, train[:0])):
+        monkeypatch.setattr(Dataset, "written_rows", lambda _, split, rows=rows: rows if split == "train" else rows[:0])
+        run = FinishedRun.of(Bundle.read(latest / "bundle"))
+        suggestions = Suggestions(run, DevQueries.of(run))
+        monkeypatch.setattr(suggestions, "labelled_value", lambda: 2.0)  # so that each query is expected to gain
+        passages[with_written] = {each.passage_id for each in suggestions.passages(1.0, 1000)}
+        found, _ = suggestions.queries(asked, 10)
+        assert [each.query for each in found] == [*asked][: int(with_written)]
+    by_people = {f"p{row}" for row in labels.passage[~np.isin(labels.query, written)]}
+    by_generator = {f"p{row}" for row in labels.passage} - by_people
+    assert not passages[True] & by_people and passages[True] & by_generator and not passages[False] & by_generator
+
+
 def test_an_added_label_is_not_suggested_again(latest: Path, tmp_path: Path) -> None:
     links = tmp_path / "latest"
     links.mkdir()

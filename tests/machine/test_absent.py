@@ -43,12 +43,14 @@ def test_what_is_already_imported_stays(library: str) -> None:
 
 
 @pytest.mark.slow
-def test_bm25_starts_no_jax(tmp_path: Path) -> None:
-    """bm25s does where it is installed; with a package of that name in its place, nothing imports it."""
-    (tmp_path / "jax").mkdir()
+@pytest.mark.parametrize("package", ["jax", "scipy"])
+def test_bm25_starts_no_jax_and_no_scipy(package: str, tmp_path: Path) -> None:
+    """bm25s does where they are installed; with a package of that name in its place, nothing imports it."""
+    (tmp_path / package).mkdir()
     for name in ("__init__", "lax"):
-        (tmp_path / "jax" / f"{name}.py").write_text("raise SystemExit('JAX was started')\n")
+        (tmp_path / package / f"{name}.py").write_text("raise SystemExit('it was started')\n")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
-    for imported, code in (("gnn_encoder.retrieval.bm25", 0), ("bm25s", 1)):  # the second is the control
-        done = subprocess.run([sys.executable, "-c", f"import {imported}"], env=environment, capture_output=True)
-        assert done.returncode == code, done.stderr
+    stop_words = "from gnn_encoder.retrieval.terms import stop_words; assert stop_words('en')"
+    for code, ends in (("import gnn_encoder.retrieval.bm25", 0), (stop_words, 0), ("import bm25s", 1)):  # a control
+        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True)
+        assert done.returncode == ends, done.stderr

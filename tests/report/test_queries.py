@@ -32,7 +32,7 @@ def test_parts_hold_what_one_file_would(tmp_path: Path, tiny_dataset: Dataset, m
         monkeypatch.setattr(queries, "PART", part)
         folder = tmp_path / str(part)
         folder.mkdir()
-        write_queries(folder, tiny_dataset, "test", figures, hits, {}, str, measure="MRR@10")
+        write_queries(folder, tiny_dataset, "test", figures, hits, {}, str, one="a", other="b", measure="MRR@10")
         values = {}
         for path in folder.iterdir():
             name, value = json.loads(f"[{path.read_text('utf-8')[len('part(') : -2]}]")
@@ -61,7 +61,7 @@ def test_a_hit_has_its_label_however_many_labels_a_query_has(
     many = Qrels(*(np.asarray(of, np.int32) for of in ([query] * 6, range(6), [1, 1, 1, 1, 0, 1])))
     monkeypatch.setattr(Dataset, "judged", lambda *_: many)
     hits = {"a": np.array([[3, m - 1]]), "b": np.array([[4, -1]])}
-    write_queries(tmp_path, tiny_dataset, "test", dict.fromkeys("ab", np.ones(1)), hits, {}, str)
+    write_queries(tmp_path, tiny_dataset, "test", dict.fromkeys("ab", np.ones(1)), hits, {}, str, one="a", other="b")
     value = {path.stem: json.loads(f"[{path.read_text('utf-8')[5:-2]}]")[1] for path in tmp_path.iterdir()}
     ((found, of_query),), passages = value["hits-0"], value["passages-0"]
     ids = next(tiny_dataset.passages.stream()).ids
@@ -73,7 +73,41 @@ def test_a_hit_has_its_label_however_many_labels_a_query_has(
 def test_a_small_gain_is_a_gain(tmp_path: Path, tiny_dataset: Dataset) -> None:
     n = len(tiny_dataset.query_rows("test"))
     figures = {"a": np.full(n, 1 / 1000), "b": np.full(n, 1 / 900)}
-    write_queries(tmp_path, tiny_dataset, "test", figures, dict.fromkeys("ab", np.zeros((n, 1), int)), {}, str)
+    hits = dict.fromkeys("ab", np.zeros((n, 1), int))
+    write_queries(tmp_path, tiny_dataset, "test", figures, hits, {}, str, one="a", other="b")
     _, index = json.loads(f"[{(tmp_path / 'index.js').read_text('utf-8')[5:-2]}]")
     worse, better = index["figures"]
     assert worse[0] < better[0]
+
+
+def test_of_many_queries_some_are_drawn_of_each_stratum_and_those_that_differ(
+    tmp_path: Path, tiny_dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n, m = len(tiny_dataset.query_rows("test")), len(tiny_dataset.passages)
+    hits = {name: np.random.default_rng(seed).integers(0, m, (n, 4)) for seed, name in enumerate("ab")}
+    differ, cold = np.arange(n) % 3 == 0, np.arange(n) == 1
+    figures = {"a": np.ones(n), "b": np.where(differ, 0.5, 1.0)}
+    strata = {"warm": ~cold, "cold": cold}
+    monkeypatch.setattr(queries, "OF_STRATUM", 1)
+
+    def written(most: int, first: int) -> tuple[int, int, dict]:
+        monkeypatch.setattr(queries, "BYTES", most)
+        monkeypatch.setattr(queries, "MEASURED", first)
+        folder = tmp_path / f"{most}-{first}"
+        folder.mkdir()
+        count = write_queries(folder, tiny_dataset, "test", figures, hits, strata, str, one="a", other="b")
+        index = json.loads(f"[{(folder / 'index.js').read_text('utf-8')[5:-2]}]")[1]
+        assert len(index["ids"]) == count and index["ids"] == [of for of in all_ids if of in index["ids"]]
+        return count, sum(path.stat().st_size for path in folder.iterdir()), index
+
+    all_ids = tiny_dataset.queries.column("query_id").take(tiny_dataset.query_rows("test")).to_pylist()
+    count, whole, index = written(10**9, 4)
+    assert count == n and index["figures"][1] == figures["b"].tolist()
+    for first in (2, 10**6):
+        count, size, index = written(whole // 2, first)
+        assert 2 <= count < n and size <= whole // 2
+        kept = [all_ids.index(of) for of in index["ids"]]
+        assert len(index["strata"]["cold"]) == 1
+        others = [row for row in kept if row != 1]
+        assert all(differ[others]) or set(np.flatnonzero(differ)) <= set(others)
+    assert written(1, 2)[0] == 1

@@ -2,29 +2,32 @@ import io
 import json
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from rich.console import Console, RenderableType
 
-from gnn_encoder.artifacts import Manifest
+from gnn_encoder.artifacts import Dataset, Manifest, Qrels, Report, drafting
 from gnn_encoder.artifacts.history import Record
 from gnn_encoder.artifacts.tables import CONVEX, RECIPROCAL
 from gnn_encoder.evaluation.measures import NAMES
 from gnn_encoder.evaluation.results import block, detectable_differences
 from gnn_encoder.evaluation.similarity import NAMES as SIMILARITIES
+from gnn_encoder.pipelines.ladder import ladder
 from gnn_encoder.report import charts
 from gnn_encoder.report.charts import BASELINE as AS_BASELINE
 from gnn_encoder.report.charts import cost_chart, gains_chart, library, systems_chart
-from gnn_encoder.report.examples import Example, Found, most_changed
+from gnn_encoder.report.examples import Example, Found, examples, most_changed
 from gnn_encoder.report.page import commands, render_page, render_study, report_charts, verdict
-from gnn_encoder.report.systems import best_first, blocks, changed_settings, distinct, length_strata, of_lengths, strata
+from gnn_encoder.report.systems import best_first, blocks, distinct, length_strata, of_lengths, strata
 from gnn_encoder.report.table import results_table
 from gnn_encoder.retrieval.scorers import Contribution
-from gnn_encoder.settings.presets import parse_settings
+from gnn_encoder.settings import outcome
+from gnn_encoder.settings.presets import load_settings, preset_names
 
 BASELINE, CANDIDATE = "Dual encoder", "GNN-encoder"
 VOID = {"meta", "img", "br", "link", "input"}
@@ -126,8 +129,9 @@ DRAWN = ("lengths", "degrees", "gains")
 
 
 def render(
-    query: str = "what is a river", metrics: dict | None = None, made_by: dict[str, Record] | None = None
-) -> str:
+    query: str = "what is a river", metrics: dict | None = None, made_by: dict[str, Record] | None = None,
+    browsed: int = 300, changed: Mapping[str, Mapping[str, Any]] = {},
+) -> str:  # fmt: skip
     """The page without its library, so that a test reads what is said."""
     found = [
         Found(1, 0, "p1", "stone", "the <b>old</b> stone " + "x" * 1000, True, parts=(Contribution("words", 0.5),))
@@ -142,8 +146,9 @@ def render(
         lost=[],
         manifests={"dataset": Manifest("dataset", 1, step="ingest", rows={"corpus": 1234}, digest="abc")},
         history=made,
-        browsed=True,
+        browsed=browsed,
         commands={"Search": "gnn-encoder search 'x'"},
+        changed=changed,
     )
     assert page.count(library()) == 1
     return page.replace(library(), "")
@@ -267,27 +272,31 @@ def test_costs_have_their_front() -> None:
     assert [text["data"]["values"][0]["system"] for text in texts] == ["c", "a"]
 
 
-def test_settings_that_differ_are_listed_and_repeat_the_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize("preset", preset_names())
+def test_settings_that_differ_repeat_the_run_also_of_steps_that_did_not_run(preset: str, tmp_path: Path) -> None:
     wanted = [
         "train_gnn.heads=3", "index_bm25.k1=0.9", "encode.query_prompt='query: '", "ingest.packages=[\"a\", \"b\"]",
-        'choose_graph.variants={"one layer": {"train_gnn.layers": 1}}',
+        'choose_graph.variants={"one layer": {"train_gnn.layers": 1}}', "fuse_parts.kinds=[]", "promote.floors={}",
         "evaluate.measures=[\"nDCG@10\", \"RR@10\"]", "train_dual_encoder.matryoshka=[64, 32]", "ingest.dataset=data",
     ]  # fmt: skip
-    settings = parse_settings({}, wanted)
-    steps = ("ingest", "index_bm25", "encode", "train_dual_encoder", "choose_graph", "train_gnn", "evaluate")
-    made = {step: Record(getattr(settings, step).model_dump(mode="json")) for step in steps}
-    of_rung = {"baseline": "BM25", "candidate": "Dual encoder"}  # the ladder sets them for each rung
-    made["evaluate: training"] = Record({**made.pop("evaluate").settings, **of_rung})
-    made["recommend: training"] = Record({"order": ["BM25"]})
-    made |= {"rank: a": Record({"depth": 10}), "other": Record({"x": 1})}
-    changed = changed_settings(made)
-    assert set(changed) == {*steps} and changed["train_gnn"]["heads"][0] == 3
-    folder = tmp_path / "pipeline" / "20260101-000000" / "report-training" / "report"
-    words = shlex.split(commands(folder, made, "training")["Repeat the run"])
-    assert words[:4] == ["gnn-encoder", "run", "--dataset", "data"] and words[-2] == "--set"
-    again = parse_settings({}, ["ingest.dataset=data", *words[words.index("--set") + 1 :: 2]])
-    assert again == settings != parse_settings({}, [])
-    assert commands(folder, made, "")["Search"].endswith(f"--bundle {tmp_path}/latest/bundle")
+    settings = load_settings(preset, wanted)
+    graph = ladder(settings, "labels")
+    (page,) = (node.settings for node in graph.of("report") if node.label == "labels")
+    assert isinstance(page, outcome.Report) and not graph.of("fuse_parts") and not graph.of("train_gnn")
+    with drafting(tmp_path / "pipeline" / "20260101-000000" / "report-labels" / "report", "report") as draft:
+        Report.write(draft, metrics={}, plots={}, page="", changed=page.changed)
+    ingested = {"ingest": Record({"dataset": "data"})}
+    printed = commands(draft.target, ingested, "labels")["Repeat the run"]
+    program, command, *words = shlex.split(printed)
+    options = dict(zip(words[::2], words[1::2], strict=True))
+    assert load_settings(options["--preset"], ["ingest.dataset=data"]) == settings != load_settings(preset)
+    assert (program, command, options["--until"], options["--dataset"]) == ("gnn-encoder", "run", "labels", "data")
+    assert options["--root"] == str(tmp_path)
+    of_preset = commands(draft.target, ingested, "")
+    assert "--until" not in of_preset["Repeat the run"]
+    assert of_preset["Search"].endswith(f"--bundle {tmp_path}/latest/bundle")
+    listed = render(changed=page.changed)
+    assert "train_gnn.heads" in listed and "bm25_retrieve.train_depth" not in listed.partition("All settings")[0]
 
 
 def test_page_says_how_sure_and_how_it_was_made() -> None:
@@ -382,6 +391,21 @@ def printed(metrics: dict, tables: Callable[[dict], RenderableType]) -> list[str
 def test_most_changed(gains: list[float], won: list[int], lost: list[int]) -> None:
     best, worst = most_changed(np.array(gains), 2)
     assert (best.tolist(), worst.tolist()) == (won, lost)
+
+
+def test_a_page_says_that_its_files_have_only_some_queries() -> None:
+    assert "Here are 20 of the 300 queries" in render(browsed=20) and "Here are" not in render()
+
+
+def test_a_passage_is_relevant_from_the_measure_s_level_on(
+    tiny_dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graded = Qrels(*(np.array(of, np.int32) for of in ([7, 7], [0, 1], [1, 2])))
+    monkeypatch.setattr(Dataset, "judged", lambda *_: graded)
+    hits, figures = {"a": np.array([[0, 1, 2]])}, {"a": np.ones(1)}
+    for level, expected in ((1, [True, True, False]), (2, [False, True, False])):
+        (example,) = examples(tiny_dataset, "test", np.array([0]), figures, hits, level)
+        assert [passage.relevant for passage in example.rankings["a"]] == expected
 
 
 def test_recurring_queries_and_power_have_their_sections() -> None:

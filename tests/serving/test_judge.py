@@ -5,6 +5,7 @@ import json
 import shutil
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,14 +15,19 @@ from command_line import call
 from gnn_encoder.artifacts import Dataset, drafting
 from gnn_encoder.artifacts.added_labels import read_labels
 from gnn_encoder.artifacts.extended_dataset import extend_queries
+from gnn_encoder.artifacts.folder import folder_digest
 from gnn_encoder.artifacts.texts import written_id
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.trec import Ids, read_qrels
 from gnn_encoder.judging.order import read_order
 from gnn_encoder.judging.people import PeoplesFile
 from gnn_encoder.judging.pool import Pool
+from gnn_encoder.models.backbone import PACKAGED
+from gnn_encoder.retrieval.search import Hit
 from gnn_encoder.serving.judging import PeoplesJudging
+from gnn_encoder.serving.retriever import Retriever
 from gnn_encoder.serving.schema import Given
+from gnn_encoder.settings.shared import SMOLLM2
 
 HITS = 4
 
@@ -74,7 +80,7 @@ def test_a_split_is_judged_resumed_and_compared(
         # Without a service, everything is in the folder already.
     assert call(monkeypatch, *broken) == 0
     assert files(tmp_path / "broken") == files(tmp_path / "whole")
-    # People judge the three queries that come first; nothing is asked of a model, and other hits are refused.
+    # People judge the three queries that come first; nothing is asked of a model, and other queries are refused.
     capsys.readouterr()
     pool, order = Pool(tmp_path / "whole" / "pool.jsonl"), read_order(tmp_path / "whole" / "order.jsonl")
     file = PeoplesFile(tmp_path / "whole" / "people.jsonl")
@@ -100,8 +106,10 @@ def test_a_split_is_judged_resumed_and_compared(
     assert figures["people"]["grades"] == figures["people"]["agreement"]["pairs"]
     assert len(read_labels(tmp_path / "whole" / "labels.jsonl")) == 3
     assert read_order(tmp_path / "whole" / "order.jsonl") == order
-    assert call(monkeypatch, *alone, "--set", "depth=3") == 2
-    assert "grades by people of other hits" in capsys.readouterr().err
+    for other in (("--set", "max_queries=3"), ("--bundle", str(bundles["both"]))):
+        assert call(monkeypatch, *alone, *other) == 2
+        assert "grades by people of other queries or bundles" in capsys.readouterr().err
+    assert Pool(tmp_path / "whole" / "pool.jsonl").passages == pool.passages
 
 
 def test_no_order_of_other_hits_stays_while_a_model_grades(
@@ -127,7 +135,55 @@ def test_no_order_of_other_hits_stays_while_a_model_grades(
     (folder / "pool.jsonl").unlink()
     capsys.readouterr()
     assert call(monkeypatch, *alone) == 2
-    assert "grades by people of other hits" in capsys.readouterr().err
+    assert "grades by people of other queries or bundles" in capsys.readouterr().err
+
+
+def test_grades_by_people_stay_if_equal_scores_are_ordered_otherwise(
+    bundles: dict[str, Path], tiny_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """Another machine is played by another tie-break: the last two hits of a query change places, or one falls out."""
+    folder = tmp_path / "judged"
+    alone = [part for part in arguments(bundles, tiny_dataset, folder, "http://127.0.0.1:9/v1") if "#tiny" not in part]
+    alone.remove("--judge")
+    assert call(monkeypatch, *alone) == 0
+    order, before = read_order(folder / "order.jsonl"), Pool(folder / "pool.jsonl")
+    first, second = order[0].query_id, order[1].query_id
+    judging = PeoplesJudging(folder)
+    for query_id in (first, second):
+        for number, passage in enumerate(before.passages[query_id]):
+            judging.take(Given(query_id=query_id, passage_id=passage, grade=3 if number == 0 else 0))
+    judging.close()
+    search = Retriever.search
+
+    def other_order(self: Retriever, questions: list[str], k: int) -> list[list[Hit]]:
+        found = search(self, questions, k + 1)
+        of_first = found[[*before.queries].index(first)]
+        of_first[k - 2 : k + 1] = [*of_first[k - 1 : k + 1], *of_first[k - 2 : k - 1]]
+        return [hits[:k] for hits in found]
+
+    monkeypatch.setattr(Retriever, "search", other_order)
+    capsys.readouterr()
+    taking = PeoplesJudging(folder)
+    assert call(monkeypatch, *alone) == 2 and "another server takes grades" in capsys.readouterr().err
+    taking.close()
+    assert call(monkeypatch, *alone) == 0
+    after = Pool(folder / "pool.jsonl")
+    assert set(after.passages[first]) != set(before.passages[first])
+    assert after.passages[second] == before.passages[second]
+    now = {place.query_id: place for place in read_order(folder / "order.jsonl")}
+    assert [now[place.query_id] for place in order] == order, "each keeps its place"
+    assert "0 of the" in capsys.readouterr().out, "the first query has a hit that nobody has graded"
+    judging = PeoplesJudging(folder)
+    missing = set(after.passages[first]) - set(before.passages[first])
+    while (asked := judging.progressed().next) and asked.query_id == first:
+        assert asked.passage_id in missing
+        judging.take(Given(query_id=first, passage_id=asked.passage_id, grade=1))
+    judging.close()
+    assert call(monkeypatch, *alone) == 0
+    assert "2 of the" in capsys.readouterr().out
+    figures = json.loads((folder / "figures.json").read_text("utf-8"))
+    assert figures["people"]["grades"] == sum(len(before.passages[query]) for query in (first, second)) + len(missing)
 
 
 def test_people_judged_some_queries_of_a_file(
@@ -187,6 +243,25 @@ def test_the_passage_that_a_written_query_quotes_is_not_judged(
             figures = json.loads((tmp_path / f"{name}-out" / "figures.json").read_text("utf-8"))["comparison"]
             assert (figures["queries"], figures["labelled"]) == (21, 20), "people's labels beside written ones"
     assert ids[3] in judged["control"] and ids[3] not in judged["quoting"] and len(judged["quoting"]) >= HITS
+
+
+def test_a_packaged_model_is_no_folder_of_its_name(
+    bundles: dict[str, Path], tiny_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digests = []
+
+    def opened(*arguments: Any) -> None:
+        digests.append(arguments[-1])
+        raise UserError("opened")
+
+    monkeypatch.setattr("gnn_encoder.models.backbone._packaged_weights", lambda _: tmp_path / "packaged" / "weights")
+    monkeypatch.setattr("gnn_encoder.inference.language_model.open_language_model", opened)
+    monkeypatch.chdir(tmp_path)
+    for name in (SMOLLM2, "other"):
+        (tmp_path / name).mkdir()
+        named = ["--judge", name, "--bundle", str(bundles["words"]), "--dataset", str(tiny_dataset.path)]
+        assert call(monkeypatch, "judge", "out", *named) == 2
+    assert digests == [PACKAGED[SMOLLM2].sha256, folder_digest(tmp_path / "other")]
 
 
 @pytest.mark.parametrize(

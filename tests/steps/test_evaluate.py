@@ -136,6 +136,7 @@ def test_report_folder(evaluated: SimpleNamespace) -> None:
         "metrics.json",
         "per_query.parquet",
         "report.html",
+        "settings.yaml",
         *plots,
         *queries,
         *runs,

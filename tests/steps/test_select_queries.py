@@ -1,5 +1,6 @@
 """Written queries become labels: what `titles` writes, what each filter leaves out, and the split of each query."""
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ from gnn_encoder.settings.written import SelectQueries, WriteQueries
 from gnn_encoder.steps.index_bm25 import index_bm25
 from gnn_encoder.steps.select_queries import select_queries
 from gnn_encoder.steps.write_queries import write_queries
+from gnn_encoder.written import selection
 from gnn_encoder.written.selection import Selection, assign, later_copies, quotes, select, splits_of, units_of
 from gnn_encoder.written.titles import heading, queries_of_headings, queries_of_sentences, sentences
 
@@ -331,12 +333,16 @@ def test_a_quotation_of_the_beginning_is_seen() -> None:
     assert not quotes("so the quick brown cat", opening, 4) and not quotes("jumps over the lazy dog", opening, 4)
 
 
+SHARES = {2: 0.2, 1: 0.1}
+"""Of test and dev."""
+
+
 def test_units_are_dealt_out_by_share(folder: Path) -> None:
     units = [f"u{i}.md" for i in range(1000)]
-    split = splits_of(units, units, {2: 0.2, 1: 0.1}, 0)
+    split = splits_of(dict.fromkeys(units, 1), SHARES, 0)
     taken = [sum(split[unit] == code for unit in units) for code in (0, 1, 2)]
     assert taken[2] == pytest.approx(200, abs=40) and taken[1] == pytest.approx(100, abs=30)
-    few = splits_of(units[:4], units[:4], {2: 0.2, 1: 0.1}, 0)
+    few = splits_of(dict.fromkeys(units[:4], 1), SHARES, 0)
     assert set(few.values()) == {0, 1, 2}, "none is without a unit"
     data = Dataset(folder / "dataset")
     assert len(set(units_of(data, 20))) == 40
@@ -346,8 +352,27 @@ def test_units_are_dealt_out_by_share(folder: Path) -> None:
 
 def test_more_units_move_none_to_another_split() -> None:
     units = [f"u{i}.md" for i in range(60)]
-    before, after = (splits_of(some, some, {2: 0.2, 1: 0.1}, 0) for some in (units[::2], units))
+    before, after = (splits_of(dict.fromkeys(some, 1), SHARES, 0) for some in (units[::2], units))
     assert {unit: after[unit] for unit in before} == before and set(before.values()) == {0, 1, 2}
+
+
+@pytest.mark.parametrize("off", [0.5, math.inf])
+def test_twenty_documents_of_unlike_size_are_near_the_shares(off: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A control allows any share: by hashes alone, a split is empty or the largest."""
+    monkeypatch.setattr(selection, "OFF", off)
+    held: dict[int, list[float]] = {code: [] for code in SHARES}
+    moved = 0
+    for seed in range(50):
+        sizes = np.random.default_rng(seed).lognormal(3, 1.5, 20).astype(int) + 1
+        queries = {f"{seed}-{i}.md": int(size) for i, size in enumerate(sizes)}
+        split = splits_of(queries, SHARES, 0)
+        for code in SHARES:
+            held[code].append(sum(count for unit, count in queries.items() if split[unit] == code) / sizes.sum())
+        later = splits_of({**queries, "later.md": int(np.median(sizes))}, SHARES, 0)
+        moved += sum(later[unit] != code for unit, code in split.items())
+    is_near = [0.5 * of <= each <= 1.5 * of for code, of in SHARES.items() for each in held[code]]
+    assert moved / 50 < 0.5, "a later document moves few of the others"
+    assert np.mean(is_near) >= 0.98 if off == 0.5 else np.mean(is_near) < 0.7
 
 
 def test_a_copy_in_another_split_is_no_test_passage(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ report     all files of the evaluation but hits.parquet; metrics.json also has l
            plots/*.vl.json    the charts as Vega-Lite specifications
            report.html        everything on one page that needs no network
            queries/*.js       any query's hits, which the page reads from beside it
+           settings.yaml      the run's settings that differ from the defaults, a preset that repeats the run
 figures    per_query.parquet  of one variant: split, query (row number), warm, and a column for each measure
 graph_choice  choice.json: the tried variants with their dev figures, and the changed settings of the chosen one
 recommendation  recommendation.json: the recommended system, what it is compared with, and why
@@ -21,6 +22,7 @@ decision   decision.json      the decision, its reason, the figures behind it, t
 import json
 import re
 import shutil
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -29,13 +31,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+import yaml
 
 from gnn_encoder.artifacts.folder import Artifact, Draft
 from gnn_encoder.errors import UserError
 
 METRICS, PER_QUERY, ANSWERS = "metrics.json", "per_query.parquet", "answers.parquet"
 HITS, PLOTS, RUNS, BROWSED = "hits.parquet", "plots", "runs", "queries"
-PAGE, DECISION, CARD = "report.html", "decision.json", "model_card.md"
+PAGE, SETTINGS = "report.html", "settings.yaml"
+DECISION, CARD = "decision.json", "model_card.md"
 RECOMMENDATION = "recommendation.json"
 CHOICE = "choice.json"
 
@@ -135,8 +139,12 @@ class Report(_Results):
         plots: dict[str, dict[str, Any]],
         page: str,
         per_query: pa.Table | None = None,
+        changed: Mapping[str, Any] | None = None,
     ) -> None:
-        """Fill a report draft; `plots` are specifications by name, `per_query` is None if the draft has the table."""
+        """Fill a report draft; `plots` are specifications by name, `per_query` is None if the draft has the table.
+
+        changed: settings for `settings.yaml`; None: there is no such file.
+        """
         _write_json(draft / METRICS, metrics)
         if per_query is not None:
             pq.write_table(per_query, draft / PER_QUERY)
@@ -145,6 +153,9 @@ class Report(_Results):
             file = f"{re.sub(r'[^a-z0-9]+', '-', name.lower()).strip('-')}.vl.json"
             (draft / PLOTS / file).write_text(json.dumps(spec), encoding="utf-8")
         (draft / PAGE).write_text(page, encoding="utf-8")
+        if changed is not None:
+            text = yaml.safe_dump(dict(changed), allow_unicode=True, sort_keys=False)
+            (draft / SETTINGS).write_text(text, encoding="utf-8")
         draft.rows(plots=len(plots))
 
     @staticmethod

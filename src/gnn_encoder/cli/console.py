@@ -346,7 +346,7 @@ def show_results(screen: Lines, root: Path, outcome: Outcome, missing: str | Non
     decision = read_manifest(outcome.outputs["decision"]).metrics.get("headline", "")
     lines = {
         **({"use": _advice(metrics)} if metrics.get("recommendation") else {}),
-        "search": f"{program} {shlex.join(['search', printable(question), '--bundle', bundle])}",
+        "search": f"{program} {shlex.join(_search(printable(question), bundle))}",
         "serve": f"{program} {shlex.join(['serve', '--bundle', bundle])}",
         "decision": decision.partition("; ")[0],
         "report": str(report.page),
@@ -356,6 +356,12 @@ def show_results(screen: Lines, root: Path, outcome: Outcome, missing: str | Non
     if missing is not None:
         lines["more time"] = _more_time(metrics, outcome, missing)
     screen.end(metrics, outcome, lines)
+
+
+def _search(question: str, bundle: str) -> list[str]:
+    """Returns the words of the command that asks a question, which may begin as an option does."""
+    named = ["--bundle", bundle]
+    return ["search", *named, "--", question] if question.startswith("-") else ["search", question, *named]
 
 
 def _figure_of(metrics: dict[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -75,7 +76,7 @@ def judge(
     from gnn_encoder.judging.agreement import agreement, compared
     from gnn_encoder.judging.grading import Graded, read_judgements, write_judgements, write_qrels_of
     from gnn_encoder.judging.people import People, PeoplesFile, labels_of
-    from gnn_encoder.judging.pool import FIGURES, JUDGEMENTS, LABELS, PEOPLE, POOL, QRELS, Pool, write_lines
+    from gnn_encoder.judging.pool import FIGURES, JUDGEMENTS, LABELS, PEOPLE, POOL, QRELS, Pool, pool_lines, write_lines
     from gnn_encoder.serving.retriever import Retriever
 
     settings = _settings(overrides or [])
@@ -95,11 +96,13 @@ def judge(
     if not pairs:
         raise UserError("no bundle has a hit for any of the queries, so nothing can be judged")
     output.mkdir(parents=True, exist_ok=True)
-    people = People.read(output / PEOPLE)
-    # Without grades pool and order are written anew, so no server may take grades in the old order meanwhile.
-    lock = None if people.began else PeoplesFile(output / PEOPLE)
+    people, content = People.read(output / PEOPLE), "".join(pool_lines(drawn, hits, texts))
+    is_new = not (output / POOL).exists() or (output / POOL).read_text("utf-8") != content
+    # No server may take grades in the old order while pool and order are written anew.
+    lock = PeoplesFile(output / PEOPLE) if is_new or not people.began else None
     people = lock.people if lock else people  # a server may have taken grades and ended since
-    _write_pool(output, drawn, hits, texts, people)
+    if is_new:
+        _write_pool(output, content, people, settings)
     pool = Pool(output / POOL)
     if model:
         result = _by_model(model, output, pairs, settings)
@@ -140,38 +143,42 @@ def judge(
     screen.print("\n".join([*lines, f"written to {output}"]), markup=False, highlight=False, soft_wrap=True)
 
 
-def _write_pool(
-    output: Path,
-    queries: Mapping[str, str],
-    hits: Mapping[str, list[list[str]]],
-    texts: "Mapping[str, PooledPassage]",
-    people: "People",
-) -> None:
-    from gnn_encoder.judging.pool import ORDER, POOL, pool_lines, write_lines
+def _write_pool(output: Path, content: str, people: "People", settings: "Judge") -> None:
+    """Writes a pool. People's grades of its pairs stay in force: another machine may order equal scores otherwise."""
+    from gnn_encoder.judging.grading import read_judgements
+    from gnn_encoder.judging.order import order_of, read_order, write_order
+    from gnn_encoder.judging.pool import JUDGEMENTS, ORDER, POOL, Pool, write_lines
 
-    lines, path = "".join(pool_lines(queries, hits, texts)), output / POOL
-    if path.exists() and path.read_text("utf-8") == lines:
-        return
+    new, path, order = output / f".{POOL}.new", output / POOL, output / ORDER
+    write_lines(new, [content])
     if people.began:
-        raise UserError(
-            f"{output} has grades by people of other hits: name the same bundles and queries, or a new folder"
-        )
-    # The order of the former pool would leave out queries that now make a difference, until the model has graded.
-    (output / ORDER).unlink(missing_ok=True)
-    write_lines(path, [lines])
+        pool, former = Pool(new), Pool(path) if path.exists() else None
+        if not former or (former.queries, [*former.hits]) != (pool.queries, [*pool.hits]):
+            new.unlink()
+            raise UserError(
+                f"{output} has grades by people of other queries or bundles: name the same ones, or a new folder"
+            )
+        # Queries keep their places; those whose labels only now make a difference get theirs among them.
+        grades = {(j.query_id, j.passage_id): j.grade for j in read_judgements(output / JUDGEMENTS)}
+        places = {place.query_id: place for place in order_of(pool, grades, settings.measures[0], settings.seed)}
+        places |= {place.query_id: place for place in read_order(order)}
+        write_order(order, sorted(places.values(), key=lambda place: (place.key, place.query_id)))
+    else:
+        # The order of the former pool would leave out queries that now make a difference, until the model has graded.
+        order.unlink(missing_ok=True)
+    new.replace(path)
 
 
 def _by_model(model: str, output: Path, pairs: "Sequence[Pair]", settings: "Judge") -> "Graded":
-    from gnn_encoder.artifacts.folder import folder_digest
+    from gnn_encoder.engines.provenance import backbone_digest
     from gnn_encoder.inference.language_model import open_language_model
     from gnn_encoder.judging.grading import graded
     from gnn_encoder.judging.pool import ANSWERS
     from gnn_encoder.settings.services import addresses_in, allow_key
     from gnn_encoder.tracking.progress import Progress
 
-    digest = folder_digest(Path(model)) if Path(model).is_dir() else ""
     allow_key(addresses_in(model))
-    opened = open_language_model(model, settings, output / ANSWERS, digest)
+    opened = open_language_model(model, settings, output / ANSWERS, backbone_digest(model))
     progress = Progress("judge", "grading", len(pairs), "answers")
     return graded(opened, pairs, settings, partial(typer.echo, err=True), progress)
 
@@ -184,9 +191,10 @@ def _ordered(output: Path, pool: "Pool", judgements: "Sequence[Judgement]", sett
     grades = {(j.query_id, j.passage_id): j.grade for j in judgements}
     order = order_of(pool, grades, settings.measures[0], settings.seed)
     write_order(output / ORDER, order)
+    command = f"gnn-encoder serve --judge {shlex.quote(str(output))}"
     return [
-        f"people can judge at /judge of `gnn-encoder serve --judge {output}`: the labels of {len(order):,} of "
-        f"{len(pool.queries):,} queries can make a difference"
+        f"people can judge at /judge of `{command}`: the labels of {len(order):,} of {len(pool.queries):,} queries "
+        "can make a difference"
     ]
 
 

@@ -85,6 +85,8 @@ class Graph:
     """The pipeline's name, as in the names of runs."""
     description: str = ""
     """One sentence, which KFP's pages show."""
+    changed: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """What the run's settings change (`presets.changed_settings`), for the page."""
     nodes: list[Node] = field(default_factory=list)
     rungs: dict[str, dict[str, Output]] = field(default_factory=dict)
     """Of a ladder: rung → the outputs that show and serve its result, by name, the last one last."""

@@ -165,8 +165,8 @@ class Comparison:
         drawn = [place.query_id for place in order[:count]]
         rows = [self._number[query] for query in drawn]
         kept = np.array([query not in people.skipped for query in self._pool.queries], bool)
-        whole = set(drawn)
-        grades = {pair: grade for pair, grade in people.grades.items() if pair[0] in whole}
+        pairs = {(query, passage) for query in drawn for passage in self._pool.passages[query]}
+        grades = {pair: grade for pair, grade in people.grades.items() if pair in pairs}
         human, chance = gains_of(self._figures(drawn, grades)), chances(order, count)
         gains = {
             measure: {

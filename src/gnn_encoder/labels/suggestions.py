@@ -8,7 +8,7 @@ V is the mean over dev queries after each got a label of its own: what the same 
 R(u) is the mean, as things are, of the dev queries that are like u: as near to a training query, and with as large a
 margin between their first two hits (thirds of both, as the dev queries have them).
 
-A passage p without a labelled query:
+A passage p without a labelled query, of people if they have labelled training queries (`Dataset.seen_labels`):
 
     gain(p) = 1000 · G · (1 / a) · Σ_q P(rank of p for q)
 
@@ -143,12 +143,14 @@ class Suggestions:
     def queries(self, log: Mapping[str, float], most: int) -> tuple[list[QuerySuggestion], float]:
         """The queries of a log with the largest expected gains above 0, largest first, and V.
 
-        Queries with the words of a training, dev or test query are left out, and so are queries with an added label.
+        Queries with the words of a training, dev or test query are left out, and so are queries with an added label. A
+        training query that a generator wrote has no label of a person yet, so its words stay.
         """
         run, value = self._run, self.labelled_value()
         known = run.known.query_rows(list(log))
         added = {folded(label.query) for label in self._added}
-        texts = [query for query in log if not known[query] and folded(query) not in added]
+        written = set(run.sources.dataset.written_rows("train").tolist())
+        texts = [query for query in log if written.issuperset(known[query]) and folded(query) not in added]
         if not texts:
             return [], value
         encoder = TextEncoder.load(run.bundle.query_encoder_path)
@@ -181,7 +183,7 @@ class Suggestions:
         run, dev, m = self._run, self._dev, len(self._vectors)
         graph, data, encoding = run.sources.graph, run.sources.dataset, run.sources.encoding
         cold = np.ones(m, bool)
-        cold[data.split_qrels("train").positive().passage] = False
+        cold[data.seen_labels.positive().passage] = False
         cold[list(run.known.passage_rows([label.passage_id for label in self._added]).values())] = False
         nodes = np.arange(len(graph.queries))
         if len(nodes) > ASKING:

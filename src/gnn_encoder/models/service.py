@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
+from urllib.parse import urlsplit
 
-from gnn_encoder.errors import Unreachable, UserError, without_password
+from gnn_encoder.errors import Unreachable, UserError, one_line, without_password
 from gnn_encoder.settings.services import ALLOWED, KEY, may_have_key
 
 
@@ -24,11 +25,15 @@ class Service:
         """The service, and the model's name, which may be empty, of `ADDRESS#MODEL`.
 
         Raises:
-            UserError: the address has a password or a query.
+            UserError: the address has a password or a query, or is none.
         """
         address, _, model = name.partition("#")
         if without_password(address) != address or "?" in address:
             raise UserError(f"the address {without_password(address)} has a password or a query: give the key in {KEY}")
+        try:
+            _ = urlsplit(address).port  # the client refuses such a host or port by an exception of its own
+        except ValueError as error:
+            raise UserError(f"{address} is no address ({one_line(error)}): write http://HOST:PORT/v1#MODEL") from None
         return cls(address), model
 
     def client(self, kind: str, **waits: Any) -> Any:

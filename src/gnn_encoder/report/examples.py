@@ -55,6 +55,7 @@ def examples(
     positions: np.ndarray,
     figures: Mapping[str, np.ndarray],
     hits: Mapping[str, np.ndarray],
+    level: int = 1,
 ) -> list[Example]:
     """Returns examples for some of the n labelled queries of a split.
 
@@ -62,13 +63,14 @@ def examples(
         positions: [e] positions among the split's labelled queries, ascending.
         figures: {system: [n]} one measure of each query.
         hits: {system: [n, SHOWN]} passage rows, best first, -1 after the last hit.
+        level: the lowest label that is relevant.
     """
     labels = dataset.judged(split).positive()
     queries = labelled_queries(labels)[positions]
     ids = dataset.queries.column("query_id").take(pa.array(queries)).to_pylist()
     shown = []
     for position, query, query_id, text in zip(positions, queries, ids, dataset.query_texts(queries), strict=True):
-        relevant = labels.passage[labels.query == query]
+        relevant = labels.passage[(labels.query == query) & (labels.relevance >= level)]
         rankings = {system: _found(dataset, rows[position], relevant) for system, rows in hits.items()}
         shown.append(Example(query_id, text, {s: float(v[position]) for s, v in figures.items()}, rankings))
     return shown

@@ -17,7 +17,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from gnn_encoder.artifacts import Manifest
-from gnn_encoder.artifacts.history import History
+from gnn_encoder.artifacts.history import History, Record
+from gnn_encoder.artifacts.report import SETTINGS
 from gnn_encoder.evaluation.measures import mean_name
 from gnn_encoder.evaluation.results import of_split
 from gnn_encoder.evaluation.significance import SIGNIFICANT, TESTS
@@ -29,6 +30,7 @@ from gnn_encoder.report.charts import Spec
 from gnn_encoder.report.examples import Example
 from gnn_encoder.report.table import is_best, is_significant
 from gnn_encoder.settings.measures import of_documents
+from gnn_encoder.settings.pipeline import Settings
 from gnn_encoder.settings.rungs import NAMES
 from gnn_encoder.settings.values import StepSettings
 
@@ -54,8 +56,9 @@ def render_page(
     lost: list[Example],
     manifests: Mapping[str, Manifest],
     history: History,
-    browsed: bool = False,
+    browsed: int = 0,
     commands: Mapping[str, str] = {},
+    changed: Mapping[str, Mapping[str, Any]] = {},
 ) -> str:
     """Returns the page.
 
@@ -64,12 +67,13 @@ def render_page(
         won, lost: queries of the headline split, with the explanations of hits.
         manifests: manifests of the evaluated artifacts, by name.
         history: records of the steps that wrote the artifacts.
-        browsed: whether the files of all queries are beside the page.
+        browsed: number of the headline split's queries in the files beside the page; 0: there are none.
         commands: {title: command} that use the result.
+        changed: step → setting → value of the run's settings that differ from the defaults.
     """
     generated = history.get("generate_queries")
     shown = [passage for example in (*won, *lost) for ranking in example.rankings.values() for passage in ranking]
-    equal = systems.distinct(metrics)
+    equal, defaults = systems.distinct(metrics), Settings().model_dump(mode="json")
     split = metrics["headline_split"]
     enough, few = systems.strata(metrics)
     return fill(
@@ -100,7 +104,9 @@ def render_page(
         examples={"won": won, "lost": lost},
         browsed=browsed,
         commands=commands,
-        settings=systems.changed_settings(history),
+        settings={
+            step: {name: (value, defaults[step][name]) for name, value in of.items()} for step, of in changed.items()
+        },
         manifests=manifests,
         history=history,
         similarity=beside_paper(generated.metrics) if generated else None,
@@ -226,14 +232,10 @@ def commands(folder: Path, history: History, rung: str) -> dict[str, str]:
         "Search": f"gnn-encoder search 'your question' --bundle {bundle}",
         "Serve over HTTP, with a page": f"gnn-encoder serve --bundle {bundle}",
     }
-    named = {rung: name for name, rung in NAMES.items()}
-    changed = systems.changed_settings(history)
-    dataset = changed.get("ingest", {}).pop("dataset", ("", ""))[0]
-    if rung in named and dataset:
-        words = ["run", "--dataset", dataset, "--until", named[rung], "--root", root]
-        for step, of in changed.items():
-            for name, (value, _) in of.items():
-                words += ["--set", f"{step}.{name}={json.dumps(value, ensure_ascii=False)}"]
+    if dataset := history.get("ingest", Record()).settings.get("dataset"):
+        settings = folder.absolute() / SETTINGS if root != "ROOT" else SETTINGS  # beside the page
+        until = [word for name, of in NAMES.items() if of == rung for word in ("--until", name)]
+        words = ["run", "--preset", str(settings), "--dataset", dataset, *until, "--root", root]
         lines["Repeat the run"] = f"gnn-encoder {shlex.join(words)}"
     return lines
 

@@ -8,6 +8,9 @@ hits-I        for `PART` queries: each system's first hits, and the labels
 passages-I    `PART` passages that are a hit or labelled: id, title, beginning of the text, link, training queries
 
 Passages are numbered by their place among those passages. So a passage is stored once, however many queries have it.
+
+All files together have at most `BYTES`. Of more queries some are drawn: `OF_STRATUM` of each stratum, then others; in
+both, those on which the two systems that the page compares first differ come first.
 """
 
 import json
@@ -25,6 +28,12 @@ from gnn_encoder.evaluation.measures import labelled_queries
 
 PART = 256
 """Queries, or passages, of a file."""
+BYTES = 64_000_000
+"""Of all files at most: 100,000 queries of 30 systems would have 812 MB."""
+OF_STRATUM = 100
+"""Queries of each stratum that are drawn before others."""
+MEASURED = 1_000
+"""Queries by which the size of all is estimated."""
 TEXT, QUERY = 420, 300
 """Most characters of a passage and of a query."""
 TRAINING = 3
@@ -43,9 +52,12 @@ def write_queries(
     hits: Mapping[str, np.ndarray],
     strata: Mapping[str, np.ndarray],
     source: Callable[[str], str],
+    *,
+    one: str,
+    other: str,
     **facts: Any,
-) -> None:
-    """Writes the files.
+) -> int:
+    """Writes the files, and returns the number of queries in them.
 
     Args:
         folder: exists, and is empty.
@@ -53,11 +65,50 @@ def write_queries(
         hits: {system: [n, s]} passage rows, best first, -1 after the last hit.
         strata: {name: bool [n]}.
         source: the address of a passage's source, from its id; empty if it has none.
-        facts: go into the index.
+        one, other: the systems that are compared at first. They and the facts go into the index.
     """
+    queries = labelled_queries(data.judged(split))
+    first = _first(figures[one] != figures[other], strata)
+
+    def write(count: int) -> int:
+        for file in folder.iterdir():
+            file.unlink()
+        rows = np.sort(first[:count])
+        figures_of, hits_of, inside = (
+            {name: of[rows] for name, of in some.items()} for some in (figures, hits, strata)
+        )
+        compared = {"one": one, "other": other, **facts}
+        return _write_some(folder, data, split, queries[rows], figures_of, hits_of, inside, source, compared)
+
+    count = min(MEASURED, len(first))
+    size = write(count)
+    if count < len(first):
+        # More queries share more passages, so all may fit although the first ones do not say so.
+        count = len(first) if size * len(first) <= 2 * BYTES * count else max(1, count * BYTES // size)
+        size = write(count)
+    while size > BYTES and count > 1:
+        count = max(1, int(0.95 * count * BYTES / size))
+        size = write(count)
+    return count
+
+
+def _first(differ: np.ndarray, strata: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Returns the order [n] in which queries are drawn: some of each stratum, then those that `differ`, then others."""
+    order = np.lexsort((np.random.default_rng(0).random(len(differ)), ~differ))
+    kept = np.zeros(len(order), bool)
+    for inside in strata.values():
+        kept[order[inside[order]][:OF_STRATUM]] = True
+    return np.concatenate([order[kept[order]], order[~kept[order]]])
+
+
+def _write_some(
+    folder: Path, data: Dataset, split: str, queries: np.ndarray, figures: Mapping[str, np.ndarray],
+    hits: Mapping[str, np.ndarray], strata: Mapping[str, np.ndarray], source: Callable[[str], str],
+    facts: Mapping[str, Any],
+) -> int:  # fmt: skip
+    """Writes the files of some queries (rows, ascending) and returns their bytes; the others as in `write_queries`."""
     judged = data.judged(split)
     judged = judged.where(judged.passage < len(data.passages))
-    queries = labelled_queries(data.judged(split))
     kept = judged.where(np.lexsort((-judged.relevance, judged.query)))
     kept = kept.where(np.isin(kept.query, queries))
     shown = np.stack(list(hits.values()), axis=1)  # [n, systems, s]
@@ -81,12 +132,12 @@ def write_queries(
         "strata": {name: np.flatnonzero(inside).tolist() for name, inside in strata.items()},
         **facts,
     }
-    _write(folder, "index", index)
+    size = _write(folder, "index", index)
     for number, start in enumerate(range(0, len(queries), PART)):
         rows = range(start, min(start + PART, len(queries)))
         hits_of = [[[p for p in of if p >= 0] for of in places[row].tolist()] for row in rows]
         labels_of = [labels[begins[row] : ends[row]].tolist() for row in rows]
-        _write(folder, f"hits-{number}", [list(both) for both in zip(hits_of, labels_of, strict=True)])
+        size += _write(folder, f"hits-{number}", [list(both) for both in zip(hits_of, labels_of, strict=True)])
     asked = _training_queries(data, used)
     for number, start in enumerate(range(0, len(used), PART)):
         rows_of = used[start : start + PART]
@@ -95,7 +146,8 @@ def write_queries(
         value = [
             [name, title, _cut(text, TEXT), source(name), asked.get(row, [])] for name, title, text, row in columns
         ]
-        _write(folder, f"passages-{number}", value)
+        size += _write(folder, f"passages-{number}", value)
+    return size
 
 
 def source_of(ingest: Record) -> Callable[[str], str]:
@@ -132,9 +184,10 @@ def _training_queries(data: Dataset, passages: np.ndarray) -> dict[int, list[str
     return asked
 
 
-def _write(folder: Path, name: str, value: Any) -> None:
+def _write(folder: Path, name: str, value: Any) -> int:
+    """Writes a file, and returns its bytes."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    (folder / f"{name}.js").write_text(f"part({json.dumps(name)},{text})\n", encoding="utf-8", errors="replace")
+    return (folder / f"{name}.js").write_bytes(f"part({json.dumps(name)},{text})\n".encode("utf-8", "replace"))
 
 
 def _cut(text: str, most: int) -> str:

@@ -111,6 +111,7 @@ function browse(index) {
   for (const name of Object.keys(strata)) fields.stratum.append(element("option", { value: name }, `${name} (${members[name].size.toLocaleString("en")})`));
   fields.one.value = index.one;
   fields.other.value = index.other;
+  const isRelevant = (grade) => grade >= index.relevant;  // as the measure takes labels
   let rows = [], shown = 0, current = -1;
   const both = () => [figures[systems.indexOf(fields.one.value)], figures[systems.indexOf(fields.other.value)]];
 
@@ -149,15 +150,15 @@ function browse(index) {
     for (const button of all("button", list)) button.setAttribute("aria-pressed", Number(button.dataset.row) === row);
     const size = index.part, [hits, labels] = (await load(`hits-${Math.floor(row / size)}`))[row % size];
     const pair = [fields.one.value, fields.other.value].map((name) => systems.indexOf(name));
-    const relevant = new Map(labels), needed = new Set([...pair.flatMap((system) => hits[system]), ...labels.filter(([, grade]) => grade > 0).map(([passage]) => passage)]);
+    const relevant = new Map(labels), needed = new Set([...pair.flatMap((system) => hits[system]), ...labels.filter(([, grade]) => isRelevant(grade)).map(([passage]) => passage)]);
     const read = await Promise.all([...new Set([...needed].map((passage) => Math.floor(passage / size)))].map((number) => load(`passages-${number}`).then((value) => [number, value])));
     if (row !== current) return;
     const files = new Map(read), passage = (number) => files.get(Math.floor(number / size))[number % size];
     const wanted = new Set(wordsOf(texts[row]).filter(([word, isWord]) => isWord && (common.get(beginning(word)) ?? 0) <= Math.max(3, sample.length / 12)).map(([word]) => beginning(word)));
     const marked = (text) => wordsOf(text).map(([word, isWord]) => (isWord && wanted.has(beginning(word)) ? element("mark", {}, word) : word));
     const item = (number, compared) => {
-      const [id, title, text, source, training] = passage(number), grade = relevant.get(number), node = element("li", grade > 0 ? { class: "relevant" } : {});
-      const verdict = grade > 0 ? `relevant${grade > 1 ? ` (label ${grade})` : ""}` : grade !== undefined ? `label ${grade}` : "no label";
+      const [id, title, text, source, training] = passage(number), grade = relevant.get(number), node = element("li", isRelevant(grade) ? { class: "relevant" } : {});
+      const verdict = isRelevant(grade) ? `relevant${grade > 1 ? ` (label ${grade})` : ""}` : grade !== undefined ? `label ${grade}` : "no label";
       node.append(element("p", {}, element("strong", {}, verdict), " ", title ? element("em", {}, ...marked(title)) : "", " ", ...marked(text)));
       const name = /^(https?|file):/.test(source) ? element("a", { href: source }, id) : id;
       const others = systems.map((system, at) => [system, hits[at].indexOf(number) + 1]).filter(([system, rank]) => rank && system !== compared);
@@ -167,7 +168,7 @@ function browse(index) {
       return node;
     };
     const columns = pair.map((system, at) => element("div", {}, element("h3", {}, `${systems[system]}: ${index.measure} ${three(figures[system][row])}`), element("ol", {}, ...hits[system].map((number) => item(number, systems[system])))));
-    const missed = labels.filter(([number, grade]) => grade > 0 && !pair.some((system) => hits[system].includes(number))).map(([number]) => number);
+    const missed = labels.filter(([number, grade]) => isRelevant(grade) && !pair.some((system) => hits[system].includes(number))).map(([number]) => number);
     const inside = Object.keys(members).filter((name) => members[name].has(row));
     const heading = element("h3", { tabindex: -1 }, texts[row]);
     detail.replaceChildren(heading, element("p", { class: "quiet" }, `${ids[row]}${inside.length ? ` · ${inside.join(", ")}` : ""} · marked: words of the query that few other queries have`), element("div", { class: "rankings" }, ...columns));

@@ -1,21 +1,16 @@
-"""The systems of an evaluation as a reader meets them: equal ones folded into one, strata, and settings of steps."""
+"""The systems of an evaluation as a reader meets them: equal ones folded into one, and strata."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from gnn_encoder.artifacts.history import History
 from gnn_encoder.artifacts.tables import CONVEX
 from gnn_encoder.evaluation.results import block
 from gnn_encoder.evaluation.significance import SIGNIFICANT
 from gnn_encoder.evaluation.strata import MEANING
-from gnn_encoder.flow.declared import declared
 from gnn_encoder.report import table
 from gnn_encoder.report.charts import kind_of
-from gnn_encoder.settings.pipeline import Settings
-from gnn_encoder.settings.presets import settable
 from gnn_encoder.settings.systems import SYSTEMS
 
 LEAST = 50
@@ -28,9 +23,6 @@ LENGTHS = ("short", "middle", "long")
 OF_LENGTHS = dict(
     zip(LENGTHS, ("queries of few words", "queries of middle length", "queries of many words"), strict=True)
 )
-
-PIPELINES, LADDERS = {"order"}, {"order", "kinds", "baseline", "candidate"}
-"""Settings that a pipeline sets whatever a user's settings are, and those that a ladder sets for each of its rungs."""
 
 
 def chosen(metrics: Mapping[str, Any]) -> str:
@@ -149,24 +141,3 @@ def of_lengths(
         )
         for name, inside in parts.items()
     }
-
-
-def changed_settings(history: History) -> dict[str, dict[str, tuple[Any, Any]]]:
-    """Returns {step: {setting: (value, default)}} of the settings that a user may set and that differ from the default.
-
-    Of several calls of a step it is the first; they differ in what the pipeline sets. Settings of `train_converged`
-    are not among them: they are in a later call of `train_dual_encoder`.
-    """
-    found: dict[str, dict[str, tuple[Any, Any]]] = {}
-    for title, record in history.items():
-        step, _, label = title.partition(": ")
-        if step in found or step not in Settings.model_fields:
-            continue
-        names = settable(step) - (LADDERS if label else PIPELINES)
-        found[step] = {}
-        for name, field in declared(step).settings.model_fields.items():
-            if name in names & record.settings.keys() and not field.is_required():
-                default = json.loads(json.dumps(field.get_default(call_default_factory=True), default=str))
-                if record.settings[name] != default:
-                    found[step][name] = (record.settings[name], default)
-    return {step: changed for step, changed in found.items() if changed}

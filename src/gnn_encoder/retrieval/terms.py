@@ -76,7 +76,7 @@ def stop_words(language: str) -> frozenset[str]:
     """Returns the stop words of a language that bm25s ships, split as texts are; none of other languages."""
     if language not in STOPWORDS:
         return frozenset()
-    with absent("jax"):
+    with absent("jax"), absent("scipy"):  # as in `bm25`
         from bm25s.tokenization import Tokenizer
 
     return frozenset(word for entry in Tokenizer(stopwords=language).stopwords for word in words(entry, 1))

@@ -227,7 +227,10 @@ class MeasureLatency(StepSettings):
 
 
 class Report(Inference):
-    """Writes the page. These settings apply to the encoding of won and lost queries for their explanations."""
+    """Writes the page. `Inference` applies to the encoding of won and lost queries for their explanations."""
+
+    changed: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """Step → setting → value of the run's settings that differ from the defaults (`presets.changed_settings`)."""
 
 
 class Promote(StepSettings):

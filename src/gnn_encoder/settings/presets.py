@@ -169,6 +169,17 @@ def settable(step: str) -> set[str]:
     return set(type(Settings.model_fields[step].default).model_fields) - ELSEWHERE.get(step, set()) - NUMBERS
 
 
+def changed_settings(settings: Settings) -> dict[str, dict[str, Any]]:
+    """Returns {step: {setting: value}} of what a user may set and differs from the default, as JSON; not the data."""
+    values, defaults = (of.model_dump(mode="json") for of in (settings, Settings()))
+    changed = {
+        step: {name: value for name, value in of.items() if name in settable(step) and value != defaults[step][name]}
+        for step, of in values.items()
+    }
+    changed["ingest"].pop("dataset", None)
+    return {step: of for step, of in changed.items() if of}
+
+
 def _refuse_unknown(source: str, what: str, names: Iterable[str], known: Iterable[str]) -> None:
     for name in names:
         if name not in known:

@@ -90,7 +90,8 @@ class SelectQueries(Inference):
     """A query is left out if so many words in a row are the beginning of its passage's text, or all its words are."""
     dev_fraction: Fraction = 0.1
     """Share of the documents whose queries become dev queries where the data have none of their own, by a hash of the
-    documents' names, so that further documents move none to another split."""
+    documents' names, so that further documents move none to another split. Few documents of unlike size are moved so
+    far that the share of the queries is at most half as large again, or half as small (`written.selection`)."""
     test_fraction: Fraction = 0.2
     """The same of test queries."""
     fewest_units: PositiveInt = 20

@@ -35,7 +35,7 @@ from gnn_encoder.report.study import learned
 from gnn_encoder.report.systems import best_first, chosen, drawn, length_strata, of_lengths
 from gnn_encoder.retrieval.scorers import load_scorer
 from gnn_encoder.settings import outcome
-from gnn_encoder.settings.measures import COLD, WARM
+from gnn_encoder.settings.measures import COLD, WARM, Parts
 from gnn_encoder.settings.systems import SYSTEMS
 
 EXAMPLES, EXPLAINED = 5, 3
@@ -83,6 +83,7 @@ def report(
     }
     shown, baseline, candidate = metrics["headline_split"], metrics["baseline"], metrics["candidate"]
     first = metrics["measures"][0]
+    relevant = Parts.of_name(first).rel
     history = joined(inputs.values())
     metrics["learned"] = learned(history)
     if passage_vectors:
@@ -109,7 +110,7 @@ def report(
     by_graph = {"graph", "gnn_encoder", "passage_vectors", "encoding", "bundle"} <= set(inputs)
     if by_graph or scorer:
         changed = most_changed(of_all[candidate] - of_all[baseline], EXAMPLES)
-        won, lost = (examples(data, shown, positions, figures, few) for positions in changed)
+        won, lost = (examples(data, shown, positions, figures, few, relevant) for positions in changed)
         if by_graph:
             groups = zip((won, lost), (few[candidate][positions] for positions in changed), strict=True)
             won, lost = explained_by_graph(inputs, candidate, groups, settings.speed)
@@ -118,7 +119,7 @@ def report(
 
     warm = warm_strata(data.judged(shown), data.seen_labels)
     strata = {name: warm.rows(name) for name in (WARM, COLD)} | {RECURRING: np.isin(rows, data.recurring)} | lengths
-    write_queries(
+    browsed = write_queries(
         Report.queries_folder(report),
         data,
         shown,
@@ -127,6 +128,7 @@ def report(
         {name: inside for name, inside in strata.items() if inside.any()},
         source_of(history.get("ingest", Record())),
         measure=mean_name(first),
+        relevant=relevant,
         one=best,
         other=next((name for name in (baseline, candidate, *names) if name in names and name != best), best),
         simple=[name for name in names if name in SYSTEMS and SYSTEMS[name].fusion not in ("linear", "trees")],
@@ -139,11 +141,12 @@ def report(
         lost=lost,
         manifests={name: read_manifest(path) for name, path in inputs.items()},
         history=history,
-        browsed=True,
-        commands=commands(report.path, history, context.title.partition(": ")[2]) if bundles else {},
+        browsed=browsed,
+        commands=commands(report.target, history, context.title.partition(": ")[2]) if bundles else {},
+        changed=settings.changed,
     )
     evaluated.copy_to(report)
-    Report.write(report, metrics=metrics, plots=charts, page=page)
+    Report.write(report, metrics=metrics, plots=charts, page=page, changed=settings.changed)
     context.log.artifact(report.path, "report")
     return {
         key: value for key, value in evaluated.manifest.metrics.items() if key not in ("seconds", "peak_memory_gib")

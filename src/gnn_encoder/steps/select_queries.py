@@ -2,8 +2,9 @@
 
 A query is kept if BM25 finds its passage again, if it is not nearly equal to another one, if it does not quote its
 passage's beginning, and if a re-ranker agrees (`agreeing_reranker`). Whole documents belong to a split, by a hash of
-their names: the passages of test queries are unseen, also in a later run with more documents. Queries that came with
-the data stay in their splits; where these have dev or test queries, no written ones are added there.
+their names: the passages of test queries are unseen, mostly also in a later run with more documents (`splits_of`).
+Queries that came with the data stay in their splits; where these have dev or test queries, no written ones are added
+there.
 """
 
 import sys

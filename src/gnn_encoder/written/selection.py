@@ -1,6 +1,7 @@
 """Which written queries are of use as labels, and to which split each belongs."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,8 @@ SHOWN = 5
 """Examples of each reason."""
 RERANKED_AT_A_TIME = 256
 """Queries whose pairs are in memory at a time."""
+OFF = 0.5
+"""Share of its share by which the queries of a split may be too many or too few."""
 SEARCHED = 2
 """How many times as many queries are searched as are wanted."""
 
@@ -246,24 +249,36 @@ def units_of(data: Dataset, fewest: int) -> list[str]:
     return units
 
 
-def splits_of(units: Sequence[str], queried: Collection[str], shares: dict[int, float], seed: int) -> dict[str, int]:
-    """Unit → split, by a hash of the unit's name: other units that come or go do not move it.
+def splits_of(queries: Mapping[str, int], shares: Mapping[int, float], seed: int) -> dict[str, int]:
+    """Unit → split, by a hash of the unit's name, so that other units that come or go do not move it.
+
+    Only where a split's queries would be more than `OFF` away from their share, as with few units of unlike size, units
+    change places with train: the largest leave a split with too many queries, and those with the lowest hashes enter
+    one with too few, unless they make it too large. A split that still has none gets the unit with the fewest.
 
     Args:
-        units: names of all units.
-        queried: those that have queries.
-        shares: split → its share, or 0; the rest is train. If none of the units that have queries belongs to a split,
-            the one whose hash is nearest does: that one moves when another comes.
+        queries: unit → the number of its queries, of all units.
+        shares: split → its share of the queries, or 0; the rest is train.
     """
-    place = {unit: share(unit, f"split {seed}: ") for unit in units}
+    place = {unit: share(unit, f"split {seed}: ") for unit in queries}
     split, begin = dict.fromkeys(place, TRAIN), 0.0
     for code, fraction in shares.items():
         split |= {unit: code for unit, value in place.items() if begin <= value < begin + fraction}
         begin += fraction
+    order = sorted((unit for unit, count in queries.items() if count), key=place.__getitem__)
     for code, fraction in shares.items():
-        training = [unit for unit in queried if split[unit] == TRAIN]
-        if fraction and code not in {split[unit] for unit in queried} and len(training) > 1:
-            split[min(training, key=place.__getitem__)] = code
+        wanted = fraction * sum(queries.values())
+        inside = sorted((unit for unit in order if split[unit] == code), key=lambda unit: queries[unit])
+        has = sum(queries[unit] for unit in inside)
+        while has > (1 + OFF) * wanted:
+            split[inside[-1]] = TRAIN
+            has -= queries[inside.pop()]
+        for unit in order:
+            if has < (1 - OFF) * wanted and split[unit] == TRAIN and has + queries[unit] <= (1 + OFF) * wanted:
+                split[unit], has = code, has + queries[unit]
+        training = [unit for unit in order if split[unit] == TRAIN]
+        if wanted and not has and len(training) > 1:
+            split[min(training, key=lambda unit: queries[unit])] = code
     return split
 
 
@@ -276,9 +291,9 @@ def assign(selection: Selection, data: Dataset, labelled: dict[str, int], settin
     train, with those of its passages that are.
     """
     units = units_of(data, settings.fewest_units)
-    first = [units[passages[0]] for passages in selection.passages]
+    queries = dict.fromkeys(units, 0) | Counter(units[passages[0]] for passages in selection.passages)
     fractions = {TEST: settings.test_fraction, DEV: settings.dev_fraction}
-    of_unit = splits_of(units, dict.fromkeys(first), fractions, settings.seed)
+    of_unit = splits_of(queries, fractions, settings.seed)
     of_unit |= {unit: TRAIN for unit, code in of_unit.items() if labelled[SPLITS[code]]}
     of_row = np.array([of_unit[unit] for unit in units], dtype=np.int8)
     split = of_row[[passages[0] for passages in selection.passages]]
