@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from google.protobuf import json_format
+from kfp.pipeline_spec import pipeline_spec_pb2 as messages
 
 INPUT, OTHER = "{{$}}", "{{$"
 """The placeholder of a container's whole input, and the beginning of all of KFP's placeholders."""
@@ -93,11 +95,15 @@ class PackageRun:
             values[key] = value["runtimeValue"]["constant"] if constant else given[value["componentInputParameter"]]
         sources = {k: each["taskOutputArtifact"] for k, each in task.get("inputs", {}).get("artifacts", {}).items()}
         inputs = {k: self.artifacts[each["producerTask"], each["outputArtifactKey"]] for k, each in sources.items()}
+        # A cluster's container has a disk of its own, so KFP has one path for the file of all tasks.
+        output_file = Path(
+            "/tmp/kfp_outputs" if "://" in self._root else f"{self._root}/{name}", "output_metadata.json"
+        )
         executor_input = {
             "inputs": {"parameterValues": values, "artifacts": {k: {"artifacts": [v]} for k, v in inputs.items()}},
             "outputs": {
                 "artifacts": {k: {"artifacts": [v]} for k, v in outputs.items()},
-                "outputFile": "/tmp/kfp_outputs/output_metadata.json",
+                "outputFile": str(output_file),
             },
         }
         container = executor["container"]
@@ -114,6 +120,13 @@ class PackageRun:
                 [str(artifact["uri"]) for artifact in outputs.values()],
             )
         )
+        if "://" not in self._root and output_file.is_file():
+            told = json_format.Parse(output_file.read_text("utf-8"), messages.ExecutorOutput())
+            for (
+                key,
+                listed,
+            ) in told.artifacts.items():  # KFP's launcher adds to the artifacts of the task, and makes none
+                outputs[key]["metadata"] |= json_format.MessageToDict(listed.artifacts[0].metadata)
         self.artifacts |= {(name, key): artifact for key, artifact in outputs.items()}
 
 

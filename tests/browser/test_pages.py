@@ -104,6 +104,8 @@ def test_the_dashboard_opens_on_the_runs_and_shows_their_figures(
             row = page.get_by_role("row").filter(has=page.get_by_text(name, exact=True))
             assert float(row.inner_text().split()[-1]) == pytest.approx(figures[measure], abs=1e-9), name
     assert page.get_by_text("What it reaches").count() == 1  # the model card describes the run
+    picture = page.locator("img[src*='get-artifact']").first
+    assert picture.evaluate("image => image.naturalWidth") > 0, "the picture of all systems is first"
     assert opened.errors == []
 
 

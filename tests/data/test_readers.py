@@ -11,8 +11,9 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
-from beir_folder import PASSAGES, check, write_beir
+from beir_folder import PASSAGES, QUERIES, check, write_beir
 
 from gnn_encoder.artifacts import Dataset, drafting
 from gnn_encoder.data import canonicalize, lines, open_source, source_digest
@@ -61,6 +62,22 @@ def test_beir(tmp_path: Path, packed: bool) -> None:
     assert next(data.passages.stream()).titles == [p["title"] for p in PASSAGES]
     assert data.qrels.relevance.tolist() == [1, 1, 0, 2, 1]
     assert any("test_multi.tsv" in remark for remark in open_source(Ingest(dataset=str(folder))).remarks)
+
+
+def test_values_of_a_field_of_the_queries_are_kept_with_them(tmp_path: Path) -> None:
+    more = ({"kind": "a"}, {"metadata": {"kind": 3}}, {"kind": ["b"]}, {"kind": "c"}, {"kind": None, "metadata": None})
+    queries = "".join(json.dumps({**query, **of}) + "\n" for query, of in zip(QUERIES, more, strict=False))
+    folder = write_beir(tmp_path / "d", queries=queries)
+    data, _ = read(folder, tmp_path / "out", query_field="kind")
+    ids = data.queries["query_id"].to_pylist()
+    values = data.query_values(np.arange(len(ids)))
+    assert dict(zip(ids, values, strict=True)) == {"q0": "a", "q1": "3", "q2": "", "q3": "c", "q4": ""}
+    plain, _ = read(folder, tmp_path / "plain")
+    assert plain.query_values(np.arange(2)) == ["", ""] and "query_values.parquet" not in plain.manifest.files
+    with pytest.raises(
+        UserError, match=r"ingest.query_field = 'color': no query of .* has a value of it; name a field"
+    ):
+        check(Ingest(dataset=str(folder), query_field="color"))
 
 
 def test_blocks_do_not_change_what_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

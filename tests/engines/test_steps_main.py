@@ -1,16 +1,21 @@
 """A step's command: the paths that it makes of the addresses in an executor input, whoever wrote it."""
 
 import json
+import signal
 import sys
 from functools import wraps
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+from conftest import first_stage
 
+from gnn_encoder.artifacts import Dataset, Run, drafting, read_manifest
 from gnn_encoder.engines.local import Call, calls_of, executor_input
 from gnn_encoder.flow.arguments import StepArguments
+from gnn_encoder.flow.declared import declared
 from gnn_encoder.flow.graph import Given, Graph
 from gnn_encoder.settings.outcome import Evaluate
 from gnn_encoder.steps.__main__ import main
@@ -114,3 +119,57 @@ def test_the_local_engine_writes_what_the_command_reads(calls: list[SimpleNamesp
 def test_another_command_is_refused() -> None:
     with pytest.raises(SystemExit, match="unknown option --input: give NAME --executor_input JSON"):
         main(["ingest", "--input", "{}"])
+
+
+def test_kfps_page_of_a_run_shows_the_table_and_the_report(tiny_dataset: Dataset, tmp_path: Path) -> None:
+    from google.protobuf import json_format
+    from kfp import dsl
+    from kfp.pipeline_spec import pipeline_spec_pb2 as messages
+
+    def execute(step: str, given: dict[str, Path], shown: str, kind: str, **settings: Any) -> Any:
+        """Runs a step with what shows its output; returns that artifact as KFP's launcher reads it."""
+        (output,) = declared(step).outputs
+        made = {name: str(tmp_path / step / name) for name in (output, shown)}
+        artifacts = {name: {"artifacts": [{"uri": str(path)}]} for name, path in given.items()}
+        types = {output: "system.Artifact", shown: kind}
+        outputs = {
+            name: {"artifacts": [{"name": name, "uri": uri, "type": {"schemaTitle": types[name]}}]}
+            for name, uri in made.items()
+        }
+        file = tmp_path / step / "kfp_outputs" / "output_metadata.json"
+        inputs = {"parameterValues": {"arguments": json.dumps({"settings": settings})}, "artifacts": artifacts}
+        text = json.dumps({"inputs": inputs, "outputs": {"artifacts": outputs, "outputFile": str(file)}})
+        main([step, "--executor_input", text])
+        told = json_format.Parse(file.read_text("utf-8"), messages.ExecutorOutput())
+        ((name, listed),) = told.artifacts.items()
+        (artifact,) = listed.artifacts
+        assert (name, artifact.uri, artifact.type.schema_title) == (shown, made[shown], kind)
+        return artifact
+
+    queries, hits = first_stage(tiny_dataset)
+    hits = (hits[:, 5:6] + np.arange(5, -3, -1)) % len(tiny_dataset.passages)  # the positive is sixth
+    orders, scores = (
+        {"BM25": slice(None, None, -1), "Dual encoder": slice(None)},
+        np.tile(-np.arange(8.0), (len(hits), 1)),
+    )
+    for system, order in orders.items():
+        with drafting(tmp_path / system, "run") as draft:
+            Run.from_hits(queries, hits[:, order], scores).write(draft, system)
+    handler = signal.getsignal(signal.SIGTERM)  # which a step's process replaces
+    try:
+        given = {"dataset": tiny_dataset.path, "runs_0": tmp_path / "BM25", "runs_1": tmp_path / "Dual encoder"}
+        how = {"candidate": "Dual encoder", "baseline": "BM25", "measures": ["RR@10", "R@5"], "permutations": 10}
+        table = execute("evaluate", given, "table", "system.Metrics", **how)
+        given = {"dataset": tiny_dataset.path, "evaluation": tmp_path / "evaluate" / "evaluation"}
+        page = execute("report", given, "page", "system.HTML")
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+    metrics = dsl.Metrics()  # KFP's own class for a step's metrics
+    for system, values in {"BM25": (1 / 3, 1.0), "Dual encoder": (1 / 6, 0.0)}.items():
+        for measure, value in zip(("MRR@10", "R@5"), values, strict=True):
+            metrics.log_metric(f"{measure} on test: {system}", value)
+    assert json_format.MessageToDict(table.metadata) == pytest.approx(metrics.metadata)
+    assert json.loads(Path(table.uri).read_text()) == pytest.approx(metrics.metadata)
+    report = tmp_path / "report" / "report"
+    assert Path(page.uri).read_bytes() == (report / "report.html").read_bytes()
+    assert page.metadata["headline"] == read_manifest(report).metrics["headline"]

@@ -56,7 +56,7 @@ class Containers:
     def _send(self, disk: Path, uri: str) -> None:
         address = Address.parse(uri)
         folder = disk / address.bucket / address.prefix
-        for path in (path for path in folder.rglob("*") if path.is_file()):
+        for path in (path for path in (folder, *folder.rglob("*")) if path.is_file()):
             client().upload_file(str(path), address.bucket, path.relative_to(disk / address.bucket).as_posix())
 
 

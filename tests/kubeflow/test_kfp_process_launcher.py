@@ -18,6 +18,8 @@ SAY = (
     "if word == 'fail': sys.exit('the word is wrong')\n"
     "for output in given['outputs']['artifacts'].values() if word != 'silent' else ():\n"
     "    pathlib.Path(output['artifacts'][0]['uri']).write_text('+'.join([*texts, word]))\n"
+    "told = {'artifacts': {'said': {'artifacts': [{'metadata': {'letters': len(word)}}]}}}\n"
+    "pathlib.Path(given['outputs']['outputFile']).write_text(json.dumps(told))\n"
 )
 
 
@@ -55,6 +57,7 @@ def test_tasks_read_parameters_and_what_others_wrote(package: Path, tmp_path: Pa
     run = run_processes(package, tmp_path / "root")
     said = {task: Path(run.uri(task, "said")).read_text() for task, output in run.artifacts if output == "said"}
     assert said == {"begin": "one", "add": "one+two", "add-2": "one+two+three", "add-3": "zero+after all"}
+    assert [run.artifacts[task, "said"]["metadata"] for task in ("begin", "add-2")] == [{"letters": 3}, {"letters": 5}]
     again = run_processes(package, tmp_path / "again", first="1")
     assert Path(again.uri("add", "said")).read_text() == "1+two"
     with pytest.raises(ValueError, match="no parameter second"):

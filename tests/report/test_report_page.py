@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -23,8 +24,9 @@ from gnn_encoder.report.charts import BASELINE as AS_BASELINE
 from gnn_encoder.report.charts import cost_chart, gains_chart, library, systems_chart
 from gnn_encoder.report.examples import Example, Found, examples, most_changed
 from gnn_encoder.report.page import commands, render_page, render_study, report_charts, verdict
-from gnn_encoder.report.systems import best_first, blocks, distinct, length_strata, of_lengths, strata
-from gnn_encoder.report.table import results_table
+from gnn_encoder.report.picture import systems_picture
+from gnn_encoder.report.systems import best_first, blocks, distinct, field_strata, length_strata, of_parts, strata
+from gnn_encoder.report.table import columns, markdown, named_figures, results_table
 from gnn_encoder.retrieval.scorers import Contribution
 from gnn_encoder.settings import outcome
 from gnn_encoder.settings.presets import load_settings, preset_names
@@ -252,14 +254,54 @@ def test_lengths_are_thirds_with_the_means_of_their_queries() -> None:
     parts = length_strata(lengths)
     assert [int(part.sum()) for part in parts.values()] == [30, 30, 30]
     metrics = {"resamples": 50, "seed": 0, "baseline": "a"}
-    found = of_lengths(parts, {"a": values, "b": values**2}, "test", "RR@10", metrics)
+    found = of_parts(parts, {"a": values, "b": values**2}, "test", "RR@10", metrics)
     assert found["long"]["results"]["test"]["a"]["RR@10"] == pytest.approx(values[60:].mean())
     assert length_strata(np.full(9, 4)) == {}
     metrics = fabricated_metrics()
-    said = "Short, middle and long queries: paired t-test, corrected for the systems there."
+    said = "Queries by length and by a field: paired t-test, corrected for the systems there."
     assert said not in " ".join(render().split())
-    metrics["lengths"] = of_lengths(parts, {BASELINE: values, "BM25": values**2}, "test", "RR@10", metrics)
+    metrics["lengths"] = of_parts(parts, {BASELINE: values, "BM25": values**2}, "test", "RR@10", metrics)
     assert said in " ".join(render(metrics=metrics).split())
+
+
+def test_values_of_a_field_and_dates_divide_the_queries() -> None:
+    values = ["a", "b", "", "a", *"cdefghijk"]
+    parts = field_strata("kind", values)
+    assert list(parts) == [f"kind: {value}" for value in "abcdefgh"], "the most frequent ones"
+    assert np.flatnonzero(parts["kind: a"]).tolist() == [0, 3] and field_strata("", [""] * 5) == {}
+    dates = ["2024-01-31", "", "2023-12-31T23:59:59Z", "2024-01-01T01:00:00+02:00", "2025-07-01"]
+    parts = field_strata("asked", dates)
+    assert {name: np.flatnonzero(part).tolist() for name, part in parts.items()} == {"old": [2, 3], "new": [0, 4]}
+    assert list(field_strata("asked", ["2024-01-31", "soon"])) == ["asked: 2024-01-31", "asked: soon"]
+    assert field_strata("asked", ["2024-01-31"] * 3) == {}
+    metrics, figures = fabricated_metrics(), np.random.default_rng(0).random(300)
+    parts = field_strata("kind", ["<b>"] * 100 + ["other"] * 200)
+    metrics["fields"] = of_parts(parts, {BASELINE: figures, CANDIDATE: figures**2}, "test", "RR@10", metrics)
+    assert {"kind: <b>", "kind: other"} <= strata(metrics)[0].keys() and "kind: &lt;b&gt;" in render(metrics=metrics)
+
+
+def test_the_picture_has_all_different_systems_in_the_reports_order(tmp_path: Path) -> None:
+    metrics = fabricated_metrics()
+    metrics["recommendation"] = {"system": CANDIDATE}
+    drawn = systems_picture(metrics)
+    assert drawn == systems_picture(metrics)
+    texts = [
+        "".join(node.itertext()) for node in ElementTree.fromstring(drawn).iter("{http://www.w3.org/2000/svg}text")
+    ]
+    systems = [f"★ {system}" if system == CANDIDATE else system for system in best_first(metrics)]
+    assert [text for text in texts if text in systems] == systems
+    assert f"MRR@10 on test, 95 % intervals; dashed: {BASELINE}" in texts
+
+
+def test_a_table_has_the_systems_best_first() -> None:
+    metrics = fabricated_metrics()
+    shown, means = columns(metrics), metrics["results"]["test"]
+    assert shown["system"] == best_first(metrics) and len(shown) == 1 + len(NAMES)
+    assert shown["MRR@10"] == [means[system]["RR@10"] for system in shown["system"]]
+    assert named_figures(metrics)["MRR@10 on test: BM25"] == means["BM25"]["RR@10"]
+    first, _, *rows = markdown(metrics).splitlines()
+    assert first == "| system | MRR@10 | nDCG@10 | MAP | R@5 |" and len(rows) == len(shown["system"])
+    assert f"| BM25 | {means['BM25']['RR@10']:.3f} |" in markdown(metrics)
 
 
 def test_costs_have_their_front() -> None:

@@ -137,6 +137,7 @@ def test_report_folder(evaluated: SimpleNamespace) -> None:
         "per_query.parquet",
         "report.html",
         "settings.yaml",
+        "systems.svg",
         *plots,
         *queries,
         *runs,

@@ -1,12 +1,14 @@
 """Steps' runs, against a real MLflow store on SQLite."""
 
+import json
 import os
 import shutil
 import socket
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +84,49 @@ def test_a_step_that_does_not_end_well_says_so(
     parent.finish(status)
 
 
+@pytest.mark.parametrize(
+    ("logged", "seconds", "is_kept"),
+    [
+        (lambda run: run.metrics({"R@100": 0.5}), 1.0, False),
+        (lambda run: run.metrics({"R@100": 0.5}), 0.0, True),  # it took longer than "short"
+        (lambda run: run.metric("loss", 2.0, at=1), 1.0, True),
+        (lambda run: run.text("words", "words.md"), 1.0, True),
+    ],
+)
+def test_a_short_step_without_curves_and_files_has_no_run(
+    store: Path,
+    parent: PipelineLog,
+    monkeypatch: pytest.MonkeyPatch,
+    logged: Callable[[mlflow_runs.StepLog], None],
+    seconds: float,
+    is_kept: bool,
+) -> None:
+    monkeypatch.setattr(mlflow_runs, "SHORT_SECONDS", seconds * 60)
+    with mlflow_runs.step_log("merge", params={"seed": 1}, tags={}) as run:
+        logged(run)
+    runs = client(store).search_runs(["1"], f"tags.mlflow.parentRunId = '{parent.run_id}'")
+    assert [(each.info.run_id, each.info.status) for each in runs] == [(run.run_id, "FINISHED")] * is_kept
+    monkeypatch.delenv(mlflow_runs.PARENT_RUN)
+    with mlflow_runs.step_log("merge", params={}, tags={}) as alone:
+        alone.metrics({"R@100": 0.5})
+    assert client(store).get_run(alone.run_id).data.metrics == {"R_at_100": 0.5}, "it is part of no pipeline's run"
+    parent.finish("FINISHED")
+
+
+def test_a_pipelines_run_shows_the_picture_and_the_table_first(store: Path, parent: PipelineLog) -> None:
+    table = {"system": ["BM25", "Dual encoder"], "MRR@10": [0.5, 0.25]}
+    parent.results({"test/BM25/RR@10": 0.5}, "| system |", "BM25", picture="<svg/>", table=table)
+    logged = client(store).get_run(parent.run_id)
+    address = f"get-artifact?path=systems.svg&run_uuid={parent.run_id}"
+    assert logged.data.tags["mlflow.note.content"] == f"![Systems]({address})\n\n| system |"
+    assert logged.data.metrics == {"test/BM25/RR_at_10": 0.5}
+    folder = store / "artifacts" / parent.run_id / "artifacts"
+    assert (folder / "systems.svg").read_text("utf-8") == "<svg/>"
+    shown = json.loads((folder / "systems.json").read_text("utf-8"))
+    assert (shown["columns"], shown["data"]) == ([*table], [["BM25", 0.5], ["Dual encoder", 0.25]])
+    parent.finish("FINISHED")
+
+
 def test_logging_a_point_does_not_wait_for_the_store(
     store: Path, parent: PipelineLog, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -143,6 +188,7 @@ def test_a_cached_step_shows_what_it_reused(store: Path, parent: PipelineLog) ->
         metrics={"R@100": 0.5, "seconds": 7.0, "headline": "R@100 0.50"},
     )  # fmt: skip
     parent.cached_step("bm25_retrieve", made)
+    parent.cached_step("merge", replace(made, step="merge", metrics={"seconds": 0.9}))  # a short one has no run
     parent.finish("FINISHED")
     (logged,) = client(store).search_runs(["1"], f"tags.mlflow.parentRunId = '{parent.run_id}'")
     assert logged.info.status == "FINISHED"

@@ -13,6 +13,7 @@ missing.parquet  query, passage_id, relevance: labels of dev and test queries fo
 trained.parquet  query: row numbers of the training queries that are trained on, if these are a draw
 written_splits.json  the splits that have queries of a generator, if any have (`Dataset.written_splits`)
 traffic.parquet  query, clicks: how often queries of a log were used in their part of it, if a log gave any
+query_values.parquet  query, value: the queries with a value of `ingest.query_field`, if it is set
 labels.jsonl     labels that were added to an earlier bundle and are in the other tables, if any are (`added_labels`)
 
 Data with documents have three files more (`artifacts.structure`). Files that only some data have leave the schema's
@@ -42,7 +43,7 @@ from gnn_encoder.artifacts.texts import written_id
 CORPUS, QUERIES, QRELS, POOL = "corpus.parquet", "queries.parquet", "qrels.parquet", "pool.parquet"
 RECURRING, IDENTICAL, MISSING = "recurring.parquet", "identical.parquet", "missing.parquet"
 PASSAGE_GROUPS, TRAINED, TRAFFIC = "passage_groups.npy", "trained.parquet", "traffic.parquet"
-WRITTEN_SPLITS = "written_splits.json"
+WRITTEN_SPLITS, QUERY_VALUES = "written_splits.json", "query_values.parquet"
 BATCH = 10_000
 """Rows that a reader holds in memory at a time."""
 ROW_GROUP = 1_000
@@ -62,6 +63,7 @@ SCHEMAS = {
     MISSING: pa.schema({"query": NUMBER, "passage_id": TEXT, "relevance": NUMBER}),
     TRAINED: pa.schema({"query": NUMBER}),
     TRAFFIC: pa.schema({"query": NUMBER, "clicks": pa.float64()}),
+    QUERY_VALUES: pa.schema({"query": NUMBER, "value": TEXT}),
     **STRUCTURE_SCHEMAS,
 }
 SPLITS = ("train", "dev", "test")
@@ -364,6 +366,13 @@ class Dataset:
         clicks[query] = used
         return clicks
 
+    def query_values(self, rows: np.ndarray) -> list[str]:
+        """The values of `ingest.query_field` of the queries at `rows`; empty where a query has none."""
+        file = self.path / QUERY_VALUES
+        table = pq.read_table(file) if file.is_file() else SCHEMAS[QUERY_VALUES].empty_table()
+        values = dict(zip(*(column.to_pylist() for column in table.columns), strict=True))
+        return [values.get(row, "") for row in rows.tolist()]
+
     @cached_property
     def trained_labels(self) -> Qrels:
         """Labels with relevance of at least 1 of the queries in `trained`."""
@@ -507,6 +516,11 @@ class DatasetWriter:
         """Write the clicks of a log's queries, for `Dataset.traffic`."""
         self._open(TRAFFIC)
         self._write(TRAFFIC, query, clicks)
+
+    def query_values(self, query: Column, values: Column) -> None:
+        """Write the values of `Dataset.query_values`."""
+        self._open(QUERY_VALUES)
+        self._write(QUERY_VALUES, query, values)
 
     def added(self, labels: Iterable[AddedLabel]) -> None:
         """Write the labels of `Dataset.added`."""

@@ -9,6 +9,7 @@ evaluation metrics.json       figures, intervals, p-values, query counts and dig
 latency    metrics.json       milliseconds per query of each system
 report     all files of the evaluation but hits.parquet; metrics.json also has latency and a profile of the data
            plots/*.vl.json    the charts as Vega-Lite specifications
+           systems.svg        the chart of all systems as a picture (not of an ablation or a study)
            report.html        everything on one page that needs no network
            queries/*.js       any query's hits, which the page reads from beside it
            settings.yaml      the run's settings that differ from the defaults, a preset that repeats the run
@@ -38,7 +39,7 @@ from gnn_encoder.errors import UserError
 
 METRICS, PER_QUERY, ANSWERS = "metrics.json", "per_query.parquet", "answers.parquet"
 HITS, PLOTS, RUNS, BROWSED = "hits.parquet", "plots", "runs", "queries"
-PAGE, SETTINGS = "report.html", "settings.yaml"
+PAGE, PICTURE, SETTINGS = "report.html", "systems.svg", "settings.yaml"
 DECISION, CARD = "decision.json", "model_card.md"
 RECOMMENDATION = "recommendation.json"
 CHOICE = "choice.json"
@@ -138,6 +139,7 @@ class Report(_Results):
         metrics: dict[str, Any],
         plots: dict[str, dict[str, Any]],
         page: str,
+        picture: str = "",
         per_query: pa.Table | None = None,
         changed: Mapping[str, Any] | None = None,
     ) -> None:
@@ -153,6 +155,8 @@ class Report(_Results):
             file = f"{re.sub(r'[^a-z0-9]+', '-', name.lower()).strip('-')}.vl.json"
             (draft / PLOTS / file).write_text(json.dumps(spec), encoding="utf-8")
         (draft / PAGE).write_text(page, encoding="utf-8")
+        if picture:
+            (draft / PICTURE).write_text(picture, encoding="utf-8")
         if changed is not None:
             text = yaml.safe_dump(dict(changed), allow_unicode=True, sort_keys=False)
             (draft / SETTINGS).write_text(text, encoding="utf-8")
@@ -168,6 +172,11 @@ class Report(_Results):
     def page(self) -> Path:
         """The HTML page."""
         return self.path / PAGE
+
+    @property
+    def picture(self) -> Path:
+        """The picture of all systems, which may be missing."""
+        return self.path / PICTURE
 
 
 class Figures(_Results):

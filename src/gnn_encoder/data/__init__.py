@@ -37,6 +37,12 @@ PLACES = f"a folder, an s3:// address, {PREFIX}ID or {PythonDocs.format}"
 
 def open_source(settings: Ingest) -> Source:
     """Opens the data set that the settings name; reads only a little."""
+    source = _source(settings)
+    source.query_field = settings.query_field
+    return source
+
+
+def _source(settings: Ingest) -> Source:
     name, form = settings.dataset, str(settings.format)
     if not name and form != PythonDocs.format:
         raise UserError(f"no data set: give one with --dataset ({PLACES})")

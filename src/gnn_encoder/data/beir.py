@@ -44,7 +44,8 @@ class BeirQueries(FolderSource):
         """Queries, then the labels of each split."""
         if path := find_or_report(self.folder, "queries.jsonl", problems):
             for number, record in _records(read_lines(path, problems), path.name, problems):
-                yield Query(record["_id"], record["text"], [], None, path.name, number)
+                value = _value(record, self.query_field) if self.query_field else ""
+                yield Query(record["_id"], record["text"], [], None, path.name, number, value)
         if not self.qrels:
             problems.add(Kind.MISSING_FILE, str(self.folder / "qrels" / "train.tsv"), detail="(dev and test too)")
         for split, qrels in self.qrels.items():
@@ -181,6 +182,13 @@ def _objects(lines: Iterable[tuple[int, str]], name: str, problems: Problems) ->
             yield number, record
         else:
             problems.add(Kind.BAD_ROW, name, number, "not a JSON object")
+
+
+def _value(record: dict[str, Any], field: str) -> str:
+    """Returns a record's value of a field, or that in its `metadata`; empty if it is no text, number or truth value."""
+    metadata = record.get("metadata")
+    value = record.get(field, metadata.get(field) if isinstance(metadata, dict) else None)
+    return str(value) if isinstance(value, str | int | float) else ""
 
 
 def _normalize(record: dict[str, Any], has_text: bool) -> str:

@@ -23,7 +23,7 @@ from gnn_encoder.settings.foundation import Ingest
 
 TEXT, NUMBER, SPLIT = pa.string(), pa.int32(), pa.int8()
 ORIGIN = {"split": SPLIT, "file": TEXT, "line": NUMBER}
-QUERIES = pa.schema({"id": TEXT, "text": TEXT, "answers": pa.list_(TEXT), **ORIGIN})
+QUERIES = pa.schema({"id": TEXT, "text": TEXT, "answers": pa.list_(TEXT), **ORIGIN, "value": TEXT})
 ADDED = "added labels"
 """File of the rows that `ingest.labels` added."""
 LABELS = pa.schema({"query_id": TEXT, "passage_id": TEXT, "relevance": NUMBER, **ORIGIN})
@@ -66,6 +66,11 @@ class Questions:
                 for tables in zip((queries, self.labels), _tables(iter(read.rows), problems), strict=True)
             )
         self.queries = _usable(queries, problems)
+        if (field := settings.query_field) and not pc.any(pc.not_equal(self.queries["value"], "")).as_py():
+            raise UserError(
+                f"ingest.query_field = {field!r}: no query of {source.name} has a value of it; name a field of "
+                "queries.jsonl, or of its metadata"
+            )
         self._added = read_labels(Path(settings.labels)) if settings.labels else []
         self._add_labels(passage_ids)
         self.known_ids = self.queries["id"].combine_chunks()
@@ -202,6 +207,9 @@ class Questions:
         traffic = np.array([self._traffic.get(query_id, 0.0) for query_id in ids.to_pylist()] if self._traffic else [])
         if len(asked := np.flatnonzero(traffic)):
             writer.traffic(asked, traffic[asked])
+        values = self.queries["value"].to_pylist()
+        if valued := [row for row, value in enumerate(values) if value]:
+            writer.query_values(valued, [values[row] for row in valued])
         if self.trained.sum() < (self.split == TRAIN).sum():
             writer.trained(np.flatnonzero(self.trained))
         added_rows = self.labels.filter(pa.array(_added(self.labels))).select(["query_id", "passage_id"]).to_pylist()
@@ -220,7 +228,7 @@ class Questions:
             self.remarks.append(f"{missing:,} added labels name a passage that the corpus does not have: left out")
         labels = [(label.query_id, label.passage_id, 1, SPLITS.index("train"), ADDED, line) for line, label in rows]
         first: dict[str, tuple[Any, ...]] = {
-            label.query_id: (label.query_id, label.query, [], NONE, ADDED, line) for line, label in reversed(rows)
+            label.query_id: (label.query_id, label.query, [], NONE, ADDED, line, "") for line, label in reversed(rows)
         }
         ids = pa.array(list(first), TEXT)
         known = set(self.queries["id"].filter(pc.is_in(self.queries["id"], value_set=ids)).to_pylist())
@@ -394,7 +402,7 @@ def _tables(questions: Iterator[Query | Label], problems: Problems) -> list[pa.T
 
 
 def _storable(row: Query | Label, problems: Problems) -> bool:
-    texts = (row.id, row.text, *row.answers) if isinstance(row, Query) else (row.query_id, row.passage_id)
+    texts = (row.id, row.text, row.value, *row.answers) if isinstance(row, Query) else (row.query_id, row.passage_id)
     return storable(texts, row.file, row.line, problems)
 
 

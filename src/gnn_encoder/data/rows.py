@@ -68,6 +68,8 @@ class Query(NamedTuple):
     split: str | None
     file: str
     line: int
+    value: str = ""
+    """Of `ingest.query_field`."""
 
 
 class Label(NamedTuple):
@@ -103,6 +105,8 @@ class Source(ABC):
     """Whether a node's id names its document."""
     has_queries = True
     """Whether the data have queries and labels. Nothing can be trained on data that have none."""
+    query_field = ""
+    """`ingest.query_field`."""
 
     def __init__(self, name: str) -> None:
         self.name = name

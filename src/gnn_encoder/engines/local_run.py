@@ -20,6 +20,7 @@ from gnn_encoder.engines.containers import Containers
 from gnn_encoder.engines.local import Call
 from gnn_encoder.engines.supervision import Event, Show, supervise
 from gnn_encoder.errors import UserError
+from gnn_encoder.report.table import columns, markdown
 from gnn_encoder.tracking.context import CHECKPOINTS, TOKENS
 from gnn_encoder.tracking.pipeline_run import PipelineLog
 from gnn_encoder.tracking.progress import EVENTS
@@ -101,21 +102,29 @@ def run_calls(
             show([{"step": "", "event": "run", "time": time.time(), "stages": stages, "log": str(log)}])
             _execute(job, root, name, handle, deadline)
             if (outcome.status == "FINISHED" or outcome.rung) and "report" in outcome.outputs:
-                metrics, decision = Report.read(outcome.outputs["report"]).metrics, outcome.outputs.get("decision")
-                split = metrics["headline_split"]
-                systems = metrics["results"][split].items()
-                figures = {f"{split}/{system}/{k}": v for system, means in systems for k, v in means.items()}
-                advice = metrics.get("recommendation") or {}
-                card, model = "", ""
-                if decision:
-                    decided = Decision.read(decision)
-                    card, model = decided.card, decided.facts.get("model") or ""
-                data = outcome.outputs.get("dataset")
-                dataset = read_manifest(data) if data else None
-                parent.results(figures, card, advice.get("system", ""), dataset, model)
+                _log_results(parent, outcome.outputs)
         finally:
             parent.finish(outcome.status)
     return outcome
+
+
+def _log_results(parent: PipelineLog, outputs: Mapping[str, Path]) -> None:
+    """Logs the figures, the picture and the table of a run's report, and its decision, on the run of the pipeline."""
+    report, data = Report.read(outputs["report"]), outputs.get("dataset")
+    metrics = report.metrics
+    split = metrics["headline_split"]
+    systems = metrics["results"][split].items()
+    figures = {f"{split}/{system}/{k}": v for system, means in systems for k, v in means.items()}
+    model, note, shown = "", "", dict[str, Any]()
+    if report.picture.is_file():  # an ablation has none
+        shown = {"picture": report.picture.read_text("utf-8"), "table": columns(metrics)}
+        note = f"{markdown(metrics)}\n\n"
+    if "decision" in outputs:
+        decided = Decision.read(outputs["decision"])
+        note, model = note + decided.card, decided.facts.get("model") or ""
+    advice = metrics.get("recommendation") or {}
+    dataset = read_manifest(data) if data else None
+    parent.results(figures, note, advice.get("system", ""), dataset, model, **shown)
 
 
 class _Handler:

@@ -21,6 +21,7 @@ FORK_AFTER = "GNN_ENCODER_FORK_AFTER"
 core; by default 2. If it is no number, such as `never`, there is no fork server."""
 IMPORTS = (
     "gnn_encoder.engines.step",
+    "matplotlib.backends.backend_svg",
     "mlflow.store.tracking.sqlalchemy_store",
     "transformers.models.auto.modeling_auto",
     "transformers.modeling_utils",

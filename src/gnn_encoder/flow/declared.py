@@ -15,6 +15,9 @@ from gnn_encoder.settings.values import StepSettings
 
 STEPS = Path(__file__).parents[1] / "steps"
 NO_INPUT = ("context", "settings")
+SHOWN = {"report": "page", "evaluation": "table"}
+"""Schema of a step's output → the further output of the step's component that shows it on Kubeflow's page of a run: an
+HTML page, or metrics. `python -m gnn_encoder.steps` writes it if the caller asks for it."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from gnn_encoder.engines.containers import IMAGE
-from gnn_encoder.flow.declared import Declared, declared, step_names
+from gnn_encoder.flow.declared import SHOWN, Declared, declared, step_names
 from gnn_encoder.kubeflow.cluster import Cluster
 
 TYPES = {
@@ -19,8 +19,10 @@ TYPES = {
     "training_set": "system.Dataset",
     "model": "system.Model",
     "bundle": "system.Model",
+    "page": "system.HTML",
+    "table": "system.Metrics",
 }
-"""Schema of an artifact → KFP's type; others are plain artifacts."""
+"""Schema of an artifact, or name of what shows one (`SHOWN`) → KFP's type; others are plain artifacts."""
 ARTIFACT = "system.Artifact"
 RUN_PARAMETERS = {"dataset": "source", "seed": "seed", "label": "label"}
 """Parameter of a run, which KFP's pages show → the parameter of components that has its value. `dataset` is the source
@@ -61,8 +63,9 @@ def component_text(step: Declared, image: str, name: str = "", lists: Mapping[st
     }
     if artifacts:
         inputs["artifacts"] = artifacts
+    schemas = {**step.outputs, **{name: name for schema, name in SHOWN.items() if schema in step.outputs.values()}}
     outputs = {
-        "artifacts": {key: {"artifactType": _type(TYPES.get(schema, ARTIFACT))} for key, schema in step.outputs.items()}
+        "artifacts": {key: {"artifactType": _type(TYPES.get(schema, ARTIFACT))} for key, schema in schemas.items()}
     }
     container = {
         "image": image,
@@ -72,9 +75,7 @@ def component_text(step: Declared, image: str, name: str = "", lists: Mapping[st
     task_inputs = {"parameters": {key: {"componentInputParameter": key} for key in inputs["parameters"]}}
     if artifacts:
         task_inputs["artifacts"] = {key: {"componentInputArtifact": key} for key in artifacts}
-    dag_outputs = {
-        key: {"artifactSelectors": [{"outputArtifactKey": key, "producerSubtask": name}]} for key in step.outputs
-    }
+    dag_outputs = {key: {"artifactSelectors": [{"outputArtifactKey": key, "producerSubtask": name}]} for key in schemas}
     task = {
         "cachingOptions": {"enableCache": True},
         "componentRef": {"name": f"comp-{name}"},

@@ -1,6 +1,9 @@
 """The systems of an evaluation as a reader meets them: equal ones folded into one, and strata."""
 
+import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -23,6 +26,9 @@ LENGTHS = ("short", "middle", "long")
 OF_LENGTHS = dict(
     zip(LENGTHS, ("queries of few words", "queries of middle length", "queries of many words"), strict=True)
 )
+OLD_NEW = {"old": "queries of the older half, by their dates", "new": "queries of the newer half, by their dates"}
+MOST_VALUES = 8
+"""Most values of a field whose queries are a stratum."""
 
 
 def chosen(metrics: Mapping[str, Any]) -> str:
@@ -88,6 +94,8 @@ def _blocks(metrics: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str,
         yield name, f"queries that nearly equal {which} training query", found
     for name, found in metrics.get("lengths", {}).items():
         yield name, OF_LENGTHS[name], found
+    for name, found in metrics.get("fields", {}).items():
+        yield name, OLD_NEW.get(name, "queries with this value"), found
     if "traffic" in metrics:
         yield "by traffic", "queries, each weighted by its clicks in the log", metrics["traffic"]
     if metrics.get("answers"):
@@ -120,16 +128,38 @@ def length_strata(lengths: np.ndarray) -> dict[str, np.ndarray]:
     return dict(zip(LENGTHS, parts, strict=True)) if all(part.any() for part in parts) else {}
 
 
-def of_lengths(
+def field_strata(field: str, values: Sequence[str]) -> dict[str, np.ndarray]:
+    """Returns {stratum: bool [n]} by the queries' values [n] of a field; empty: a query without a value.
+
+    Dates of ISO 8601 make two strata, `old` and `new`; of other values, the most frequent ones make one each.
+    """
+    given, moments = np.array([bool(value) for value in values]), np.array([_moment(value) for value in values])
+    if given.any() and np.isfinite(moments[given]).all():
+        is_new = moments > np.median(moments[given])
+        return {"old": given & ~is_new, "new": is_new} if is_new.any() else {}
+    counts = Counter(value for value in values if value).most_common(MOST_VALUES)
+    return {f"{field}: {value}": np.array([one == value for one in values]) for value, _ in counts}
+
+
+def _moment(value: str) -> float:
+    """Returns seconds since 1970 of a date in ISO 8601, in UTC unless it says otherwise; NaN for another text."""
+    try:
+        date = datetime.fromisoformat(value)
+    except ValueError:
+        return math.nan
+    return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
+
+
+def of_parts(
     parts: Mapping[str, np.ndarray],
     figures: Mapping[str, np.ndarray],
     split: str,
     measure: str,
     metrics: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Returns {short, middle, long: a block of one measure}, with p-values of the paired t-test.
+    """Returns {part: a block of one measure} of parts of the queries, with p-values of the paired t-test.
 
-    `figures`: {system: the measure [n]}.
+    `parts`: {name: bool [n]}, `figures`: {system: the measure [n]}.
     """
     how = {"permutations": 1, "resamples": metrics["resamples"], "seed": metrics["seed"], "test": "t"}
     return {

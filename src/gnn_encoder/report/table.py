@@ -21,6 +21,8 @@ Row = tuple[str, Mapping[str, str]]
 """A row's label, and its cell for each measure."""
 MOST = 12
 """Most systems in the table of a run."""
+MOST_MEASURES = 4
+"""Most measures in the table of a run's description."""
 FEWEST = 50
 """Fewest warm and cold queries whose figures the table of a run shows."""
 
@@ -96,6 +98,33 @@ def distinct(metrics: Mapping[str, Any], among: Iterable[str] | None = None) -> 
         groups.setdefault(str(figures), []).append(system)
     ordered = (sorted(group, key=lambda system: first.get(system, 2)) for group in groups.values())
     return {system: equal for system, *equal in ordered}
+
+
+def named_figures(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Returns {`MRR@10 on test: BM25`: value} of `columns`."""
+    systems, *measures = columns(metrics).items()
+    return {
+        f"{name} on {metrics['headline_split']}: {system}": mean
+        for name, means in measures
+        for system, mean in zip(systems[1], means, strict=True)
+    }
+
+
+def columns(metrics: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Returns the systems with different figures, the best on the headline split first, and their means there."""
+    means, first = metrics["results"][metrics["headline_split"]], metrics["measures"][0]
+    systems = sorted(distinct(metrics, means), key=lambda system: -means[system][first])
+    return {"system": systems} | {
+        mean_name(measure): [means[system][measure] for system in systems] for measure in metrics["measures"]
+    }
+
+
+def markdown(metrics: Mapping[str, Any]) -> str:
+    """Returns the first rows and measures of `columns` as a table in Markdown."""
+    names, *rows = zip(*([name, *column[:MOST]] for name, column in columns(metrics).items()), strict=True)
+    cells = [(name.replace("|", "\\|"), *(f"{mean:.3f}" for mean in means)) for name, *means in rows]
+    lines = [names, ("---",) * len(names), *cells]
+    return "\n".join(f"| {' | '.join(line[: 1 + MOST_MEASURES])} |" for line in lines)
 
 
 def run_table(metrics: dict[str, Any]) -> Group:

@@ -86,6 +86,9 @@ class Ingest(StepSettings):
     """python-docs: installed packages to read besides the standard library."""
     max_passages: Count = 0
     """python-docs: most passages that are kept (whole docstrings, by a seeded draw). 0: all."""
+    query_field: str = ""
+    """A field of queries.jsonl, or of `metadata` there: the report has figures of the queries with each of its most
+    frequent values; or, if all values are dates of ISO 8601, of the older and of the newer half. Empty: none."""
     seed: Count = 0
     """Of all draws."""
     chosen_on_dev: tuple[str, ...] = ()

@@ -1,17 +1,21 @@
 """Runs one step: `python -m gnn_encoder.steps NAME --executor_input JSON`, in a container or a process.
 
 The JSON is what KFP's launcher writes for `{{$}}`: parameters, and the addresses of all artifacts. The local engine
-writes the same.
+writes the same, but asks for nothing that only KFP's page of a run shows (`flow.declared.SHOWN`).
 """
 
 import inspect
 import json
+import shutil
 import sys
 from collections.abc import Mapping
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
+from gnn_encoder.artifacts.folder import read_manifest
 from gnn_encoder.flow.arguments import ORIGIN
+from gnn_encoder.flow.declared import SHOWN
 
 
 def main(arguments: list[str]) -> None:
@@ -23,12 +27,15 @@ def main(arguments: list[str]) -> None:
     step = getattr(import_module(module or f"gnn_encoder.steps.{name}"), function)
     executor_input = json.loads(text)
     inputs, outputs = executor_input.get("inputs", {}), executor_input["outputs"]["artifacts"]
+    parameters = inspect.signature(step).parameters
     artifacts = {
         key: [artifact["uri"] for artifact in of["artifacts"]] for key, of in inputs.get("artifacts", {}).items()
     }
-    paths: dict[str, Any] = {key: local_path(of["artifacts"][0]["uri"]) for key, of in outputs.items()}
+    written = {key: local_path(of["artifacts"][0]["uri"]) for key, of in outputs.items()}
+    folders = {key: path for key, path in written.items() if key in parameters}
+    paths: dict[str, Any] = {**folders}
     addresses: dict[str, str] = {}
-    for key, parameter in inspect.signature(step).parameters.items():
+    for key, parameter in parameters.items():
         if "list[" in str(parameter.annotation):
             uris = artifacts.get(key) or _numbered(artifacts, key)
             paths[key] = [local_path(uri) for uri in uris]
@@ -38,6 +45,34 @@ def main(arguments: list[str]) -> None:
     values = inputs["parameterValues"]
     tags = {"label": values["label"]} if values.get("label") else {}
     step(with_parameters(function, values["arguments"], values), addresses=addresses, tags=tags, **paths)
+    if shown := {key: Path(path) for key, path in written.items() if key not in folders}:
+        metadata = {
+            name: show(name, Path(folder), shown[name])
+            for folder in folders.values()
+            if (name := SHOWN.get(read_manifest(folder).schema, "")) in shown
+        }
+        told = {key: {"artifacts": [{**outputs[key]["artifacts"][0], "metadata": of}]} for key, of in metadata.items()}
+        file = Path(executor_input["outputs"]["outputFile"])
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps({"artifacts": told}), encoding="utf-8")
+
+
+def show(name: str, folder: Path, target: Path) -> dict[str, Any]:
+    """Writes the file that KFP's page of a run shows of an output: the `page` of a report, or the `table` as JSON.
+
+    Returns the metadata, which is where KFP has the numbers of metrics.
+    """
+    from gnn_encoder.artifacts import Evaluation, Report  # imports pyarrow
+    from gnn_encoder.report.table import named_figures
+
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if name == "page":
+        report = Report.read(folder)
+        shutil.copyfile(report.page, target)
+        return {"headline": report.manifest.metrics["headline"]}
+    figures = named_figures(Evaluation.read(folder).metrics)
+    target.write_text(json.dumps(figures, indent=1), encoding="utf-8")
+    return figures
 
 
 def with_parameters(step: str, arguments: str, values: Mapping[str, str]) -> str:

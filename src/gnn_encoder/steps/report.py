@@ -1,7 +1,7 @@
 """Writes one page with the results of every system, charts, and the hits of every query in files beside it.
 
 It computes no measure, except of M_de's first components if it was trained with `matryoshka`, as no system has them,
-and means of short, middle and long queries.
+and means of short, middle and long queries, and of those with some value of a field.
 """
 
 from pathlib import Path
@@ -29,10 +29,11 @@ from gnn_encoder.report.charts import gains_chart, profile_charts
 from gnn_encoder.report.cost import costs
 from gnn_encoder.report.examples import Example, examples, explained_by_graph, explained_by_scorer, most_changed
 from gnn_encoder.report.page import commands, render_page, report_charts
+from gnn_encoder.report.picture import systems_picture
 from gnn_encoder.report.profile import data_profile
 from gnn_encoder.report.queries import source_of, write_queries
 from gnn_encoder.report.study import learned
-from gnn_encoder.report.systems import best_first, chosen, drawn, length_strata, of_lengths
+from gnn_encoder.report.systems import best_first, chosen, drawn, field_strata, length_strata, of_parts
 from gnn_encoder.retrieval.scorers import load_scorer
 from gnn_encoder.settings import outcome
 from gnn_encoder.settings.measures import COLD, WARM, Parts
@@ -95,8 +96,10 @@ def report(
     metrics["costs"] = costs(bundles or [], metrics["fusions"], questions)
     of_all, names = evaluated.figures_of(shown, first), best_first(metrics)
     lengths = length_strata(np.array([len(text.split()) for text in questions]))
-    metrics["lengths"] = of_lengths(
-        lengths, {name: of_all[name] for name in dict.fromkeys([*drawn(metrics), baseline])}, shown, first, metrics
+    fields = field_strata(data.manifest.settings.get("query_field", ""), data.query_values(rows))
+    of_drawn = {name: of_all[name] for name in dict.fromkeys([*drawn(metrics), baseline])}
+    metrics["lengths"], metrics["fields"] = (
+        of_parts(parts, of_drawn, shown, first, metrics) for parts in (lengths, fields)
     )
     best = chosen(metrics)
     charts = report_charts(metrics, history) | profile_charts(profile)
@@ -118,7 +121,9 @@ def report(
             won, lost = (explained_by_scorer(load_scorer(scorer), data, candidate, group) for group in (won, lost))
 
     warm = warm_strata(data.judged(shown), data.seen_labels)
-    strata = {name: warm.rows(name) for name in (WARM, COLD)} | {RECURRING: np.isin(rows, data.recurring)} | lengths
+    strata = (
+        {name: warm.rows(name) for name in (WARM, COLD)} | {RECURRING: np.isin(rows, data.recurring)} | lengths | fields
+    )
     browsed = write_queries(
         Report.queries_folder(report),
         data,
@@ -146,7 +151,8 @@ def report(
         changed=settings.changed,
     )
     evaluated.copy_to(report)
-    Report.write(report, metrics=metrics, plots=charts, page=page, changed=settings.changed)
+    picture = systems_picture(metrics)
+    Report.write(report, metrics=metrics, plots=charts, page=page, picture=picture, changed=settings.changed)
     context.log.artifact(report.path, "report")
     return {
         key: value for key, value in evaluated.manifest.metrics.items() if key not in ("seconds", "peak_memory_gib")

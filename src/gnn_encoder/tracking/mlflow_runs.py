@@ -33,6 +33,9 @@ KIND = {"mlflow.experimentKind": "custom_model_development"}
 NOTE = "mlflow.note.content"
 """Tag with a run's description, in Markdown, for the dashboard."""
 FLUSH_SECONDS = 3.0
+SHORT_SECONDS = 1.0
+"""A step of a pipeline's run has no run of its own if it took less and logged neither a curve nor a file: settings are
+on the pipeline's run, too, and figures in the manifests and in the report."""
 LOCK_SECONDS = 120.0
 """Longest wait for a SQLite store that another program has locked."""
 DIGEST_CHARACTERS = 36
@@ -47,6 +50,8 @@ class StepLog:
     def __init__(self, client: Any = None, run_id: str | None = None) -> None:
         self.run_id = run_id
         self.client = client
+        self.has_content = False
+        """Whether the run has a curve, a file, a model or a label, not only settings and figures."""
         self._points: list[Any] = []
         self._lock = threading.Lock()
         self._closing = threading.Event()
@@ -54,6 +59,10 @@ class StepLog:
 
     def metric(self, name: str, value: float, at: int) -> None:
         """Log a point of a curve, at step or epoch `at`, and return at once."""
+        self.has_content = True
+        self._add(name, value, at)
+
+    def _add(self, name: str, value: float, at: int) -> None:
         if self.client is None:
             return
         from mlflow.entities import Metric
@@ -67,7 +76,7 @@ class StepLog:
     def metrics(self, values: Mapping[str, Any]) -> None:
         """Log the numbers among `values`, each as a single value without a curve."""
         for name, value in numbers(values).items():
-            self.metric(name, value, at=0)
+            self._add(name, value, at=0)
 
     def dataset(self, manifest: Manifest) -> None:
         """Log a dataset artifact that the run reads, by its manifest."""
@@ -81,19 +90,30 @@ class StepLog:
         if self.client is not None:
             from mlflow.entities import LoggedModelOutput
 
-            self._try("log_outputs", [LoggedModelOutput(model_id, step=0)])
+            self._log("log_outputs", [LoggedModelOutput(model_id, step=0)])
 
     def artifact(self, path: Path, folder: str = "") -> None:
         """Log a file (or the contents of a folder) in `folder` of the run's artifacts."""
-        self._try("log_artifacts" if path.is_dir() else "log_artifact", str(path), folder or None)
+        self._log("log_artifacts" if path.is_dir() else "log_artifact", str(path), folder or None)
 
     def text(self, content: str, file: str) -> None:
         """Log a text as a file of the run's artifacts, such as `training_set/training_set.md`."""
-        self._try("log_text", content, file)
+        self._log("log_text", content, file)
+
+    def table(self, columns: Mapping[str, list[Any]], file: str) -> None:
+        """Log the columns of a table as a JSON file of the run's artifacts, which the dashboard shows as a table."""
+        self._log("log_table", dict(columns), file)
 
     def tag(self, name: str, value: Any) -> None:
         """Label the run."""
-        self._try("set_tag", name, str(value)[:VALUE_CHARACTERS])
+        self._log("set_tag", name, str(value)[:VALUE_CHARACTERS])
+
+    def drop(self) -> None:
+        """Delete the run in place of closing it."""
+        self._closing.set()
+        if self._writer is not None:
+            self._writer.join()
+        self._try("delete_run")
 
     def close(self, status: str | None) -> None:
         """Write the remaining points and set the run's status. None: the process that opened the run sets it."""
@@ -114,6 +134,10 @@ class StepLog:
         for start in range(0, len(points), METRICS_PER_CALL):
             self._try("log_batch", points[start : start + METRICS_PER_CALL])
 
+    def _log(self, method: str, *arguments: Any) -> None:
+        self.has_content = True
+        self._try(method, *arguments)
+
     def _try(self, method: str, *arguments: Any) -> None:
         try:
             if self.client is not None:
@@ -128,10 +152,11 @@ def step_log(step: str, *, params: Mapping[str, Any], tags: Mapping[str, str]) -
     """The MLflow run of a step. The run ends FINISHED, FAILED or, if interrupted, KILLED.
 
     If KFP's MLflow plugin opened a run for this task (`MLFLOW_RUN_ID`), the step uses this run, and KFP ends it.
-    Otherwise a run is opened, nested under the run `GNN_ENCODER_PARENT_RUN` if this variable is set. Without
-    `MLFLOW_TRACKING_URI` nothing is logged. Raises UserError if the store cannot be reached.
+    Otherwise a run is opened, nested under the run `GNN_ENCODER_PARENT_RUN` if this variable is set, and then dropped
+    again after a short step (`SHORT_SECONDS`). Without `MLFLOW_TRACKING_URI` nothing is logged. Raises UserError if the
+    store cannot be reached.
     """
-    log, injected = StepLog(), None
+    log, injected, parent, began = StepLog(), None, None, time.monotonic()
     if uri := os.environ.get("MLFLOW_TRACKING_URI"):
         parent = os.environ.get(PARENT_RUN)
         injected = None if parent else os.environ.get("MLFLOW_RUN_ID")
@@ -148,7 +173,10 @@ def step_log(step: str, *, params: Mapping[str, Any], tags: Mapping[str, str]) -
         log.tag("error", one_line(error))
         raise
     finally:
-        log.close(None if injected else status)
+        if parent and not log.has_content and time.monotonic() - began < SHORT_SECONDS:
+            log.drop()
+        else:
+            log.close(None if injected else status)
 
 
 @contextmanager

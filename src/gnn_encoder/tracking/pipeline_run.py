@@ -1,5 +1,6 @@
 """The MLflow run of a whole pipeline: opened before the first step, and the parent of every step's run."""
 
+import math
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -16,6 +17,8 @@ from gnn_encoder.tracking.mlflow_runs import StepLog
 
 PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
 """When a run opens, no work can be lost, so a server that does not answer is reported soon."""
+PICTURE, TABLE = "systems.svg", "systems.json"
+"""Files of a pipeline's run."""
 
 
 class PipelineLog:
@@ -41,7 +44,10 @@ class PipelineLog:
         return {"MLFLOW_TRACKING_URI": self.uri, mlflow_runs.PARENT_RUN: self.run_id}
 
     def cached_step(self, step: str, manifest: Manifest) -> None:
-        """Log a step whose outputs were reused, with the settings and figures of the outputs' manifest."""
+        """Log a step whose outputs were reused, with the settings and figures of the outputs' manifest, if it was not a
+        short one (`mlflow_runs.SHORT_SECONDS`) when it ran."""
+        if manifest.metrics.get("seconds", math.inf) < mlflow_runs.SHORT_SECONDS:
+            return
         with self._tolerating():
             log = StepLog(self._client, mlflow_runs.create_run(self._client, self._experiment, step, self.run_id))
             tags = {f"input.{name}": digest for name, digest in manifest.inputs.items()}
@@ -59,10 +65,26 @@ class PipelineLog:
         recommended: str = "",
         dataset: Manifest | None = None,
         model: str = "",
+        picture: str = "",
+        table: Mapping[str, list[Any]] = {},
     ) -> None:
-        """Log the comparison's figures, a description (`note`), the recommended system, the dataset and the id of the
-        registered MLflow model on the pipeline's run, where users compare runs."""
+        """Log the comparison on the pipeline's run, where users compare runs.
+
+        Args:
+            figures: of all systems.
+            note: a description, in Markdown.
+            recommended: the recommended system.
+            model: id of the registered MLflow model.
+            picture: an SVG of the systems, which the description begins with.
+            table: columns of the systems' table.
+        """
         self._log.metrics(figures)
+        if picture:
+            self._log.text(picture, PICTURE)
+            # The dashboard's own address of a file, relative to its page: it has no other for a description.
+            note = f"![Systems](get-artifact?path={PICTURE}&run_uuid={self.run_id})\n\n{note}"
+        if table:
+            self._log.table(table, TABLE)
         if recommended:
             self._log.tag("recommended", recommended)
         if note:
