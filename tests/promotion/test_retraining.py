@@ -2,6 +2,8 @@
 
 import math
 import shlex
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,9 @@ from trained_root import tiny_settings, write_beir
 from gnn_encoder.artifacts import Dataset
 from gnn_encoder.cli import app
 from gnn_encoder.engines import pipelines
-from gnn_encoder.engines.climbing import climbing
+from gnn_encoder.engines.climbing import Climb, climbing
 from gnn_encoder.flow.arguments import ORIGIN
+from gnn_encoder.pipelines.ladder import ladder
 from gnn_encoder.promotion import retraining
 from gnn_encoder.promotion.registry import Registry, open_registry
 
@@ -111,6 +114,18 @@ def test_a_climb_is_known_from_its_last_rung_on(root: Root) -> None:
     assert plan("as-it-is").news == "changed since version 2, the champion: settings, code"
 
 
+def test_of_a_plan_the_options_count_and_not_what_it_decides(root: Root) -> None:
+    def settings_of(climb: Climb) -> str:
+        return climb.arguments()["promote: words"].source_digests[ORIGIN[1]]
+
+    climb = climbing(str(root.preset), str(root.beir), [], root.folder / "root", "words", math.inf, lambda *_: None)
+    evaluate = climb.settings.evaluate.model_copy(update={"permutations": 7})
+    slower = replace(climb, graph=ladder(climb.settings.model_copy(update={"evaluate": evaluate}), "words"))
+    assert settings_of(climb) != settings_of(slower), "the control: without a plan all settings count"
+    assert settings_of(replace(climb, asked="30m")) == settings_of(replace(slower, asked="30m"))
+    assert settings_of(replace(climb, asked="30m")) != settings_of(replace(climb, asked="1h"))
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -130,19 +145,12 @@ def test_options_of_a_climb_that_do_not_fit(
 def test_what_a_run_climbed_is_climbed_again_after_a_change(
     root: Root, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = [
-        "--dataset",
-        str(root.beir),
-        "--root",
-        str(root.folder / "root"),
-        "--until",
-        "labels",
-        "--encoder",
-        str(tiny_backbone),
-    ]
+    folder = root.folder / "root"
+    options = f"--dataset {root.beir} --root {folder} --until labels --budget 10m --encoder {tiny_backbone}".split()
     for change in ("fuse_parts.kinds=[linear]", "encode_with_labels.kinds=[]", "evaluate.permutations=50"):
         options += ["--set", change]
     assert call(monkeypatch, "run", *options) == 0
+    shutil.rmtree(folder / "auto")  # the plan is made again, as on another runner
     capsys.readouterr()
     assert call(monkeypatch, "retrain", *options) == 0
     assert "nothing to do: data, settings and code are those of version 3" in capsys.readouterr().out
@@ -151,7 +159,8 @@ def test_what_a_run_climbed_is_climbed_again_after_a_change(
     page = root.folder / "summary.md"
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(page))
     assert call(monkeypatch, "retrain", *options) == 0
-    assert "data" in capsys.readouterr().out.partition("\n")[0] or page.exists()
+    shown = capsys.readouterr().out
+    assert "changed since version" in shown and ": data\n" in shown
     assert [line.partition(":")[0] for line in page.read_text().splitlines() if line.startswith("- ")][:5] == [
         "- registered", "- bundle", "- words", "- as it is", "- labels",
     ]  # fmt: skip

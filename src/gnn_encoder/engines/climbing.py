@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gnn_encoder.artifacts.finished_run import BUNDLE, labelled_bundle
-from gnn_encoder.artifacts.folder import read_manifest
+from gnn_encoder.artifacts.folder import digest_of, read_manifest
 from gnn_encoder.engines.climbed import kept_reranker, rung_of, settings_of
 from gnn_encoder.engines.latest import CHOSEN, kept_labels, same_data, with_added_labels, with_latest
 from gnn_encoder.engines.local import calls_of
@@ -20,9 +20,10 @@ from gnn_encoder.engines.pipelines import (
     params_of,
     writable,
 )
+from gnn_encoder.engines.provenance import DATA
 from gnn_encoder.engines.supervision import Show
 from gnn_encoder.errors import UserError
-from gnn_encoder.flow.arguments import StepArguments
+from gnn_encoder.flow.arguments import ORIGIN, StepArguments
 from gnn_encoder.flow.graph import Given, Graph, Output
 from gnn_encoder.models.check import check_models
 from gnn_encoder.pipelines.ladder import ladder
@@ -40,6 +41,23 @@ class Climb(LocalJob):
     """Title of a call → seconds that it takes, of the calls that a plan knows."""
     missing: str = ""
     """The rungs that do not fit the budget, in words."""
+    asked: str = ""
+    """Of a plan: the digest of the settings and the budget that it was made for."""
+
+    def arguments(self, registry: str = "") -> dict[str, StepArguments]:
+        """As for a training, but what was `asked` stands for the settings of a plan, which a machine's speed decides.
+
+        Otherwise CI's next runner would always have other settings.
+        """
+        arguments = super().arguments(registry)
+        if self.asked:
+            read = [call.source_digests.items() for call in arguments.values()]
+            apart = (*DATA, *ORIGIN, "registry")
+            models = sorted({digest for of_call in read for name, digest in of_call if name not in apart})
+            digest = digest_of({"asked": self.asked, "models": models})
+            for node in self.graph.of("promote"):
+                arguments[node.title].source_digests[ORIGIN[1]] = digest
+        return arguments
 
     def run(
         self,
@@ -135,14 +153,21 @@ def climbing(
     Raises:
         UserError: an unknown rung, or settings or a root that are not usable.
     """
-    last, plan = RUNGS[-1] if until is None else rung_named(until), None
+    last, plan, asked = RUNGS[-1] if until is None else rung_named(until), None, ""
     if preset == AUTO and height(last) >= height(TRAINING) and budget == math.inf:
         raise UserError(f"--until {until}: a training needs a --budget, such as 1h, or a --preset")
     changes = [*overrides, *dataset_override(dataset)]
     if preset == AUTO:
-        from gnn_encoder.planning.auto import planned_climb  # imports torch
+        from gnn_encoder.planning.auto import PLANNED, planned_climb, unplanned  # imports torch
 
         root = writable(root)
+        facts = {
+            "until": last,
+            "budget": str(budget),
+            "settings": unplanned(changes).model_dump(mode="json", exclude={"ingest": {*DATA}}),
+        }
+        others = sorted(change for change in changes if change.partition(".")[0] not in PLANNED)
+        asked = digest_of({**facts, "others": others})
         plan = planned_climb(changes, last, budget, root, tell)
         # Of the encoders, the plan has those that fit.
         changes = [change for change in changes if not change.startswith(("encode.encoder=", "encode.others="))]
@@ -155,7 +180,7 @@ def climbing(
     root = writable(root) if writes else root.resolve()
     settings = with_added_labels(settings, root, writes)
     known = (plan.seconds, plan.missing) if plan else ({}, "")
-    return Climb(preset, settings, ladder(settings, last), root, *known)
+    return Climb(preset, settings, ladder(settings, last), root, *known, asked)
 
 
 def climbs(preset: str, until: str | None, **options: object) -> bool:
