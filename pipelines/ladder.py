@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from gnn_encoder.errors import UserError
-from gnn_encoder.flow.graph import Artifact, Graph, Node, Output
+from gnn_encoder.flow.graph import Artifact, Given, Graph, Node, Output
 from gnn_encoder.pipelines.foundation import Words, search_by_words, with_early_refusals
 from gnn_encoder.pipelines.rerank import Reranked, train_and_rank, trained_on
 from gnn_encoder.pipelines.train import Compared, add_training, bundle_of, bundles_without_training, judge
@@ -36,8 +36,10 @@ EMBEDDING = ("dual_encoder", "passage_vectors")
 """Outputs of `encode`: the encoder, and its vectors of passages and queries."""
 
 
-def ladder(settings: Settings, until: str = LABELS) -> Graph:
+def ladder(settings: Settings, until: str = LABELS, reranker: Given | None = None) -> Graph:
     """Returns the graph from raw text up to a rung; the outputs of each rung are in `Graph.rungs`.
+
+    reranker: of an earlier run, which is not trained again.
 
     Raises:
         UserError: settings without BM25, a part of most rungs; or with a re-ranker that labels alone do not train.
@@ -84,7 +86,7 @@ def ladder(settings: Settings, until: str = LABELS) -> Graph:
 
     # Re-ranking of what the rung below recommends.
     if RERANKING in rungs:
-        flow.rungs[RERANKING] = add_reranking(flow, settings, systems, rungs[-2])
+        flow.rungs[RERANKING] = add_reranking(flow, settings, systems, rungs[-2], reranker)
         with_early_refusals(flow, *(choice(settings).tried if TRAINING in rungs else ()))
     return flow
 
@@ -140,13 +142,16 @@ def held_against(settings: Settings, baseline: str, candidate: str) -> Settings:
     return settings.model_copy(update={"evaluate": settings.evaluate.model_copy(update=roles)})
 
 
-def add_reranking(flow: Graph, settings: Settings, untrained: Compared, below: str) -> dict[str, Output]:
+def add_reranking(
+    flow: Graph, settings: Settings, untrained: Compared, below: str, reranker: Given | None
+) -> dict[str, Output]:
     """Adds a re-ranker of the bundle that a rung chose, and judges its systems again with two more; returns as `judge`.
 
     A bundle that is made only for its recommendation may be the first stage, but is not recommended anew.
     """
     flow.begin(RERANK)
-    words, weigh, reranked = untrained.words, settings.weigh_reranker, Reranked(RERANKED)
+    words, weigh = untrained.words, settings.weigh_reranker
+    reranked = Reranked(RERANKED, {weigh.reranker: reranker} if reranker else {})
     assert words
     data = {"dataset": words.dataset}
     if not trained_on(settings, [weigh.reranker])["labelled"]:

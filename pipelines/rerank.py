@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gnn_encoder.errors import UserError
-from gnn_encoder.flow.graph import Given, Graph, Output
+from gnn_encoder.flow.graph import Artifact, Given, Graph, Output
 from gnn_encoder.pipelines.foundation import Generated, search_by_words, with_early_refusals, write_queries
 from gnn_encoder.settings import documents, outcome, reranking
 from gnn_encoder.settings.pipeline import Settings
@@ -24,8 +24,9 @@ class Reranked:
 
     title: str = ""
     """Name of the only one in the tables; empty: each has its own."""
-    models: dict[str, Output] = field(default_factory=dict)
-    scorers: dict[str, Output] = field(default_factory=dict)
+    models: dict[str, Artifact] = field(default_factory=dict)
+    """One that is here already is not trained."""
+    scorers: dict[str, Artifact] = field(default_factory=dict)
     """What ranks: the model, or the model with the context of the passages."""
     runs: dict[str, Output] = field(default_factory=dict)
 
@@ -127,11 +128,13 @@ def trained_on(settings: Settings, systems: Sequence[str]) -> dict[str, list[str
 def train_and_rank(
     flow: Graph, settings: Settings, name: str, reranked: Reranked, first: Mapping[str, Output], **more: Output
 ) -> Output:
-    """Adds a re-ranker's training and its ranking of the first stage's hits; returns the run."""
+    """Adds a re-ranker's training, unless it is given, and its ranking of the first stage's hits; returns the run."""
     train, title = settings.train_reranker.for_system(name), reranked.title or ALL_SYSTEMS[name].title
     stored = settings.train_reranker.token_vectors if train.kind in LATE_KINDS else "fp16"
     speed = settings.evaluate.speed
-    scorer = reranked.models[name] = flow.add("train_reranker", train, title, **first, **more).output
+    if name not in reranked.models:
+        reranked.models[name] = flow.add("train_reranker", train, title, **first, **more).output
+    scorer = reranked.models[name]
     if document_graph := more.get("document_graph"):
         encode = documents.EncodeContext(token_vectors=stored, **speed)
         scorer = flow.add(

@@ -106,7 +106,7 @@ def add_training(flow: Graph, settings: Settings, below: Compared = Compared(), 
 def judge(
     flow: Graph, settings: Settings, rung: str, dataset: Output, runs: Sequence[Output], order: Sequence[str],
     bundles: Sequence[Output], /, *, dpr: Mapping[str, Artifact | None] = {}, graph: Artifact | None = None,
-    reranker: Output | None = None, **explained: Artifact | None
+    reranker: Artifact | None = None, **explained: Artifact | None
 ) -> dict[str, Output]:  # fmt: skip
     """Adds the comparison of all runs, the recommended bundle, the page and the decision; returns the last four.
 

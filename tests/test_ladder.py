@@ -1,6 +1,6 @@
 """The rungs that train nothing: their graph is run here, step by step, and once by the command."""
 
-import sys
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib import import_module
@@ -11,23 +11,24 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from command_line import call
 from trained_root import tiny_settings, write_beir
 
 from gnn_encoder import Retriever
 from gnn_encoder.artifacts import Bundle, Dataset, Evaluation, Recommended, Run, drafting, read_manifest
-from gnn_encoder.artifacts.bundle import Serving
-from gnn_encoder.artifacts.finished_run import labelled_bundle
+from gnn_encoder.artifacts.bundle import Reranking, Serving
+from gnn_encoder.artifacts.finished_run import labelled_bundle, place_of
 from gnn_encoder.artifacts.history import Record, read_history, write_history
 from gnn_encoder.artifacts.tables import System
-from gnn_encoder.cli import app
-from gnn_encoder.engines.climbing import rung_of, stays
-from gnn_encoder.engines.latest import linked
+from gnn_encoder.engines.climbed import rung_of
+from gnn_encoder.engines.climbing import climbing_again, climbs_again, stays
+from gnn_encoder.engines.latest import MODELS, linked
 from gnn_encoder.engines.local_run import Outcome
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.measures import per_query
 from gnn_encoder.flow.arguments import StepArguments
 from gnn_encoder.flow.declared import declared
-from gnn_encoder.flow.graph import Graph, Output
+from gnn_encoder.flow.graph import Artifact, Given, Graph
 from gnn_encoder.labels.adding import add_labels, opened
 from gnn_encoder.labels.requests import Wanted
 from gnn_encoder.pipelines.ladder import HYBRID, ladder
@@ -65,7 +66,9 @@ def run_here(graph: Graph, folder: Path) -> dict[str, Path]:
     """Calls the steps of a graph one after the other; returns {title/output: folder}."""
     outputs_of: dict[str, Path] = {}
 
-    def path_of(artifact: Output) -> Path:
+    def path_of(artifact: Artifact) -> Path:
+        if isinstance(artifact, Given):
+            return Path(artifact.address)
         return outputs_of[f"{artifact.node.title}/{artifact.name}"]
 
     for node in graph.nodes:
@@ -248,11 +251,65 @@ def test_a_reranked_bundle_answers_as_its_run_ranked(title: str, climbed: dict[s
     assert Bundle.read(tmp_path / "other").serving == bundle.serving.first_stage, "the weight was another re-ranker's"
 
 
+@pytest.fixture
+def since(climbed: dict[str, Path], tmp_path: Path) -> Path:
+    """The folder of the finished climb, as a command leaves it."""
+    for name, output in {
+        "dataset": "ingest/dataset", "passage_vectors": "encode/passage_vectors",
+        "decision": "promote: re-ranking/decision",
+        "recommendation": "recommend: re-ranking/recommendation", "bundle": "choose_bundle: re-ranking/chosen_bundle",
+    }.items():  # fmt: skip
+        linked(tmp_path / "climbed", name, climbed[output])
+    return tmp_path / "climbed" / "latest"
+
+
+def weights_in(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.glob("*.safetensors")}
+
+
+def test_an_update_climbs_as_far_with_the_same_reranker(climbed: dict[str, Path], since: Path, tmp_path: Path) -> None:
+    assert climbs_again(since)
+    again = climbing_again(since, None, [], tmp_path / "root")
+    assert list(again.graph.rungs) == [WORDS, AS_IT_IS, LABELS, RERANKING]
+    graphs = (again.graph, ladder(again.settings, RERANKING))
+    assert [len(graph.of("train_reranker")) for graph in graphs] == [0, 1], "the control: without the re-ranker"
+    scorer, trained = again.graph[f"rerank: {RERANKED}"].inputs["scorer"], climbed["train_reranker: Re-ranked/reranker"]
+    assert isinstance(scorer, Given)
+    assert weights_in(Path(scorer.address)) == weights_in(trained) and weights_in(trained)
+    for title, output in (("rerank: Re-ranked", "run"), ("weigh_reranker", "run"), ("evaluate: labels", "evaluation")):
+        made = read_manifest(climbed[f"{title}/{output}"]).settings
+        assert again.graph[title].settings.model_dump(mode="json") == json.loads(json.dumps(made)), title
+    looked = climbing_again(since, None, [], tmp_path / "other", writes=False)
+    scorer = looked.graph[f"rerank: {RERANKED}"].inputs["scorer"]
+    assert isinstance(scorer, Given) and Bundle.read(scorer.address).reranker_path and not (tmp_path / "other").exists()
+
+
+@pytest.mark.slow
+def test_an_update_of_the_same_data_is_the_same_climb(climbed: dict[str, Path], since: Path, tmp_path: Path) -> None:
+    again = climbing_again(since, None, [], tmp_path / "root")
+    updated = run_here(again.graph, tmp_path)
+    assert read_manifest(updated["encode/passage_vectors"]).metrics["encoded"] == 0
+    for rung in (LABELS, RERANKING):
+        one, other = (Evaluation.read(of[f"evaluate: {rung}/evaluation"]).metrics for of in (climbed, updated))
+        assert one["results"] == other["results"], rung
+    before, bundle = (Bundle.read(of["choose_bundle: re-ranking/chosen_bundle"]) for of in (climbed, updated))
+    assert bundle.serving == before.serving and bundle.reranker_path and before.reranker_path
+    assert weights_in(bundle.reranker_path) == weights_in(before.reranker_path)
+    # The next update finds all that it needs in the root of this one.
+    for name, output in {
+        "decision": "promote: re-ranking/decision",
+        "bundle": "choose_bundle: re-ranking/chosen_bundle",
+    }.items():
+        linked(since.parent, name, updated[output])
+    scorers = [
+        climb.graph[f"rerank: {RERANKED}"].inputs["scorer"]
+        for climb in (again, climbing_again(since, None, [], tmp_path / "root"))
+    ]
+    assert scorers[0] == scorers[1]
+
+
 def command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["gnn-encoder", "run", "--until", *arguments])
-    with pytest.raises(SystemExit) as caught:
-        app.main()
-    return int(caught.value.code or 0)
+    return call(monkeypatch, "run", "--until", *arguments)
 
 
 @pytest.mark.parametrize(
@@ -328,10 +385,7 @@ def test_the_command_leaves_a_root_that_takes_labels(
     assert [label.query for label in read] == ["an unheard of word"], "the next run reads it"
     with (data / "corpus.jsonl").open("a", encoding="utf-8") as file:
         file.write('{"_id": "later", "title": "", "text": "a passage that came later"}\n')
-    monkeypatch.setattr(sys, "argv", ["gnn-encoder", "update", "--root", str(root)])
-    with pytest.raises(SystemExit) as caught:
-        app.main()
-    assert caught.value.code in (0, None)
+    assert call(monkeypatch, "update", "--root", str(root)) == 0
     bundle = Bundle.read(root / "latest" / "bundle")
     assert read_history(bundle.path)["ingest"].metrics["passages"] == len(bundle.passages) == 101
     encoded = read_manifest(root / "latest" / "passage_vectors")
@@ -360,6 +414,25 @@ def test_a_whole_climb_puts_a_reranked_bundle_into_service(
     bundle = Bundle.read(latest / "bundle")
     assert bundle.reranker_path and Retriever(bundle).search(QUESTION, 3, rerank=True)
     assert Retriever(bundle).reranks() is bundle.serving.reranks
+    # It might have recommended what labels give the encoder as it is, re-ranked.
+    how = Reranking(LEARNED, 0.4, 20)
+    with drafting(tmp_path / "re-ranked", "bundle") as draft:
+        fused = Bundle.read(latest / place_of(LEARNED))
+        fused.serve(draft, Serving(FIRST_AND_RERANKED, None, reranking=how), bundle.reranker_path)
+    linked(root, "bundle", tmp_path / "re-ranked")
+    models, made = (
+        {(latest / name).resolve() for name in MODELS},
+        {path.name for path in (latest / "bundles").iterdir()},
+    )
+    with (data / "corpus.jsonl").open("a", encoding="utf-8") as file:
+        file.write('{"_id": "much later", "title": "", "text": "a passage that came much later"}\n')
+    assert not climbs_again(latest) and call(monkeypatch, "update", "--root", str(root)) == 0
+    updated = Bundle.read(latest / "bundle")
+    assert (updated.system, updated.serving.reranking) == (LEARNED, how)
+    assert updated.reranker_path and weights_in(updated.reranker_path) == weights_in(bundle.reranker_path)
+    assert {hit.passage_id for hit in Retriever(updated).search("a passage that came much later", 3)} >= {"much later"}
+    assert models == {(latest / name).resolve() for name in MODELS}, "those of the training"
+    assert {path.name for path in (latest / "bundles").iterdir()} == made, "of all rungs"
 
 
 def test_all_later_steps_read_the_data_with_the_queries_of_a_generator() -> None:

@@ -27,6 +27,7 @@ from gnn_encoder.cli import app
 from gnn_encoder.engines import pipelines
 from gnn_encoder.engines.latest import MODELS, linked
 from gnn_encoder.engines.local_run import Outcome
+from gnn_encoder.pipelines.train import train
 from gnn_encoder.planning.data_size import DataSize
 from gnn_encoder.planning.disk import ARTIFACT, IN_MLFLOW, TOKEN_IDS, run_space
 from gnn_encoder.promotion.registry import CHAMPION, open_registry
@@ -433,7 +434,7 @@ def test_an_update_and_a_retraining_read_added_labels(trained: Trained) -> None:
         == (labelled_bundle(latest) / "added" / "labels.jsonl").read_text()
     )
     digests = labelled.arguments()["promote"].source_digests
-    plain = pipelines.Training(trained.command[2], settings, trained.root)
+    plain = pipelines.Training(trained.command[2], settings, train(settings), trained.root)
     before_labels = plain.arguments()["promote"].source_digests
     changed = {name for name, digest in before_labels.items() if digest != digests[name]}
     assert changed == {"run.data"}

@@ -1,19 +1,25 @@
 """When a retraining has nothing to do, and what it says of one that had. With training: tests/test_pipeline.py."""
 
+import math
 import shlex
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
 import yaml
+from command_line import call
 from mlflow_store import write_store
 from trained_root import tiny_settings, write_beir
 
 from gnn_encoder.artifacts import Dataset
 from gnn_encoder.cli import app
 from gnn_encoder.engines import pipelines
+from gnn_encoder.engines.climbing import Climb, climbing
 from gnn_encoder.flow.arguments import ORIGIN
+from gnn_encoder.pipelines.ladder import ladder
 from gnn_encoder.promotion import retraining
 from gnn_encoder.promotion.registry import Registry, open_registry
 
@@ -84,6 +90,81 @@ def test_it_trains_unless_the_champion_or_the_newest_is_of_the_same(root: Root) 
     root.register(root.plan(), "promote")
     root.models.roll_back()
     assert root.plan().news.endswith("those of version 3, which is not the champion any more")
+
+
+def test_a_climb_is_known_from_its_last_rung_on(root: Root) -> None:
+    def plan(until: str) -> retraining.Plan:
+        said: list[str] = []
+        job = climbing(
+            str(root.preset), str(root.beir), [], root.folder / "root", until, math.inf, lambda *of: said.extend(of)
+        )
+        return retraining.plan(job)
+
+    def register(plan: retraining.Plan, rung: str) -> None:
+        digests = plan.arguments[f"promote: {rung}"].source_digests
+        tags = {**{name: digests[name] for name in ORIGIN}, "decision": "promote", "reason": "", "rung": rung}
+        root.models.promote(root.models.register("/bundle", tags, {}, ""))
+
+    first = plan("labels")
+    assert first.same is None
+    register(first, "words")
+    assert plan("labels").news == "version 1, the champion, is of a rung below labels", "it was interrupted"
+    register(first, "labels")
+    assert plan("labels").news.startswith("nothing to do: data, settings and code are those of version 2, the champion")
+    assert plan("as-it-is").news == "changed since version 2, the champion: settings, code"
+
+
+def test_of_a_plan_the_options_count_and_not_what_it_decides(root: Root) -> None:
+    def settings_of(climb: Climb) -> str:
+        return climb.arguments()["promote: words"].source_digests[ORIGIN[1]]
+
+    climb = climbing(str(root.preset), str(root.beir), [], root.folder / "root", "words", math.inf, lambda *_: None)
+    evaluate = climb.settings.evaluate.model_copy(update={"permutations": 7})
+    slower = replace(climb, graph=ladder(climb.settings.model_copy(update={"evaluate": evaluate}), "words"))
+    assert settings_of(climb) != settings_of(slower), "the control: without a plan all settings count"
+    assert settings_of(replace(climb, asked="30m")) == settings_of(replace(slower, asked="30m"))
+    assert settings_of(replace(climb, asked="30m")) != settings_of(replace(climb, asked="1h"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--preset", "quickstart", "--budget", "5m"], "--budget is for a run without --preset, or with --until"),
+        (["--until", "label"], "--until label: did you mean 'labels'?"),
+        (["--dataset", "no/data", "--host", "http://127.0.0.1:1"], "for a cluster name --preset and --until"),
+    ],
+)
+def test_options_of_a_climb_that_do_not_fit(
+    options: list[str], message: str, root: Root, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(monkeypatch, "retrain", *options, "--root", str(root.folder / "root")) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_what_a_run_climbed_is_climbed_again_after_a_change(
+    root: Root, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = root.folder / "root"
+    options = f"--dataset {root.beir} --root {folder} --until labels --budget 10m --encoder {tiny_backbone}".split()
+    for change in ("fuse_parts.kinds=[linear]", "encode_with_labels.kinds=[]", "evaluate.permutations=50"):
+        options += ["--set", change]
+    assert call(monkeypatch, "run", *options) == 0
+    shutil.rmtree(folder / "auto")  # the plan is made again, as on another runner
+    capsys.readouterr()
+    assert call(monkeypatch, "retrain", *options) == 0
+    assert "nothing to do: data, settings and code are those of version 3" in capsys.readouterr().out
+    with (root.beir / "corpus.jsonl").open("a", encoding="utf-8") as file:
+        file.write('{"_id": "later", "title": "", "text": "a passage that came later"}\n')
+    page = root.folder / "summary.md"
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(page))
+    assert call(monkeypatch, "retrain", *options) == 0
+    shown = capsys.readouterr().out
+    assert "changed since version" in shown and ": data\n" in shown
+    assert [line.partition(":")[0] for line in page.read_text().splitlines() if line.startswith("- ")][:5] == [
+        "- registered", "- bundle", "- words", "- as it is", "- labels",
+    ]  # fmt: skip
+    assert [version.tags["rung"] for version in root.models.versions()] == ["labels", "as it is", "words"] * 2
 
 
 def test_each_thing_that_a_run_is_made_of_counts(root: Root, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from gnn_encoder.artifacts import Dataset, Run, drafting
 from gnn_encoder.artifacts.tables import System
+from gnn_encoder.evaluation.remarks import in_sample_remarks
 from gnn_encoder.retrieval.reranking import weighed
 from gnn_encoder.settings.reranking import WeighReranker
 from gnn_encoder.steps.weigh_reranker import scores_of, weigh_reranker
@@ -72,6 +73,10 @@ def test_on_dev_no_sum_is_below_the_first_stage(tiny_dataset: Dataset, good: flo
     weight = facts["reranker_weight"]
     assert figures[weight] == max(figures.values()) >= figures[0.0] and facts["tuned_on"] == "dev"
     assert facts["served"] == {**SERVED, "reranking": {**RERANKING, "weight": weight}}
+    said = in_sample_remarks({"Weighed": facts, "BM25 + A": {"tuned_on": "dev"}})
+    assert [line.startswith("dev figures of Weighed (and") for line in said] == [True] * (weight > 0), (
+        "none of BM25 + A"
+    )
     if good:
         assert (weight > 0.5) if good > 0 else (weight == 0.0)
         assert (figures[1.0] > figures[0.0]) is (good > 0), "a control: the re-ranker alone can lose"

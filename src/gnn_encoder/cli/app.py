@@ -20,14 +20,18 @@ from gnn_encoder.cli.graphs import show_graph
 from gnn_encoder.cli.judging import judge
 from gnn_encoder.cli.options import (
     DEFAULT_ROOT,
+    Budget,
     Data,
     DryRun,
+    Encoders,
     FirstStage,
     Mermaid,
     Overrides,
     Preset,
     Root,
     Systems,
+    Until,
+    Vectors,
     Verbose,
     named_systems,
 )
@@ -71,16 +75,8 @@ def run(
         Path | None, typer.Option(help="Text file with queries of real people, one a line, for the generator's manner.")
     ] = None,
     max_calls: Annotated[int | None, typer.Option(help="Most calls of the generator.", min=1)] = None,
-    encoder: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Encoder of a run without a preset: a published one's name, a folder, or the address of an embeddings "
-            "service, http://…/v1#MODEL [minilm]. Repeatable: the best of several on dev is chosen."
-        ),
-    ] = None,
-    vectors: Annotated[
-        Path | None, typer.Option(help="Folder with vectors of corpus and queries that any model has made.")
-    ] = None,
+    encoder: Encoders = None,
+    vectors: Vectors = None,
     log: Annotated[
         Path | None,
         typer.Option(
@@ -89,13 +85,8 @@ def run(
             "date, if there are any. CSV or JSON lines.",
         ),
     ] = None,
-    budget: Annotated[
-        str | None, typer.Option(help="Time after which a run without a preset ends, such as 5m or 2h [30m].")
-    ] = None,
-    until: Annotated[
-        str | None,
-        typer.Option(help="The last rung: words, as-it-is, labels (what trains nothing), training, re-ranking."),
-    ] = None,
+    budget: Budget = None,
+    until: Until = None,
     overrides: Overrides = None,
     root: Root = DEFAULT_ROOT,
     runner: Annotated[str, typer.Option(help="subprocess, or docker for containers (make images).")] = "subprocess",
@@ -117,8 +108,6 @@ def run(
     """
     from gnn_encoder.cli.console import follow, following, show_results
     from gnn_encoder.engines import climbing, pipelines
-    from gnn_encoder.pipelines.train import train
-    from gnn_encoder.planning import AUTO
     from gnn_encoder.planning.budget import climb_seconds
     from gnn_encoder.settings.written import NO_FOLDERS
 
@@ -136,22 +125,16 @@ def run(
         changes = [*changes, f"write_queries.max_calls={max_calls}"]
     if log is not None:
         changes = [*changes, *pipelines.path_override("ingest.log", str(log))]
-    if preset != AUTO and until is None:
-        for name, value in (("--budget", budget), ("--encoder", encoder or None), ("--vectors", vectors)):
-            if value is not None:
-                raise UserError(f"{name} is for a run without --preset, or with --until: --set changes a preset")
+    if not climbing.climbs(preset, until, budget=budget, encoder=encoder, vectors=vectors):
         training = pipelines.training(preset, dataset, changes, root, writes=not only_shows)
         if only_shows:
-            show_graph(train(training.settings), training.root, mermaid)
+            show_graph(training.graph, training.root, mermaid)
             return
         show_results(screen, root, follow(screen, partial(training.run, runner=runner, memory=memory)))
         return
     if runner != "subprocess" or memory:
         raise UserError("a run without --preset, or with --until, has processes as steps: no --runner and --memory")
-    if vectors is not None:
-        changes = [*changes, *pipelines.path_override("encode.vectors", str(vectors))]
-        changes += [] if encoder else ["encode.encoder=''"]
-    changes, seconds = [*changes, *pipelines.encoder_overrides(encoder or [])], climb_seconds(budget, until)
+    changes, seconds = [*changes, *pipelines.encoder_overrides(encoder or [], vectors)], climb_seconds(budget, until)
     climb = climbing.climbing(
         preset, dataset, changes, root, until, seconds,
         partial(screen.plan, aside=mermaid), writes=not only_shows,

@@ -46,6 +46,23 @@ ClusterFile = Annotated[
     Path | None,
     typer.Option("--cluster", metavar="FILE", help="Cluster file: artifact store, images, needs of the steps."),
 ]
+Encoders = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--encoder",
+        help="Encoder of a run without a preset: a published one's name, a folder, or the address of an embeddings "
+        "service, http://…/v1#MODEL [minilm]. Repeatable: the best of several on dev is chosen.",
+    ),
+]
+Vectors = Annotated[
+    Path | None, typer.Option(help="Folder with vectors of corpus and queries that any model has made.")
+]
+Budget = Annotated[
+    str | None, typer.Option(help="Time after which a run without a preset ends, such as 5m or 2h [30m].")
+]
+Until = Annotated[
+    str | None, typer.Option(help="The last rung: words, as-it-is, labels (what trains nothing), training, re-ranking.")
+]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Print a line when a step starts, goes on and ends.")]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Only show the steps: what is cached, and the time of the others if known.")

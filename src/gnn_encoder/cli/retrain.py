@@ -1,14 +1,32 @@
 """The command `retrain`, for schedules."""
 
 import os
+import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gnn_encoder.cli.options import DEFAULT_ROOT, HOST, ClusterFile, Data, Host, Overrides, Preset, Root, checked_host
+from gnn_encoder.cli.options import (
+    DEFAULT_ROOT,
+    HOST,
+    Budget,
+    ClusterFile,
+    Data,
+    Encoders,
+    Host,
+    Overrides,
+    Root,
+    Until,
+    Vectors,
+    checked_host,
+)
+from gnn_encoder.errors import UserError
 
 if TYPE_CHECKING:
+    from gnn_encoder.engines.climbing import Climb
+    from gnn_encoder.engines.local_run import Outcome
     from gnn_encoder.engines.pipelines import Training
     from gnn_encoder.kubeflow.submission import ClusterTraining
     from gnn_encoder.promotion.retraining import Plan
@@ -20,8 +38,14 @@ NOT_PROMOTED = 3
 
 
 def retrain(
-    preset: Preset,
+    preset: Annotated[
+        str, typer.Option(help="Preset, YAML file such as that of a plan, or auto, as of `run`.")
+    ] = "auto",
     dataset: Data = None,
+    encoder: Encoders = None,
+    vectors: Vectors = None,
+    budget: Budget = None,
+    until: Until = None,
     overrides: Overrides = None,
     root: Root = DEFAULT_ROOT,
     host: Host = "",
@@ -33,18 +57,31 @@ def retrain(
 ) -> None:
     """Train again if data, settings or code have changed since the champion or the newest model; promote if better.
 
-    The training runs on the cluster that --host or its environment variable names, otherwise on this machine.
+    Without a preset, or with --until, it climbs again, as `run` with the same options. The training runs on the cluster
+    that --host or its environment variable names, otherwise on this machine.
     """
-    from gnn_encoder.engines import pipelines
+    from gnn_encoder.engines import climbing, pipelines
     from gnn_encoder.kubeflow import submission
     from gnn_encoder.kubeflow.package import load_cluster
+    from gnn_encoder.planning.budget import climb_seconds
     from gnn_encoder.promotion import retraining
     from gnn_encoder.promotion.gate import KEEP
+    from gnn_encoder.settings.rungs import rung_named
 
-    job: Training | ClusterTraining
+    began, changes = time.time(), [*(overrides or []), *pipelines.encoder_overrides(encoder or (), vectors)]
+    climbs = climbing.climbs(preset, until, budget=budget, encoder=encoder, vectors=vectors)
+    seconds = climb_seconds(budget, until)
+    job: Training | Climb | ClusterTraining
     if not local and (host or cluster):
         checked_host(host)
-        job = submission.training(load_cluster(cluster), preset, dataset, overrides or [])
+        if climbs and (preset == "auto" or budget):
+            raise UserError(
+                "a climb's plan measures this machine: for a cluster name --preset and --until, or add --local"
+            )
+        last = rung_named(until) if until else ""
+        job = submission.training(load_cluster(cluster), preset, dataset, changes, last)
+    elif climbs:
+        job = climbing.climbing(preset, dataset, changes, root, until, seconds, _say)
     else:
         job = pipelines.training(preset, dataset, overrides or [], root)
     plan = retraining.plan(job)
@@ -55,20 +92,44 @@ def retrain(
     if isinstance(job, submission.ClusterTraining):
         facts, links = _run_on_cluster(job, plan, host)
     else:
-        facts, links = _run_here(job, plan)
+        facts, links = _run_here(job, plan, began + seconds)
     _report(f"\n{retraining.summary(plan.news, facts, job.models().uri, links)}")
     if fail_on_keep and facts["decision"] == KEEP:
         raise typer.Exit(NOT_PROMOTED)
 
 
-def _run_here(job: "Training", plan: "Plan") -> tuple[dict[str, Any], dict[str, object]]:
-    """Runs the pipeline here; returns the facts of the decision, and links to the run's report and log."""
+def _say(name: str, text: str) -> None:
+    """Prints a line of a climb's plan."""
+    typer.echo(f"{name:<10} {text}")
+
+
+def _run_here(job: "Training | Climb", plan: "Plan", deadline: float) -> tuple[dict[str, Any], dict[str, object]]:
+    """Runs the pipeline here; returns the facts of the decision, and links to the run's report and log.
+
+    Of a climb it is the decision on the last rung that was promoted, otherwise on the last one, and the links begin
+    with the decision on each.
+    """
     from gnn_encoder.artifacts.report import Decision, Report
     from gnn_encoder.cli.console import followed
+    from gnn_encoder.engines.climbing import Climb
+    from gnn_encoder.promotion.gate import KEEP
 
-    outcome = followed(lambda show: job.run(show, plan.arguments))
+    decided: dict[str, dict[str, Any]] = {}
+
+    def reached(outcome: "Outcome") -> None:
+        decided[outcome.rung] = Decision.read(outcome.outputs["decision"]).facts
+
+    run = partial(job.run, arguments=plan.arguments)
+    if isinstance(job, Climb):
+        run = partial(job.run, shown=reached, deadline=deadline, arguments=plan.arguments)
+    outcome = followed(run)
     facts = Decision.read(outcome.outputs["decision"]).facts
-    return facts, {"report": Report.read(outcome.outputs["report"]).page, "log": outcome.log}
+    promoted = [one for one in decided.values() if one["decision"] != KEEP]
+    links: dict[str, object] = {rung: f"{one['decision']}: {one['reason']}" for rung, one in decided.items()}
+    links |= {"report": Report.read(outcome.outputs["report"]).page, "log": outcome.log}
+    if outcome.is_late:
+        links["time"] = f"up during {outcome.failed_step or 'the next step'}; the same command goes on from there"
+    return (promoted or [facts])[-1], links
 
 
 def _run_on_cluster(job: "ClusterTraining", plan: "Plan", host: str) -> tuple[dict[str, Any], dict[str, object]]:

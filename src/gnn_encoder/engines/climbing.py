@@ -4,52 +4,74 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from gnn_encoder.artifacts import Bundle
 from gnn_encoder.artifacts.finished_run import BUNDLE, labelled_bundle
-from gnn_encoder.artifacts.folder import read_manifest
-from gnn_encoder.artifacts.history import of_encoding, read_history
+from gnn_encoder.artifacts.folder import digest_of, read_manifest
+from gnn_encoder.engines.climbed import kept_reranker, rung_of, settings_of
 from gnn_encoder.engines.latest import CHOSEN, kept_labels, same_data, with_added_labels, with_latest
 from gnn_encoder.engines.local import calls_of
 from gnn_encoder.engines.local_run import Outcome, Rung, run_calls
-from gnn_encoder.engines.pipelines import check_heads, check_nodes, dataset_override, dated, params_of, writable
-from gnn_encoder.engines.provenance import graph_arguments
+from gnn_encoder.engines.pipelines import (
+    LocalJob,
+    check_heads,
+    check_nodes,
+    dataset_override,
+    dated,
+    params_of,
+    writable,
+)
+from gnn_encoder.engines.provenance import DATA
 from gnn_encoder.engines.supervision import Show
 from gnn_encoder.errors import UserError
-from gnn_encoder.flow.graph import Graph, Output
+from gnn_encoder.flow.arguments import ORIGIN, StepArguments
+from gnn_encoder.flow.graph import Given, Graph, Output
 from gnn_encoder.models.check import check_models
 from gnn_encoder.pipelines.ladder import ladder
 from gnn_encoder.planning import AUTO
-from gnn_encoder.settings.outcome import IndexKind
-from gnn_encoder.settings.pipeline import PIPELINES, Settings
-from gnn_encoder.settings.presets import load_settings, parse_settings, read_yaml_file, settable
-from gnn_encoder.settings.rungs import LABELS, RERANKING, RUNGS, TRAINING, height, rung_named
-from gnn_encoder.settings.systems import LABEL_FIELD, LEXICAL, NOT_TRAINED, SYSTEMS, UNTRAINED
-from gnn_encoder.tracking.pipeline_run import tracking_uri
+from gnn_encoder.settings.pipeline import PIPELINES
+from gnn_encoder.settings.presets import load_settings, parse_settings, read_yaml_file
+from gnn_encoder.settings.rungs import RERANKING, RUNGS, TRAINING, height, rung_named
 
 
 @dataclass(frozen=True)
-class Climb:
-    """The rungs of a ladder with checked settings, in a root."""
+class Climb(LocalJob):
+    """The rungs of a ladder."""
 
-    preset: str
-    settings: Settings
-    graph: Graph
-    root: Path
     planned: Mapping[str, float]
     """Title of a call → seconds that it takes, of the calls that a plan knows."""
     missing: str = ""
     """The rungs that do not fit the budget, in words."""
+    asked: str = ""
+    """Of a plan: the digest of the settings and the budget that it was made for."""
+
+    def arguments(self, registry: str = "") -> dict[str, StepArguments]:
+        """As for a training, but what was `asked` stands for the settings of a plan, which a machine's speed decides.
+
+        Otherwise CI's next runner would always have other settings.
+        """
+        arguments = super().arguments(registry)
+        if self.asked:
+            read = [call.source_digests.items() for call in arguments.values()]
+            apart = (*DATA, *ORIGIN, "registry")
+            models = sorted({digest for of_call in read for name, digest in of_call if name not in apart})
+            digest = digest_of({"asked": self.asked, "models": models})
+            for node in self.graph.of("promote"):
+                arguments[node.title].source_digests[ORIGIN[1]] = digest
+        return arguments
 
     def run(
-        self, show: Show, shown: Callable[[Outcome], None] = lambda outcome: None, deadline: float = math.inf
+        self,
+        show: Show,
+        shown: Callable[[Outcome], None] = lambda outcome: None,
+        deadline: float = math.inf,
+        arguments: Mapping[str, StepArguments] | None = None,
     ) -> Outcome:
         """Runs the rungs; `latest/` has the result of the last one that was reached.
 
         Args:
             shown: gets the outcome at the end of each rung that was not reused.
             deadline: as in `run_calls`.
+            arguments: of the steps, by default `self.arguments()`.
 
         Raises:
             UserError: as `Training.run`.
@@ -71,7 +93,7 @@ class Climb:
             if not is_cached:
                 shown(last)
 
-        arguments = graph_arguments(self.graph, registry=tracking_uri(self.root))
+        arguments = self.arguments() if arguments is None else arguments
         outcome = run_calls(
             calls_of(self.graph, arguments), self.root, dated("ladder"),
             {"preset": self.preset, **params_of(self.settings, steps)}, show,
@@ -131,14 +153,21 @@ def climbing(
     Raises:
         UserError: an unknown rung, or settings or a root that are not usable.
     """
-    last, plan = RUNGS[-1] if until is None else rung_named(until), None
+    last, plan, asked = RUNGS[-1] if until is None else rung_named(until), None, ""
     if preset == AUTO and height(last) >= height(TRAINING) and budget == math.inf:
         raise UserError(f"--until {until}: a training needs a --budget, such as 1h, or a --preset")
     changes = [*overrides, *dataset_override(dataset)]
     if preset == AUTO:
-        from gnn_encoder.planning.auto import planned_climb  # imports torch
+        from gnn_encoder.planning.auto import PLANNED, planned_climb, unplanned  # imports torch
 
         root = writable(root)
+        facts = {
+            "until": last,
+            "budget": str(budget),
+            "settings": unplanned(changes).model_dump(mode="json", exclude={"ingest": {*DATA}}),
+        }
+        others = sorted(change for change in changes if change.partition(".")[0] not in PLANNED)
+        asked = digest_of({**facts, "others": others})
         plan = planned_climb(changes, last, budget, root, tell)
         # Of the encoders, the plan has those that fit.
         changes = [change for change in changes if not change.startswith(("encode.encoder=", "encode.others="))]
@@ -151,40 +180,30 @@ def climbing(
     root = writable(root) if writes else root.resolve()
     settings = with_added_labels(settings, root, writes)
     known = (plan.seconds, plan.missing) if plan else ({}, "")
-    return Climb(preset, settings, ladder(settings, last), root, *known)
+    return Climb(preset, settings, ladder(settings, last), root, *known, asked)
+
+
+def climbs(preset: str, until: str | None, **options: object) -> bool:
+    """Returns whether a run climbs: without a preset, or up to a rung; a UserError for `options` of a climb if not."""
+    if preset == AUTO or until is not None:
+        return True
+    for name, value in options.items():
+        if value:
+            raise UserError(f"--{name} is for a run without --preset, or with --until: --set changes a preset")
+    return False
 
 
 def climbing_again(
     since: Path, dataset: str | None, overrides: Iterable[str], root: Path, writes: bool = True
 ) -> Climb:
-    """Returns the climb of a finished run in folder `since` on new data, with its settings, up to what trains nothing.
+    """Returns the climb of a finished run without a training in folder `since` on new data, with its settings.
 
-    Vectors of unchanged texts are reused; all labels count anew.
+    Vectors of unchanged texts are reused, and so is the re-ranker; all labels count anew.
 
     Raises:
         UserError: as `climbing`.
     """
-    history, rung = read_history(since / "decision"), RUNGS[min(height(rung_of(since)), height(LABELS))]
-    tree: dict[str, dict[str, Any]] = {"encode_with_labels": {}, "fuse_parts": {}}
-    kinds: dict[str, list[str]] = {step: [] for step in tree}
-    for title, record in history.items():
-        step = title.partition(": ")[0]
-        # A training has calls of the same steps, over M_de.
-        if step not in PIPELINES["ladder"] or (step in kinds and not record.settings.get("system")):
-            continue
-        if step == "make_parts" and title != f"make_parts: {NOT_TRAINED}":
-            continue
-        if step == "encode" and record is not of_encoding(history):  # one that was not chosen
-            continue
-        tree[step] = {name: value for name, value in record.settings.items() if name in settable(step)}
-        if step in kinds:
-            kinds[step].append(record.settings["kind"])
-    tree |= {step: {**tree[step], "kinds": kinds[step]} for step in kinds}
-    tree["bm25_retrieve"].pop("train_depth")  # the rungs decide it
-    tree["ingest"].pop("chosen_on_dev", None)  # of a run's trainings
-    if bundled := history.get(f"bundle_dual_encoder: {UNTRAINED}"):
-        tree["encode_corpus"] = {name: bundled.settings[name] for name in IndexKind.model_fields}
-        tree["build_graph"] = {"vector_type": bundled.settings["vector_type"]}
+    rung, tree = rung_of(since), settings_of(since)
     root = writable(root) if writes else root.resolve()
     tree["ingest"]["labels"] = kept_labels(labelled_bundle(since), root, writes)
     settings = parse_settings(tree, [*overrides, *dataset_override(dataset)], source=str(since))
@@ -192,20 +211,10 @@ def climbing_again(
         # The link moves with the run's end.
         reusing = settings.encode.model_copy(update={"previous": str(vectors.resolve())})
         settings = settings.model_copy(update={"encode": reusing})
-    return Climb(f"of {since}", settings, ladder(settings, rung), root, {})
+    reranker = Given(str(kept_reranker(since / BUNDLE, root, writes))) if rung == RERANKING else None
+    return Climb(f"of {since}", settings, ladder(settings, rung, reranker), root, {})
 
 
 def climbs_again(since: Path) -> bool:
-    """Returns whether the bundle of a finished run in folder `since` is of a rung that trains nothing."""
-    if not rung_of(since):
-        return False
-    row = SYSTEMS.get(Bundle.read(since / BUNDLE).system)
-    return row is None or row.as_it_is or row.name in (LEXICAL, UNTRAINED, LABEL_FIELD)
-
-
-def rung_of(since: Path) -> str:
-    """Returns the rung that a finished run in folder `since` has reached; empty if it did not climb."""
-    advice = since / "recommendation"
-    titles = [*read_history(advice)] if advice.exists() else []
-    rung = titles[-1].partition(": ")[2] if titles else ""
-    return rung if rung in RUNGS else ""
+    """Returns whether a finished run in folder `since` climbed without a training, so that an update climbs, too."""
+    return bool(rung_of(since)) and not (since / "graph").exists()

@@ -86,6 +86,8 @@ def with_latest(root: Path, outcome: Outcome) -> Outcome:
             (root / "latest" / name).unlink(missing_ok=True)
     else:
         outputs["graph"] = outputs.get("chosen_graph", outputs["graph"])
+        if "gnn_encoder" not in outputs:  # an update, whose dual encoder is that of the rungs below the training
+            outputs.pop("dual_encoder", None)
     if ENCODING in outputs:  # of several tasks
         outputs["encoding"] = outputs[ENCODING]
     needed = []

@@ -14,6 +14,7 @@ from gnn_encoder.artifacts.arrays import read_vectors, vector_type
 from gnn_encoder.artifacts.finished_run import BUNDLE, graph_bundle, labelled_bundle, place_of
 from gnn_encoder.artifacts.folder import read_manifest
 from gnn_encoder.artifacts.history import Record, read_history
+from gnn_encoder.engines.climbed import serves_untrained, settings_of
 from gnn_encoder.engines.containers import IMAGE, Containers, check_engine
 from gnn_encoder.engines.latest import MODELS, kept_labels, with_added_labels, with_latest
 from gnn_encoder.engines.local import calls_of
@@ -44,11 +45,12 @@ PROCESSES, CONTAINERS = RUNNERS = ("subprocess", "docker")
 
 
 @dataclass(frozen=True)
-class Training:
-    """A training pipeline with checked settings, in a writable root."""
+class LocalJob:
+    """A pipeline that registers a model, with checked settings, in a root."""
 
     preset: str
     settings: Settings
+    graph: Graph
     root: Path
 
     def models(self) -> Registry:
@@ -61,7 +63,12 @@ class Training:
         `registry` is a text about the registered versions. If the text changes, `promote` decides again.
         """
         uri = tracking_uri(self.root)
-        return graph_arguments(train(self.settings), registry=f"{uri} {registry}".strip())
+        return graph_arguments(self.graph, registry=f"{uri} {registry}".strip())
+
+
+@dataclass(frozen=True)
+class Training(LocalJob):
+    """A training pipeline."""
 
     def run(
         self,
@@ -81,9 +88,8 @@ class Training:
             UserError: settings do not fit the backbone; data source, backbone, tracking store or container engine is
                 not usable; or another run is active under the root. No step has started then.
         """
-        graph = train(self.settings)
         arguments = self.arguments() if arguments is None else arguments
-        check_models(graph.nodes)
+        check_models(self.graph.nodes)
         check_heads(self.settings)
         if runner not in RUNNERS:
             raise UserError(f"no runner {runner!r}: choose one of {', '.join(RUNNERS)}")
@@ -96,7 +102,7 @@ class Training:
             read = {value for value in values if value.startswith("/") and Path(value).exists()}
             containers = Containers(str(self.root), tuple(read), memory)
         params = {"preset": self.preset, **params_of(self.settings, PIPELINES["train"])}
-        calls, name = calls_of(graph, arguments), dated(Path(self.preset).stem)
+        calls, name = calls_of(self.graph, arguments), dated(Path(self.preset).stem)
         outcome = run_calls(calls, self.root, name, params, show, containers)
         return with_latest(self.root, outcome)
 
@@ -109,7 +115,8 @@ def training(preset: str, dataset: str | None, overrides: Iterable[str], root: P
     settings = load_settings(preset, [*overrides, *dataset_override(dataset)])
     check_nodes(train(settings))
     root = writable(root) if writes else root.resolve()
-    return Training(preset, with_added_labels(settings, root, writes), root)
+    settings = with_added_labels(settings, root, writes)
+    return Training(preset, settings, train(settings), root)
 
 
 def _label_settings(since: Path) -> dict[str, Any]:
@@ -205,7 +212,8 @@ def updating(
     root = writable(root) if writes else root.resolve()
     tree["ingest"]["labels"] = kept_labels(labelled_bundle(since), root, writes)
     settings = parse_settings(tree, [*overrides, *dataset_override(dataset)], source=str(since))
-    return settings, update_graph(settings, models)
+    below = parse_settings(settings_of(since), overrides, source=str(since)) if serves_untrained(since) else None
+    return settings, update_graph(settings, models, below)
 
 
 def ablate(
@@ -287,12 +295,13 @@ def override(key: str, value: Any) -> str:
         raise UserError(f"{key} is a {type(value).__name__}: give a text, a number, a list or a dict") from None
 
 
-def encoder_overrides(encoders: Sequence[str]) -> list[str]:
-    """Returns the encoders of a run without a preset as overrides; a training starts from the first."""
+def encoder_overrides(encoders: Sequence[str], vectors: Path | None = None) -> list[str]:
+    """Returns encoders and given vectors of a run without a preset as overrides; a training starts from the first."""
+    changes = [] if vectors is None else path_override("encode.vectors", str(vectors))
     if not encoders:
-        return []
+        return [*changes, "encode.encoder=''"] if changes else []
     first, *others = encoders
-    changes = path_override("encode.encoder", first, NO_FOLDERS)
+    changes += path_override("encode.encoder", first, NO_FOLDERS)
     changes += [] if is_address(first) else path_override("shared.backbone", first, NO_FOLDERS)
     return changes + (path_override("encode.others", others, NO_FOLDERS) if others else [])
 

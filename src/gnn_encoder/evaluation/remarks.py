@@ -1,6 +1,7 @@
 """Says what a reader of figures has to know about the data behind them: labels and hits that are not as they seem."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +27,16 @@ ORDERS = (
 def written_remarks(splits: Sequence[str]) -> list[str]:
     """Returns what a reader of figures on generated queries has to know; `splits`: those that have such queries."""
     return [f"{' and '.join(splits)}: {ORDERS}"] if splits else []
+
+
+def in_sample_remarks(facts: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Returns which dev figures are of queries that have chosen a weight of their system; `facts`: of each system.
+
+    A weight of 0 leaves a system as it is. A sum with BM25 ranks each dev query by the weight that the others choose.
+    """
+    tuned = [name for name, of in facts.items() if of.get("in_sample")]
+    said = f"dev figures of {', '.join(tuned)} (and of their sums) are in-sample: these queries chose a weight there"
+    return [said] if tuned else []
 
 
 def data_remarks(data: Dataset, split: str) -> Iterator[str]:

@@ -60,4 +60,4 @@ def chosen_weight(
         for weight in weights
     }
     best = max(weights, key=lambda weight: round(figures[weight], 12))
-    return best, {"tuned_on": "dev", "tuned_by": measure, "figures": figures}
+    return best, {"tuned_on": "dev", "tuned_by": measure, "figures": figures, "in_sample": best > 0}

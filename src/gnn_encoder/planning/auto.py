@@ -138,8 +138,7 @@ def planned_climb(
     Raises:
         UserError: no dataset is given, its source is not usable, or a pretrained model would be read wrongly.
     """
-    changes = [override for override in overrides if override.partition(".")[0] in PLANNED]
-    settings = _settings(changes)
+    settings = unplanned(overrides)
     if settings.encode.elsewhere:  # there are no weights
         until = LABELS if until == TRAINING else until
         below = settings.weigh_reranker.model_copy(update={"above": LABELS})
@@ -152,7 +151,7 @@ def planned_climb(
         show("plan", f"of an earlier start, up to {former.until}: {path}")
         return former
     survey = _survey(settings, until, budget)
-    fixed = any(change.startswith("encode.passage_length=") for change in changes)
+    fixed = any(change.startswith("encode.passage_length=") for change in overrides)
     plan = _Plan(survey, budget, fixed)
     plan.say_what_was_measured()
     if TRAINING in survey.reachable and LABELS in plan.rungs:
@@ -167,8 +166,9 @@ def planned_climb(
     return planned
 
 
-def _settings(changes: Sequence[str]) -> Settings:
-    """Returns the settings without a plan; the encoder is the backbone unless `changes` name one."""
+def unplanned(overrides: Sequence[str]) -> Settings:
+    """Returns the settings that a plan starts from; the encoder is the backbone unless the overrides name one."""
+    changes = [override for override in overrides if override.partition(".")[0] in PLANNED]
     base = {"shared": {"backbone": MINILM, "generator": MINILM}, **LADDER}
     settings = parse_settings(base, changes, source=AUTO)
     if not settings.ingest.dataset:

@@ -16,19 +16,24 @@ from gnn_encoder.errors import Missing, UserError, without_password
 from gnn_encoder.evaluation.measures import mean_name
 from gnn_encoder.evaluation.strata import MEANING
 from gnn_encoder.flow.arguments import ORIGIN, StepArguments
+from gnn_encoder.flow.graph import Graph
 from gnn_encoder.promotion.gate import KEEP
-from gnn_encoder.promotion.registry import CHAMPION, DECISION, REASON, Registry, Version
+from gnn_encoder.promotion.registry import CHAMPION, DECISION, REASON, RUNG, Registry, Version
 from gnn_encoder.settings.measures import ALL
 from gnn_encoder.settings.pipeline import Settings
 from gnn_encoder.tracking.pipeline_run import impatient
 
 
 class Job(Protocol):
-    """A training pipeline that can run: `engines.pipelines.Training` or `kubeflow.submission.ClusterTraining`."""
+    """A pipeline that can run: `Training` or `Climb` of `engines`, or `kubeflow.submission.ClusterTraining`."""
 
     @property
     def settings(self) -> Settings:
         """The settings of the pipeline's steps."""
+
+    @property
+    def graph(self) -> Graph:
+        """The calls of the pipeline's steps."""
 
     def models(self) -> Registry:
         """Returns the registry of the pipeline's model."""
@@ -54,7 +59,7 @@ class Plan:
 
 
 def plan(job: Job) -> Plan:
-    """Compares the digests of the job with those of the registered versions."""
+    """Compares the digests of the job with those of the registered versions; a climb's count from its last rung on."""
     name, versions = job.settings.promote.model_name, []
     with contextlib.suppress(Missing), impatient():  # no run in this root yet
         versions = job.models().versions()
@@ -63,16 +68,19 @@ def plan(job: Job) -> Plan:
     champion = next((version for version in versions if CHAMPION in version.aliases), None)
     # A decision about another champion must not be reused.
     arguments = job.arguments(f"after {newest.number}" if newest else "")
-    digests = arguments["promote"].source_digests
+    last_decision = job.graph.of("promote")[-1]
+    digests, rung = arguments[last_decision.title].source_digests, last_decision.label
     origin = {part: digests[part] for part in ORIGIN}
     for version in filter(None, (champion, newest)):
-        if not _changed(origin, version):
+        if not _changed(origin, version) and version.tags.get(RUNG, "") == rung:
             news = f"nothing to do: data, settings and code are those of {_described(version)}"
             return Plan(arguments, origin, version, news, known)
     news = f"no version of {name} is registered yet"
     if last := champion or newest:
         differing = ", ".join(part.removeprefix("run.") for part in _changed(origin, last))
         news = f"changed since {_described(last)}: {differing}"
+        if not differing:
+            news = f"{_described(last)}, is of a rung below {rung}"
     return Plan(arguments, origin, None, news, known)
 
 

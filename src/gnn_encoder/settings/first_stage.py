@@ -4,7 +4,7 @@ from pathlib import Path
 
 from gnn_encoder.settings.shared import Inference
 from gnn_encoder.settings.systems import LEXICAL
-from gnn_encoder.settings.values import PositiveInt
+from gnn_encoder.settings.values import Count, PositiveInt
 
 BM25, POOL = "bm25", "pool"
 BUNDLE = "Bundle"
@@ -24,8 +24,8 @@ class FirstStage(Inference):
     """`bm25`; `pool`: the candidates given with the data, in BM25's order; a TREC run file, plain or .gz; or the folder
     of a finished run, such as ROOT/latest: its bundle is searched, as by `gnn-encoder search`. Run files and bundles
     may be addresses, `s3://BUCKET/a.trec` and `s3://BUCKET/BUNDLE`."""
-    train_depth: PositiveInt = 100
-    """As in `bm25_retrieve`, for a bundle. A run file and a pool are used as they are."""
+    train_depth: Count = 100
+    """As in `bm25_retrieve`, for a bundle, 0 included. A run file and a pool are used as they are."""
     eval_depth: PositiveInt = 1000
     """As `train_depth`."""
 

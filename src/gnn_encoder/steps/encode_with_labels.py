@@ -67,7 +67,8 @@ def encode_with_labels(
     gained = ""
     if facts:
         before = next(iter(facts["figures"].values()))
-        gained = f"; {mean_name(settings.measure)} {before:.3f} → {facts['figure']:.3f} on {facts['tuned_on']}"
+        where = "dev, in-sample" if facts["tuned_on"] == "dev" else facts["tuned_on"]
+        gained = f"; {mean_name(settings.measure)} {before:.3f} → {facts['figure']:.3f} on {where}"
         if facts["by_chance"]:
             gained += f", chance may explain the gain of {facts['by_chance']}"
         if facts["left_out"]:

@@ -99,7 +99,8 @@ def _searched(
             "dataset by gnn-encoder update"
         )
     index, encoder = PassageIndex.read(bundle), bundle.has_vectors and TextEncoder.load(bundle.query_encoder_path)
-    count = sum(len(queries) for queries in searched_queries(data, evaluated=evaluated))
+    of_train, of_evaluation = searched_queries(data, evaluated=evaluated)
+    count = (len(of_train) if settings.train_depth else 0) + len(of_evaluation)
     progress = context.progress("encoding", count, "queries")
     given = passage_vectors if encoder and isinstance(encoder, AddressEncoder) else None
 

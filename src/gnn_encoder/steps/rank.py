@@ -53,6 +53,7 @@ def rank(
         if parts.label_use:  # what the table's reader should know of the system
             chosen = parts.manifest.metrics
             facts = {"labels": str(parts.label_use), **{name: chosen.get(name) for name in ("tuned_on", "tuned_by")}}
+            facts["in_sample"] = facts["tuned_on"] == "dev" and parts.label_use.weight > 0
         if passage_vectors:
             queries = vectors_of_queries(passage_vectors, data, rows)
         else:
