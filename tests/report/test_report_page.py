@@ -19,7 +19,7 @@ from gnn_encoder.evaluation.similarity import NAMES as SIMILARITIES
 from gnn_encoder.report import charts
 from gnn_encoder.report.charts import BASELINE as AS_BASELINE
 from gnn_encoder.report.charts import cost_chart, gains_chart, library, systems_chart
-from gnn_encoder.report.examples import Example, Found, most_changed
+from gnn_encoder.report.examples import Example, RankedPassage, most_changed
 from gnn_encoder.report.page import commands, render_page, render_study, report_charts, verdict
 from gnn_encoder.report.systems import best_first, blocks, changed_settings, distinct, length_strata, of_lengths, strata
 from gnn_encoder.report.table import results_table
@@ -130,7 +130,9 @@ def render(
 ) -> str:
     """The page without its library, so that a test reads what is said."""
     found = [
-        Found(1, 0, "p1", "stone", "the <b>old</b> stone " + "x" * 1000, True, parts=(Contribution("words", 0.5),))
+        RankedPassage(
+            1, 0, "p1", "stone", "the <b>old</b> stone " + "x" * 1000, True, parts=(Contribution("words", 0.5),)
+        )
     ]
     example = Example("q1", query, {BASELINE: 0.5, CANDIDATE: 1.0}, {BASELINE: found, CANDIDATE: found})
     metrics, made = metrics or fabricated_metrics(), history() if made_by is None else made_by

@@ -89,8 +89,8 @@ def render_page(
         },
         equal=equal,
         small={
-            name: {"spec": drawn[f"stratum-{name}"], "meaning": meaning, "queries": found["queries"][split]}
-            for name, (meaning, found) in enough.items()
+            name: {"spec": drawn[f"stratum-{name}"], "meaning": meaning, "queries": part["queries"][split]}
+            for name, (meaning, part) in enough.items()
             if f"stratum-{name}" in drawn
         },
         too_few=few,
@@ -114,13 +114,13 @@ def verdict(metrics: Mapping[str, Any]) -> dict[str, Any]:
     """Returns what a reader learns first: `sentence`, `facts` by name, and `folded`, on systems with equal figures."""
     split, measure, baseline = metrics["headline_split"], metrics["measures"][0], metrics["baseline"]
     system, name = systems.chosen(metrics), mean_name(metrics["measures"][0])
-    of, queries = metrics["results"][split], metrics["queries"][split]
+    means, queries = metrics["results"][split], metrics["queries"][split]
     kind = charts.kind_of(metrics, split, system, SIGNIFICANT)
-    gain = of[system][measure] - of[baseline][measure]
+    gain = means[system][measure] - means[baseline][measure]
     against = {
-        charts.BETTER: f"significantly above {baseline} ({of[baseline][measure]:.3f})",
-        charts.WORSE: f"significantly below {baseline} ({of[baseline][measure]:.3f})",
-        charts.EQUAL: f"not significantly different from {baseline} ({of[baseline][measure]:.3f})",
+        charts.BETTER: f"significantly above {baseline} ({means[baseline][measure]:.3f})",
+        charts.WORSE: f"significantly below {baseline} ({means[baseline][measure]:.3f})",
+        charts.EQUAL: f"not significantly different from {baseline} ({means[baseline][measure]:.3f})",
         charts.BASELINE: "the baseline itself",
     }[kind]
     use = "Use " if metrics.get("recommendation") else ""
@@ -135,7 +135,7 @@ def verdict(metrics: Mapping[str, Any]) -> dict[str, Any]:
         facts["Measured on"] = f"{queries:,} {which}, all or some of them labelled by clicks in a log"
     if profile := metrics.get("profile"):
         facts["Measured on"] += f"; {profile['passages']:,} passages"
-    facts["How sure"] = f"{name} {of[system][measure]:.3f}, 95 % interval {low:.3f}–{high:.3f}"
+    facts["How sure"] = f"{name} {means[system][measure]:.3f}, 95 % interval {low:.3f}–{high:.3f}"
     p = metrics["p_holm"].get(split, {}).get(system, {}).get(measure)
     if p is not None:
         facts["How sure"] += f"; {gain:+.3f} against {baseline}, p {p:.2g}"
@@ -148,18 +148,16 @@ def verdict(metrics: Mapping[str, Any]) -> dict[str, Any]:
     enough, _ = systems.strata(metrics)
     if enough and system != baseline:
         parts = []
-        for stratum, (_, found) in enough.items():
-            means = found["results"][split]
-            if system in means:
-                parts.append(
-                    f"{stratum} {means[system][found['measures'][0]] - means[baseline][found['measures'][0]]:+.3f}"
-                )
+        for stratum, (_, part) in enough.items():
+            of_stratum, first = part["results"][split], part["measures"][0]
+            if system in of_stratum:
+                parts.append(f"{stratum} {of_stratum[system][first] - of_stratum[baseline][first]:+.3f}")
         facts["By kind of query"] = f"{', '.join(parts)} against {baseline}"
     if cost := metrics.get("costs", {}).get(system):
         facts["Cost"] = f"{cost['ms']:.1f} ms a question on this machine, a bundle of {cost['megabytes']:,.0f} MB"
     folded = [f"{one} = {' = '.join(others)}" for one, others in systems.distinct(metrics).items() if others]
     return {
-        "sentence": f"{use}{system}: {name} {of[system][measure]:.3f} on {queries:,} {which}, {against}",
+        "sentence": f"{use}{system}: {name} {means[system][measure]:.3f} on {queries:,} {which}, {against}",
         "facts": facts,
         "folded": f"the same figures: {'; '.join(folded)}" if folded else "",
     }
@@ -176,32 +174,30 @@ def report_charts(metrics: Mapping[str, Any], history: History) -> dict[str, Spe
         drawn["megabytes"] = charts.cost_chart(rows, "megabytes", "MB of the bundle", name)
     enough, _ = systems.strata(metrics)
     parts = {
-        stratum: systems.rows(
-            metrics, split, found, [s for s in systems.drawn(metrics) if s in found["results"][split]]
-        )
-        for stratum, (_, found) in enough.items()
+        stratum: systems.rows(metrics, split, part, [s for s in systems.drawn(metrics) if s in part["results"][split]])
+        for stratum, (_, part) in enough.items()
     }
     if parts:
         domain = charts.domain_of([row for of in parts.values() for row in of])
         for stratum, of in parts.items():
-            found = enough[stratum][1]
-            mean = found["results"][split][metrics["baseline"]][found["measures"][0]]
+            part = enough[stratum][1]
+            mean = part["results"][split][metrics["baseline"]][part["measures"][0]]
             drawn[f"stratum-{stratum}"] = charts.systems_chart(of, name, mean, domain)
     if history:
         steps = [(title, record.metrics) for title, record in history.items()]
         longest = sorted(steps, key=lambda step: -step[1]["seconds"])[:STEPS]
         shown = [step for step in steps if step in longest]
-        took = [{"step": title, "seconds": round(of["seconds"], 1)} for title, of in shown]
+        seconds_of_steps = [{"step": title, "seconds": round(of["seconds"], 1)} for title, of in shown]
         if rest := len(steps) - len(shown):
             seconds = sum(of["seconds"] for title, of in steps if (title, of) not in longest)
-            took.append({"step": f"{rest} other steps", "seconds": round(seconds, 1)})
-        held = [{"step": title, "GiB": round(of["peak_memory_gib"], 2)} for title, of in shown]
-        drawn["seconds"] = charts.time_chart(took, "seconds", "seconds")
-        drawn["memory"] = charts.time_chart(held, "GiB", "GiB")
+            seconds_of_steps.append({"step": f"{rest} other steps", "seconds": round(seconds, 1)})
+        memory_of_steps = [{"step": title, "GiB": round(of["peak_memory_gib"], 2)} for title, of in shown]
+        drawn["seconds"] = charts.time_chart(seconds_of_steps, "seconds", "seconds")
+        drawn["memory"] = charts.time_chart(memory_of_steps, "GiB", "GiB")
         tokens = {title: of.get("tokens_in", 0) + of.get("tokens_out", 0) for title, of in steps}
         if any(tokens.values()):
-            of_steps = [{"step": title, "tokens": count} for title, count in tokens.items() if count]
-            drawn["tokens"] = charts.time_chart(of_steps, "tokens", "tokens of a language model")
+            tokens_of_steps = [{"step": title, "tokens": count} for title, count in tokens.items() if count]
+            drawn["tokens"] = charts.time_chart(tokens_of_steps, "tokens", "tokens of a language model")
     return drawn | {f"training-{title}": spec for title, spec in charts.training_charts(history).items()}
 
 

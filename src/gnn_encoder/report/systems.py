@@ -53,15 +53,15 @@ def distinct(metrics: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def rows(
-    metrics: Mapping[str, Any], split: str, found: Mapping[str, Any], systems: Sequence[str]
+    metrics: Mapping[str, Any], split: str, part: Mapping[str, Any], systems: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Returns what a chart of systems shows of some of them, in a part `found` of the metrics."""
-    measure, best = found["measures"][0], chosen(metrics) if metrics.get("recommendation") else None
+    """Returns what a chart of systems shows of some of them, in a part of the metrics."""
+    measure, best = part["measures"][0], chosen(metrics) if metrics.get("recommendation") else None
     shown = []
     for system in systems:
-        low, high = found["intervals"][split][system][measure]
-        kind = kind_of({**found, "baseline": metrics["baseline"]}, split, system, SIGNIFICANT)
-        mean = found["results"][split][system][measure]
+        low, high = part["intervals"][split][system][measure]
+        kind = kind_of({**part, "baseline": metrics["baseline"]}, split, system, SIGNIFICANT)
+        mean = part["results"][split][system][measure]
         cost = metrics.get("costs", {}).get(system, {})
         name = f"★ {system}" if system == best else system
         interval = {"low": low, "high": high}
@@ -84,18 +84,18 @@ def best_first(metrics: Mapping[str, Any]) -> list[str]:
 
 def blocks(metrics: Mapping[str, Any]) -> list[tuple[str, str, Mapping[str, Any]]]:
     """Returns the parts of the metrics that are tables of systems: a name, the meaning of its rows, and the part."""
-    return [(name, meaning, found) for name, meaning, found in _blocks(metrics) if found["results"]]
+    return [(name, meaning, part) for name, meaning, part in _blocks(metrics) if part["results"]]
 
 
 def _blocks(metrics: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
     yield "all queries", "labelled queries", metrics
-    for name, found in metrics["strata"].items():
-        yield name.replace("_", " "), MEANING[name], found
-    for name, found in metrics.get("recurrence", {}).items():
+    for name, part in metrics["strata"].items():
+        yield name.replace("_", " "), MEANING[name], part
+    for name, part in metrics.get("recurrence", {}).items():
         which = "a" if name == "recurring" else "no"
-        yield name, f"queries that nearly equal {which} training query", found
-    for name, found in metrics.get("lengths", {}).items():
-        yield name, OF_LENGTHS[name], found
+        yield name, f"queries that nearly equal {which} training query", part
+    for name, part in metrics.get("lengths", {}).items():
+        yield name, OF_LENGTHS[name], part
     if "traffic" in metrics:
         yield "by traffic", "queries, each weighted by its clicks in the log", metrics["traffic"]
     if metrics.get("answers"):
@@ -110,12 +110,12 @@ def strata(metrics: Mapping[str, Any]) -> tuple[dict[str, tuple[str, Mapping[str
     """Returns {name: (meaning, part)} of the strata of queries that can say something, and the others in words."""
     split, enough, left = metrics["headline_split"], dict[str, tuple[str, Mapping[str, Any]]](), []
     whole = metrics["queries"][split]
-    for name, meaning, found in blocks(metrics):
-        queries = found["queries"].get(split, 0)
+    for name, meaning, part in blocks(metrics):
+        queries = part["queries"].get(split, 0)
         if name in ("all queries", "by traffic", "answers", "labelled hits") or name.endswith(" labels") or not queries:
             continue
         if LEAST <= queries <= WHOLE * whole:
-            enough[name] = meaning, found
+            enough[name] = meaning, part
         else:
             left.append(f"{name} ({'nearly all' if queries > WHOLE * whole else f'{queries:,}'})")
     return enough, left
@@ -157,16 +157,16 @@ def changed_settings(history: History) -> dict[str, dict[str, tuple[Any, Any]]]:
     Of several calls of a step it is the first; they differ in what the pipeline sets. Settings of `train_converged`
     are not among them: they are in a later call of `train_dual_encoder`.
     """
-    found: dict[str, dict[str, tuple[Any, Any]]] = {}
+    changed: dict[str, dict[str, tuple[Any, Any]]] = {}
     for title, record in history.items():
         step, _, label = title.partition(": ")
-        if step in found or step not in Settings.model_fields:
+        if step in changed or step not in Settings.model_fields:
             continue
         names = settable(step) - (LADDERS if label else PIPELINES)
-        found[step] = {}
+        changed[step] = {}
         for name, field in declared(step).settings.model_fields.items():
             if name in names & record.settings.keys() and not field.is_required():
                 default = json.loads(json.dumps(field.get_default(call_default_factory=True), default=str))
                 if record.settings[name] != default:
-                    found[step][name] = (record.settings[name], default)
-    return {step: changed for step, changed in found.items() if changed}
+                    changed[step][name] = (record.settings[name], default)
+    return {step: values for step, values in changed.items() if values}
