@@ -5,19 +5,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gnn_encoder.artifacts.dataset import (
-    CORPUS,
-    IDENTICAL,
-    QRELS,
-    QUERIES,
-    RECURRING,
-    SPLITS,
-    TRAINED,
-    WRITTEN_SPLITS,
-    Dataset,
-    DatasetWriter,
-)
+from gnn_encoder.artifacts.dataset import IDENTICAL, QRELS, QUERIES, RECURRING, SPLITS, TRAINED, WRITTEN_SPLITS, Dataset
+from gnn_encoder.artifacts.dataset_writer import DatasetWriter
 from gnn_encoder.artifacts.folder import Draft
+from gnn_encoder.artifacts.passages import CORPUS
 from gnn_encoder.artifacts.texts import written_id
 
 

@@ -28,7 +28,9 @@ import pyarrow.parquet as pq
 
 from gnn_encoder.artifacts.added_labels import ChangedPairs
 from gnn_encoder.artifacts.arrays import Rows, joined, ranges, rows_of
-from gnn_encoder.artifacts.dataset import BATCH, ROW_GROUP, Dataset, StoredTable
+from gnn_encoder.artifacts.dataset import Dataset
+from gnn_encoder.artifacts.dataset_writer import ROW_GROUP
+from gnn_encoder.artifacts.passages import BATCH, StoredTable
 from gnn_encoder.artifacts.tables import pair_keys
 
 Method = Literal["sum", "max", "softmax", "clusters", "fusion"]

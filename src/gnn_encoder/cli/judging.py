@@ -328,7 +328,7 @@ def _pooled(
     systems: "Mapping[str, Retriever]", drawn: Mapping[str, str], to_judge: Queries, depth: int
 ) -> "tuple[list[Pair], dict[str, list[list[str]]], dict[str, PooledPassage]]":
     """Returns the pairs of all systems' first hits, each once, each system's hits of each query, and the passages."""
-    from gnn_encoder.artifacts.dataset import passage_text
+    from gnn_encoder.artifacts.passages import passage_text
     from gnn_encoder.judging.grading import Pair
     from gnn_encoder.judging.pool import PooledPassage
 

@@ -11,7 +11,8 @@ import pyarrow.compute as pc
 
 from gnn_encoder.artifacts import DatasetWriter, pair_keys
 from gnn_encoder.artifacts.added_labels import read_labels
-from gnn_encoder.artifacts.dataset import BATCH, SPLITS, passage_text
+from gnn_encoder.artifacts.dataset import SPLITS
+from gnn_encoder.artifacts.passages import BATCH, passage_text
 from gnn_encoder.artifacts.texts import blank, folded
 from gnn_encoder.data.query_log import QueryLog
 from gnn_encoder.data.rows import Label, Query, Source, duplicates, storable

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from gnn_encoder.artifacts import Dataset
-from gnn_encoder.artifacts.dataset import BATCH
+from gnn_encoder.artifacts.passages import BATCH
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.encoding import ReadOptions, budget_batches, inference_copy
 from gnn_encoder.inference.tokens import Tokens

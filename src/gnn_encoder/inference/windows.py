@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from gnn_encoder.artifacts import PassageTable
-from gnn_encoder.artifacts.dataset import BATCH
+from gnn_encoder.artifacts.passages import BATCH
 from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.settings.shared import shared_tokens
 

@@ -16,7 +16,8 @@ import pyarrow.compute as pc
 
 from gnn_encoder.artifacts import Bundle, Dataset
 from gnn_encoder.artifacts.added_labels import AddedLabel, new_query_id
-from gnn_encoder.artifacts.dataset import QRELS, SPLITS, StoredTable
+from gnn_encoder.artifacts.dataset import QRELS, SPLITS
+from gnn_encoder.artifacts.passages import StoredTable
 from gnn_encoder.artifacts.texts import folded, folded_column, is_blank, text_lines
 from gnn_encoder.errors import UserError, printable
 

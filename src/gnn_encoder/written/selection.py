@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gnn_encoder.artifacts import Dataset, WrittenQueries
-from gnn_encoder.artifacts.dataset import SPLITS, Asked, PassageTable
+from gnn_encoder.artifacts.dataset import SPLITS, Asked
+from gnn_encoder.artifacts.passages import PassageTable
 from gnn_encoder.artifacts.texts import folded, is_blank, written_id
 from gnn_encoder.artifacts.words import words as words_of
 from gnn_encoder.data.splits import DEV, TEST, TRAIN, share

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from gnn_encoder.artifacts.dataset import Passages
+from gnn_encoder.artifacts.passages import Passages
 from gnn_encoder.errors import UserError
 from gnn_encoder.serving.exports import rows as export_rows
 from gnn_encoder.serving.exports.job import FACTS, Job, missing, new_folder, write_facts

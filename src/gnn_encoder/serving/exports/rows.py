@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from gnn_encoder.artifacts import Bundle
-from gnn_encoder.artifacts.dataset import Passages
+from gnn_encoder.artifacts.passages import Passages
 
 ROWS = 16_384
 """Rows of a block: 25 MB of vectors at width 384."""
