@@ -145,11 +145,11 @@ class Dataset:
     def _splits(self) -> np.ndarray:
         """Int8 [n]: the place of each query's split in `SPLITS`."""
         values, start = pa.array(SPLITS), 0
-        places = np.full(len(self.query_table), -1, np.int8)
+        numbers = np.full(len(self.query_table), -1, np.int8)
         for batch in self.query_table.batches("split"):
-            places[start : start + len(batch)] = pc.index_in(batch.column(0), values).fill_null(-1).to_numpy()
+            numbers[start : start + len(batch)] = pc.index_in(batch.column(0), values).fill_null(-1).to_numpy()
             start += len(batch)
-        return places
+        return numbers
 
     @cached_property
     def groups(self) -> np.ndarray:

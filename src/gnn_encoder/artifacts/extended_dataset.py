@@ -40,7 +40,7 @@ def extend_queries(
         before, ids = data.queries, [written_id(text) for text in texts]
         row = {query_id: number for number, query_id in enumerate(before["query_id"].to_pylist())}
         new = [number for number, query_id in enumerate(ids) if query_id not in row]
-        row |= {ids[number]: len(before) + place for place, number in enumerate(new)}
+        row |= {ids[number]: len(before) + index for index, number in enumerate(new)}
         groups = [*before["group"].to_pylist(), *range(len(before), len(before) + len(new))]
         of_more = {"query_id": ids, "text": texts, "split": splits, "answers": [[] for _ in texts]}
         columns = ([*before[name].to_pylist(), *(more[i] for i in new)] for name, more in of_more.items())
@@ -48,7 +48,9 @@ def extend_queries(
         writer.queries(query_ids, all_texts, all_splits, answers, np.asarray(groups))
         labels, rows = data.qrels, np.array([row[query_id] for query_id in ids], np.int32)
         known = set(zip(labels.query.tolist(), labels.passage.tolist(), strict=True))
-        pairs = [(q, p) for q, some in zip(rows.tolist(), passages, strict=True) for p in some if (q, p) not in known]
+        pairs = [
+            (q, p) for q, relevant in zip(rows.tolist(), passages, strict=True) for p in relevant if (q, p) not in known
+        ]
         query = np.append(labels.query, [q for q, _ in pairs]).astype(np.int32)
         passage = np.append(labels.passage, [p for _, p in pairs]).astype(np.int32)
         relevance = np.append(labels.relevance, np.ones(len(pairs))).astype(np.int32)

@@ -72,9 +72,9 @@ class StoredTable:
         order = np.argsort(rows, kind="stable")
         groups = np.searchsorted(self._starts, rows[order], side="right") - 1
         parts = [pa.Table.from_batches([], self._file.schema_arrow)]  # `empty_table` imports pandas
-        for some in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(groups)) + 1) if len(rows) else []:
-            group = int(groups[some[0]])
-            parts.append(self._group(group).take(_column(rows[order[some]] - self._starts[group])))
+        for positions in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(groups)) + 1) if len(rows) else []:
+            group = int(groups[positions[0]])
+            parts.append(self._group(group).take(_column(rows[order[positions]] - self._starts[group])))
         return pa.concat_tables(parts).take(_column(np.argsort(order)))
 
     def _group(self, number: int) -> pa.Table:

@@ -73,8 +73,8 @@ class Header:
 
     def columns(self, names: Mapping[str, set[str]]) -> dict[str, int]:
         """What a column holds → the number of the one column with such a name."""
-        named = {what: [i for i, name in enumerate(self.names) if name in known] for what, known in names.items()}
-        return {what: numbers[0] for what, numbers in named.items() if len(numbers) == 1}
+        named = {field: [i for i, name in enumerate(self.names) if name in known] for field, known in names.items()}
+        return {field: numbers[0] for field, numbers in named.items() if len(numbers) == 1}
 
     def refuse(self, problems: Problems, name: str, expected: str) -> None:
         """Counts the file as unreadable, because it is not clear what its columns hold."""
@@ -304,9 +304,9 @@ def read_candidates(path: Path, problems: Problems, name: str) -> Iterator[Candi
         return
     if not is_named:
         at = {"query": 0, "passage": 1}
-    names = {what: header.fields[column] for what, column in at.items()} if is_named else {}
+    names = {field: header.fields[column] for field, column in at.items()} if is_named else {}
     for rows in quoted_rows(path, range(2, 5), problems, name, header.line if is_named else 0):
-        (query, passage), lines = (rows.columns[at[what]] for what in POOL_COLUMNS), rows.lines
+        (query, passage), lines = (rows.columns[at[field]] for field in POOL_COLUMNS), rows.lines
         if names:  # files may be joined with their headers
             again = pc.and_(pc.equal(query, names["query"]), pc.equal(passage, names["passage"]))
             keep = pc.invert(again)

@@ -123,7 +123,7 @@ def _answer_rows(path: Path, problems: Problems) -> Iterator[tuple[str, list[str
     at, below = (at, header.line) if is_named else ({"question": 0, "answers": 1}, 0)
     columns = range(max(at.values()) + 1, max(len(header.fields), 4) + 1)
     for rows in quoted_rows(path, columns, problems, path.name, below):
-        questions, lists = (rows.columns[at[what]].to_pylist() for what in ANSWER_COLUMNS)
+        questions, lists = (rows.columns[at[field]].to_pylist() for field in ANSWER_COLUMNS)
         for number, question, listed in zip(rows.lines, questions, lists, strict=True):
             try:
                 yield question, _string_list(listed), path.name, number

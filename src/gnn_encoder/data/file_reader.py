@@ -148,13 +148,13 @@ def _pdf_blocks(path: Path) -> Iterator[Block]:
     """A block for each page: where a paragraph ends, a PDF does not say."""
     import pypdfium2
 
-    found = False
+    has_text = False
     for number, page in enumerate(pypdfium2.PdfDocument(path), 1):
         if text := _unhyphenated(page.get_textpage().get_text_bounded()):
-            found = True
+            has_text = True
             yield Block(0, text, number, place=f"page={number}")
         page.close()
-    if not found:
+    if not has_text:
         raise Unreadable("no text in it: its pages are pictures, which need character recognition first")
 
 

@@ -34,8 +34,8 @@ def read_array(path: Path, problems: Problems) -> Iterator[tuple[int, Any]]:
             try:
                 yield from buffer.elements()
             except UnicodeDecodeError as error:
-                what = f"not UTF-8: byte 0x{error.object[error.start]:02x} at or after it"
-                problems.add(Kind.UNREADABLE, path.name, buffer.line_at(), what)
+                problem = f"not UTF-8: byte 0x{error.object[error.start]:02x} at or after it"
+                problems.add(Kind.UNREADABLE, path.name, buffer.line_at(), problem)
             except (ValueError, RecursionError) as error:  # no JSON, an integer of over 4,300 digits; nested too deeply
                 at, why = (error.pos, error.msg) if isinstance(error, json.JSONDecodeError) else (None, error)
                 problems.add(Kind.UNREADABLE, path.name, buffer.line_at(at), f"bad JSON: {why}")

@@ -167,9 +167,9 @@ class QueryLog:
         pairs = zip(query[label].tolist(), passage[label].tolist(), clicks.line[first[label]].tolist(), strict=True)
         self.rows += [Label(ids[q], passage_ids[p], 1, split, self._name, line) for q, p, line in pairs]
 
-    def _remark(self, rows: np.ndarray, clicks: np.ndarray, what: str) -> None:
+    def _remark(self, rows: np.ndarray, clicks: np.ndarray, remark: str) -> None:
         if rows.any():
-            self.remarks.append(f"{self._name}: {int(rows.sum()):,} rows, {clicks[rows].sum():,.0f} clicks, {what}")
+            self.remarks.append(f"{self._name}: {int(rows.sum()):,} rows, {clicks[rows].sum():,.0f} clicks, {remark}")
 
 
 def log_file(settings: Ingest) -> Path:

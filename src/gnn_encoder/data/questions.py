@@ -201,8 +201,8 @@ class Questions:
         if len(again):
             writer.recurring(again)
         traffic = np.array([self._traffic.get(query_id, 0.0) for query_id in ids.to_pylist()] if self._traffic else [])
-        if len(asked := np.flatnonzero(traffic)):
-            writer.traffic(asked, traffic[asked])
+        if len(clicked := np.flatnonzero(traffic)):
+            writer.traffic(clicked, traffic[clicked])
         if self.trained.sum() < (self.split == TRAIN).sum():
             writer.trained(np.flatnonzero(self.trained))
         added_rows = self.labels.filter(pa.array(_added(self.labels))).select(["query_id", "passage_id"]).to_pylist()
@@ -362,9 +362,9 @@ class Questions:
         self.queries, self.split = self.queries.filter(pa.array(keep)), self.split[keep]
         self.query = (np.cumsum(keep) - 1)[self.query]
 
-    def _remark(self, rows: np.ndarray, what: str) -> None:
+    def _remark(self, rows: np.ndarray, remark: str) -> None:
         if rows.any():
-            self.remarks.append(f"{int(rows.sum()):,} {what}")
+            self.remarks.append(f"{int(rows.sum()):,} {remark}")
 
 
 def _added(table: pa.Table) -> np.ndarray:

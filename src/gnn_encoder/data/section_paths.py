@@ -38,7 +38,7 @@ def section_tree(paths: pa.Array, titles: pa.Array) -> SectionTree:
         fresh = pc.index_in(coded.dictionary, value_set=known).is_null()
         levels.append((coded.dictionary.filter(fresh), above_titles.take(pa.array(first)).filter(fresh)))
         known = pa.concat_arrays([known, levels[-1][0]])
-    lists = pa.concat_arrays([some for _, some in levels])
+    lists = pa.concat_arrays([lists_of_level for _, lists_of_level in levels])
     length = pc.count_substring(known, SEPARATOR)
     section_titles = pc.replace_substring_regex(known, f"(?s)^.*{SEPARATOR}", "")
     for level in range(1, int(pc.max(length).as_py() or 0) + 1):

@@ -169,10 +169,10 @@ def settable(step: str) -> set[str]:
     return set(type(Settings.model_fields[step].default).model_fields) - ELSEWHERE.get(step, set()) - NUMBERS
 
 
-def _refuse_unknown(source: str, what: str, names: Iterable[str], known: Iterable[str]) -> None:
+def _refuse_unknown(source: str, kind: str, names: Iterable[str], known: Iterable[str]) -> None:
     for name in names:
         if name not in known:
-            raise UserError(f"{source}: unknown {what.format(name)}: {known_names(name, known)}")
+            raise UserError(f"{source}: unknown {kind.format(name)}: {known_names(name, known)}")
 
 
 def described(error: pydantic.ValidationError) -> str:

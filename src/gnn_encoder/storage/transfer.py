@@ -95,8 +95,8 @@ def list_folder(uri: str, *, indexed: bool = True) -> Listing:
     if not listing:
         raise Missing(f"{address} holds nothing: check the address")
     if not complete:
-        what = "was being sent and is not complete" if marker else "has no index"
-        raise UserError(f"{address} {what}: run what writes it again")
+        state = "was being sent and is not complete" if marker else "has no index"
+        raise UserError(f"{address} {state}: run what writes it again")
     return listing
 
 
