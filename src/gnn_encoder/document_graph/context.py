@@ -174,8 +174,8 @@ class FullGraph:
         bounds = [0, *(np.flatnonzero(np.diff(part)) + 1), len(nodes)]
         for start, stop in pairwise(bounds):
             if stop > start:
-                some = edges._replace(source=source - start).take((source >= start) & (source < stop))
-                total += layer.heard(asking, self.matrices(number, nodes[start:stop]), some)
+                edges_of_chunk = edges._replace(source=source - start).take((source >= start) & (source < stop))
+                total += layer.heard(asking, self.matrices(number, nodes[start:stop]), edges_of_chunk)
         return total
 
     def chunks(self, nodes: np.ndarray, radius: int) -> Iterator[tuple[int, int]]:
@@ -186,13 +186,13 @@ class FullGraph:
         n, kinds = len(self.graph), self.network.config.edge_types
         start, sum_before = 0, 0.0
         for block in range(0, len(nodes), BLOCK):
-            some = nodes[block : block + BLOCK]
-            rows = np.arange(len(some)) * n + some
+            nodes_of_block = nodes[block : block + BLOCK]
+            rows = np.arange(len(nodes_of_block)) * n + nodes_of_block
             for _ in range(radius):
                 rows = around(self.graph, rows, kinds)
             edges = edges_into(self.graph, rows % n, kinds)
             amounts = self.lengths[rows % n] + np.bincount(edges.target, self.lengths[edges.source], len(rows)) / 100
-            for index, amount in enumerate(np.bincount(rows // n, amounts, len(some)), block):
+            for index, amount in enumerate(np.bincount(rows // n, amounts, len(nodes_of_block)), block):
                 if sum_before and sum_before + amount > self.chunk:
                     yield start, index
                     start, sum_before = index, 0.0

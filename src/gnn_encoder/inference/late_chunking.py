@@ -88,9 +88,9 @@ class _Late:
     """An encoder that is ready to read passes."""
 
     def __init__(self, model: TextEncoder, overlap: int) -> None:
-        text, prompt = (model.tokenizer(some, add_special_tokens=False)["input_ids"] for some in ("a", model.prompt))
+        text, prompt = (model.tokenizer(words, add_special_tokens=False)["input_ids"] for words in ("a", model.prompt))
         whole = model.tokenizer("a")["input_ids"]
-        at = next(place for place in range(len(whole)) if whole[place : place + len(text)] == text)
+        at = next(start for start in range(len(whole)) if whole[start : start + len(text)] == text)
         self._model, self._before, self._after = model, [*whole[:at], *prompt], whole[at + len(text) :]
         others = len(self._before) + len(self._after)
         self._size = model.max_length - others
@@ -116,17 +116,17 @@ class _Late:
         A passage without tokens has a pass of its own.
         """
         tokens, spans, begin, at = list[int](), list[Span](), 0, 0  # at: where the pass ends in the document
-        for number, own in enumerate(ids):
+        for number, token_ids in enumerate(ids):
             if number and documents[number] != documents[number - 1]:
                 yield self._closed(tokens, spans)
                 tokens, spans, begin, at = [], [], 0, 0
             passage = at
-            for window, (start, end) in enumerate(self.windows(len(own))):
+            for window, (start, end) in enumerate(self.windows(len(token_ids))):
                 empty = start == end or (spans and spans[-1][1] == spans[-1][2])
                 if spans and (passage + end - begin > self._capacity or empty):
                     yield self._closed(tokens, spans)
                     tokens, spans, begin, at = [], [], passage + start, passage + start
-                tokens += own[at - passage : end]
+                tokens += token_ids[at - passage : end]
                 at = passage + end
                 spans.append((int(first[number]) + window, passage + start - begin, at - begin))
         if spans:
@@ -145,10 +145,10 @@ class _Late:
         """Writes the vectors of all windows of passes to their rows of `out`."""
         tokens = Tokens.flatten([ids for ids, _ in passes])
         pad = self._model.tokenizer.pad_token_id or 0
-        for some in budget_batches(tokens.lengths, tokens_per_batch):
-            ids, mask = (torch.from_numpy(array).to(device()) for array in tokens.padded(some, pad))
+        for batch in budget_batches(tokens.lengths, tokens_per_batch):
+            ids, mask = (torch.from_numpy(array).to(device()) for array in tokens.padded(batch, pad))
             hidden = self._model.backbone(input_ids=ids, attention_mask=mask)[0].float()
-            spans = [(number, *span) for number, row in enumerate(some.tolist()) for span in passes[row][1]]
+            spans = [(number, *span) for number, row in enumerate(batch.tolist()) for span in passes[row][1]]
             means = torch.stack([hidden[number, start:end].mean(0) for number, _, start, end in spans])
             out[[row for _, row, _, _ in spans]] = self._model.finished(means).cpu().numpy()
             progress.advance(len(spans))

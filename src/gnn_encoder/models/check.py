@@ -186,11 +186,11 @@ def _check(models: _Models, step: str, values: StepSettings) -> None:
         if width and isinstance(values, ContrastiveTraining) and max(values.matryoshka, default=0) > width:
             raise UserError(f"{step}.matryoshka = {list(values.matryoshka)}: the vectors have {width} components")
     elif isinstance(values, Encode) and (not values.encoder or is_address(values.encoder)):
-        if given := [name for name in SERVICE_IGNORES if getattr(values, name) not in ("auto", "", None)]:
-            usual = "null" if given[0] == "truncate_dimension" else "auto"
+        if changed := [name for name in SERVICE_IGNORES if getattr(values, name) not in ("auto", "", None)]:
+            usual = "null" if changed[0] == "truncate_dimension" else "auto"
             raise UserError(
-                f"encode.{given[0]} is set, and a service at an address gets texts as they are: "
-                f"set encode.{given[0]}={usual}"
+                f"encode.{changed[0]} is set, and a service at an address gets texts as they are: "
+                f"set encode.{changed[0]}={usual}"
             )
     elif isinstance(values, Encode):
         models.check_texts(values.encoder, values)

@@ -244,8 +244,8 @@ class DualEncoder(nn.Module):
             UserError: as `TextEncoder.from_backbone`, or the vectors differ.
         """
         trust(trusted_code)
-        given = {side: text for side, text in ((QUERY, query_prompt), (DOCUMENT, passage_prompt)) if text != "auto"}
-        reading: dict[str, Any] = {"prompts": given, "dimension": truncate_dimension}
+        prompts = {side: text for side, text in ((QUERY, query_prompt), (DOCUMENT, passage_prompt)) if text != "auto"}
+        reading: dict[str, Any] = {"prompts": prompts, "dimension": truncate_dimension}
         longest = max(query_length, passage_length)
         passage = TextEncoder.from_backbone(name, pooling, normalize, longest, side=DOCUMENT, **reading)
         if share_encoders:

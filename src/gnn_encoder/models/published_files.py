@@ -98,10 +98,10 @@ def check_weights(
     model, report = load_pretrained(loader, str(folder), use_safetensors=True, output_loading_info=True)
     lacking = [weight for weight in report["missing_keys"] if not (spare and spare.search(weight))]
     unread = [weight for weight in report["unexpected_keys"] if not unused.search(weight)]
-    for weights, what in ((lacking, "its files lack the weights"), (unread, "no part reads its weights")):
+    for weights, problem in ((lacking, "its files lack the weights"), (unread, "no part reads its weights")):
         if weights:
             first, *more = sorted(weights)
-            raise refused(name, f"{what} {first}" + (f" and {len(more)} more" if more else ""))
+            raise refused(name, f"{problem} {first}" + (f" and {len(more)} more" if more else ""))
     return model.config
 
 
