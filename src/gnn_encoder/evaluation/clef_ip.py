@@ -31,8 +31,8 @@ def pres(run: Run, qrels: Qrels, queries: np.ndarray, k: int, level: int = 1) ->
     retrieved, ranks = counter.count(run.query[hit]), counter.count(run.query[hit], run.rank[hit])
     missing = n - retrieved
     ranks += missing * (k + n) - missing * (missing - 1) / 2  # the ranks k + retrieved + 1 … k + n
-    some = np.maximum(n, 1)
-    return np.where(n > 0, 1 - (ranks / some - (n + 1) / 2) / k, 0.0)
+    divisor = np.maximum(n, 1)
+    return np.where(n > 0, 1 - (ranks / divisor - (n + 1) / 2) / k, 0.0)
 
 
 def within_documents(

@@ -38,10 +38,10 @@ def data_remarks(data: Dataset, split: str) -> Iterator[str]:
     themselves &= data.identical[missing.query] >= 0
     lost = len(queries) - len(labelled_queries(reachable))
     without = f"; {lost:,} queries have no other relevant passage and count 0" if lost else ""
-    for rows, what in ((~themselves, "a passage that the corpus lacks"), (themselves, "the query itself")):
+    for rows, passage in ((~themselves, "a passage that the corpus lacks"), (themselves, "the query itself")):
         if count := int(rows.sum()):
             yield (
-                f"{count:,} of {len(judged.query):,} {split} labels name {what}: they count as missed, as trec_eval "
+                f"{count:,} of {len(judged.query):,} {split} labels name {passage}: they count as missed, as trec_eval "
                 f"counts them{without}"
             )
             without = ""

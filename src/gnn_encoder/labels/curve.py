@@ -50,11 +50,11 @@ class DevQueries:
         encoder = TextEncoder.load(run.bundle.query_encoder_path)
         return cls(rows, encode_texts(encoder, data.query_texts(rows), **run.encoding_settings.speed), qrels)
 
-    def figures(self, run: FinishedRun, vectors: np.ndarray, places: slice | np.ndarray = slice(None)) -> np.ndarray:
+    def figures(self, run: FinishedRun, vectors: np.ndarray, part: slice | np.ndarray = slice(None)) -> np.ndarray:
         """The measure of each query with passage vectors [m, d], float64 [a], or of some queries."""
-        rows = self.rows[places]
+        rows = self.rows[part]
         left_out, depth = run.sources.dataset.identical[rows], min(DEPTH, len(vectors))
-        scores, hits = search_without(partial(exact.search, vectors, self.vectors[places]), left_out, depth)
+        scores, hits = search_without(partial(exact.search, vectors, self.vectors[part]), left_out, depth)
         ranking = Run.from_hits(rows, hits, scores)
         figures: np.ndarray = per_query(ranking, self.qrels, rows, run.known.passage_ids, [MEASURE])[:, 0]
         return figures

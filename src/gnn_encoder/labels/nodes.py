@@ -268,8 +268,8 @@ class _PairVectors:
 
     def edges(self, texts: Sequence[str], passages: np.ndarray) -> np.ndarray:
         """Vectors fp16 [e, d_e] of queries and passage rows [e]."""
-        asked = Asked(list(texts), self._run.bundle.passages)
-        return self._vectors(*self._scorer.pairs(asked, np.arange(len(texts)), passages.astype(np.int64)))
+        data = Asked(list(texts), self._run.bundle.passages)
+        return self._vectors(*self._scorer.pairs(data, np.arange(len(texts)), passages.astype(np.int64)))
 
     def loops(self, texts: Sequence[str]) -> np.ndarray:
         """Vectors fp16 [e, d_e] of the pairs of each query with itself."""

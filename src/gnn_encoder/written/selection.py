@@ -88,7 +88,7 @@ class Selection:
 def select(
     written: WrittenQueries,
     data: Dataset,
-    found: Callable[[list[str], int], np.ndarray],
+    search: Callable[[list[str], int], np.ndarray],
     settings: SelectQueries,
     reranker: "Scorer | None" = None,
     progress: Callable[[int], Progress] | None = None,
@@ -96,7 +96,7 @@ def select(
     """Applies all filters.
 
     Args:
-        found: returns the rows [n, k] of the first k hits of n queries; -1: no hit.
+        search: returns the rows [n, k] of the first k hits of n queries; -1: no hit.
         reranker: has to agree; None: it is not asked.
         progress: the progress of the re-ranker's work on n queries.
     """
@@ -132,7 +132,7 @@ def select(
             [rows if row in drawn else [] for row, rows in enumerate(selection.passages)],
         )
     count = max(settings.found_within, settings.reranked if reranker else 0)
-    hits = hits_of(selection.texts, selection.quoted, found, count)
+    hits = hits_of(selection.texts, selection.quoted, search, count)
     # All passages stay if one is found: the others are as relevant, and their words are other ones.
     found_again = [
         rows if np.isin(rows, first[: settings.found_within]).any() else []
@@ -161,27 +161,27 @@ def agrees(
     """
     agreed = np.zeros(len(selection.texts), dtype=bool)
     for start in range(0, len(agreed), RERANKED_AT_A_TIME):
-        some = range(start, min(start + RERANKED_AT_A_TIME, len(agreed)))
-        compared = [np.union1d(selection.passages[row], hits[row][hits[row] >= 0]).astype(np.int64) for row in some]
-        query, passage = np.repeat(np.arange(len(some)), [*map(len, compared)]), np.concatenate(compared)
+        batch = range(start, min(start + RERANKED_AT_A_TIME, len(agreed)))
+        compared = [np.union1d(selection.passages[row], hits[row][hits[row] >= 0]).astype(np.int64) for row in batch]
+        query, passage = np.repeat(np.arange(len(batch)), [*map(len, compared)]), np.concatenate(compared)
         scores = reranker.score(
-            Asked(selection.texts[some.start : some.stop], passages), query, passage, **settings.speed
+            Asked(selection.texts[batch.start : batch.stop], passages), query, passage, **settings.speed
         )
-        for number, row in enumerate(some):
-            own, of_row = np.isin(compared[number], selection.passages[row]), scores[query == number]
-            best = of_row[own].max()
-            is_first = (of_row[~own] > best).sum() < settings.agreed_within
+        for number, row in enumerate(batch):
+            is_own, of_row = np.isin(compared[number], selection.passages[row]), scores[query == number]
+            best = of_row[is_own].max()
+            is_first = (of_row[~is_own] > best).sum() < settings.agreed_within
             agreed[row] = is_first and reranker.probability(best[None])[0] >= settings.agreed_probability
         if progress:
-            progress.advance(len(some))
+            progress.advance(len(batch))
     return agreed
 
 
 def hits_of(
-    texts: list[str], quoted: list[int], found: Callable[[list[str], int], np.ndarray], count: int
+    texts: list[str], quoted: list[int], search: Callable[[list[str], int], np.ndarray], count: int
 ) -> list[np.ndarray]:
     """Returns the rows of the first `count` hits of each query [n], without the passage that it quotes."""
-    every = found(texts, count + 1)
+    every = search(texts, count + 1)
     return [hits[hits != source][:count] for hits, source in zip(every, quoted, strict=True)]
 
 
@@ -256,15 +256,15 @@ def splits_of(units: Sequence[str], queried: Collection[str], shares: dict[int, 
         shares: split → its share, or 0; the rest is train. If none of the units that have queries belongs to a split,
             the one whose hash is nearest does: that one moves when another comes.
     """
-    place = {unit: share(unit, f"split {seed}: ") for unit in units}
-    split, begin = dict.fromkeys(place, TRAIN), 0.0
+    position = {unit: share(unit, f"split {seed}: ") for unit in units}
+    split, begin = dict.fromkeys(position, TRAIN), 0.0
     for code, fraction in shares.items():
-        split |= {unit: code for unit, value in place.items() if begin <= value < begin + fraction}
+        split |= {unit: code for unit, value in position.items() if begin <= value < begin + fraction}
         begin += fraction
     for code, fraction in shares.items():
         training = [unit for unit in queried if split[unit] == TRAIN]
         if fraction and code not in {split[unit] for unit in queried} and len(training) > 1:
-            split[min(training, key=place.__getitem__)] = code
+            split[min(training, key=position.__getitem__)] = code
     return split
 
 
