@@ -408,9 +408,11 @@ def _versions() -> str:
     clone = Path(__file__).parents[3]
     words = [__version__]
     if (clone / ".git").exists():
-        asked = ["git", "-C", str(clone), "describe", "--always", "--dirty", "--exclude=*"]
+        command = ["git", "-C", str(clone), "describe", "--always", "--dirty", "--exclude=*"]
         with suppress(OSError):
-            words += [f"commit {name}" for name in subprocess.run(asked, capture_output=True, text=True).stdout.split()]
+            words += [
+                f"commit {name}" for name in subprocess.run(command, capture_output=True, text=True).stdout.split()
+            ]
     for package in ("torch", "transformers"):
         try:
             words.append(f"{package} {version(package)}")

@@ -155,10 +155,10 @@ def check_space(spaces: "Sequence[Space]", root: Path) -> Iterator[Finding]:
 
     # Steps have their temporary files in ROOT/tmp. Only a run without a preset and this check read data elsewhere.
     data = next(space.kept for space in spaces if space.title == "ingest")
-    for what, folder, need in (("the run", root, needed(spaces)), ("temporary", Path(tempfile.gettempdir()), data)):
+    for purpose, folder, need in (("the run", root, needed(spaces)), ("temporary", Path(tempfile.gettempdir()), data)):
         free = _free(folder)
         advice = "" if free >= need else "free space (gnn-encoder prune), or choose another disk"
-        yield Finding(what, f"needs {need / 1e9:,.2f} GB of the {free / 1e9:,.2f} GB free for {folder}", advice)
+        yield Finding(purpose, f"needs {need / 1e9:,.2f} GB of the {free / 1e9:,.2f} GB free for {folder}", advice)
 
 
 def _free(folder: Path) -> int:

@@ -345,8 +345,8 @@ def _pooled(
                 texts.setdefault(hit.passage_id, PooledPassage(hit.passage_id, hit.title, hit.text))
                 text = passage_text(hit.title, hit.text)
                 pairs.setdefault((query_id, hit.passage_id), Pair(query_id, query, hit.passage_id, text))
-    place = {query_id: number for number, query_id in enumerate(drawn)}
-    return sorted(pairs.values(), key=lambda pair: place[pair.query_id]), hits, texts
+    position = {query_id: number for number, query_id in enumerate(drawn)}
+    return sorted(pairs.values(), key=lambda pair: position[pair.query_id]), hits, texts
 
 
 def _notes(agreed: "Agreement | None", figures: "Compared", relevant: int) -> list[str]:

@@ -136,17 +136,17 @@ def _fusion_settings(since: Path) -> dict[str, Any]:
         if folder.is_dir() and (bundle := Bundle.read(folder)).manifest.inputs.get("dual_encoder") == model:
             kinds = [*tree["fuse_parts"]["kinds"], kind]
             known = {name: bundle.manifest.settings[name] for name in settable("fuse_parts")}
-            made = read_history(folder)["make_parts"].settings
-            parts = {name: made[name] for name in settable("make_parts") if name in made}
+            of_parts = read_history(folder)["make_parts"].settings
+            parts = {name: of_parts[name] for name in settable("make_parts") if name in of_parts}
             tree = {"fuse_parts": {**known, "kinds": kinds}, "make_parts": parts}
     return tree
 
 
 def _data_settings(dataset: Path) -> dict[str, dict[str, Any]]:
     """Returns the settings of the steps that make a run's dataset again; without a history it has those of `ingest`."""
-    history, made = read_history(dataset), {"ingest": read_manifest(dataset).settings}
-    made |= {step: history[step].settings for step in ("write_queries", "select_queries") if step in history}
-    return {step: {name: of[name] for name in settable(step) if name in of} for step, of in made.items()}
+    history, settings_of = read_history(dataset), {"ingest": read_manifest(dataset).settings}
+    settings_of |= {step: history[step].settings for step in ("write_queries", "select_queries") if step in history}
+    return {step: {name: of[name] for name in settable(step) if name in of} for step, of in settings_of.items()}
 
 
 def _bm25_settings(bundle: Bundle) -> dict[str, Any]:

@@ -202,8 +202,8 @@ def _survey(settings: Settings, until: str, budget: float) -> Survey:
         def candidate(name: str, encoder: str) -> Candidate:
             if encode.vectors or is_address(encoder):
                 return Candidate(name, encoder, facts, Rates(machine(), math.inf if encode.vectors else SERVED, 0.0))
-            own = facts if encoder == backbone else facts_for(data, encoder)
-            return Candidate(name, encoder, own, measure_rates(data, encoder, seed, training))
+            own_facts = facts if encoder == backbone else facts_for(data, encoder)
+            return Candidate(name, encoder, own_facts, measure_rates(data, encoder, seed, training))
 
         named = [candidate(name, of.encoder) for name, of in encode.by_name.items()]
         trained = [*named]
@@ -268,14 +268,14 @@ class _Plan:
         if encode.elsewhere:
             whose = "encoder's weights" if len(survey.named) == 1 else "weights of one encoder"
             self.lines[TRAINING] = f"none: the {whose} are elsewhere"
-        asked = [survey.services[one.encoder] for one in self.kept if one.encoder in survey.services]
-        if asked and not encode.vectors:
-            models = (f"{one.model} at {one.address}, {one.width} numbers a vector" for one in asked)
+        services = [survey.services[one.encoder] for one in self.kept if one.encoder in survey.services]
+        if services and not encode.vectors:
+            models = (f"{one.model} at {one.address}, {one.width} numbers a vector" for one in services)
             tokens = (
                 f"about {survey.characters / CHARACTERS_OF_TOKEN:,.0f} tokens, of {survey.characters:,.0f} characters"
             )
-            each = " for each of them" if len(asked) > 1 else ""
-            self.lines |= {"encoder": "; ".join(models), "to pay": f"{tokens}{each}; each text is sent once"}
+            for_each = " for each of them" if len(services) > 1 else ""
+            self.lines |= {"encoder": "; ".join(models), "to pay": f"{tokens}{for_each}; each text is sent once"}
         if survey.settings.write_queries.is_asked:
             self.lines["to write"] = _writing(survey.settings.write_queries, facts)
         if not facts.queries["train"] and height(survey.until) > height(AS_IT_IS):
@@ -371,12 +371,12 @@ def _speeds(candidates: Sequence[Candidate], which: str) -> str:
 def _ends(candidates: Sequence[Candidate], length: int) -> dict[str, float]:
     """Returns the seconds from the start to the end of each rung that trains nothing."""
     facts = candidates[0].facts
-    asked, ends, end = facts.queries["dev"] + facts.queries["test"], {}, 0.0
+    measured, ends, end = facts.queries["dev"] + facts.queries["test"], {}, 0.0
     for rung in (WORDS, AS_IT_IS, LABELS):
-        own = FIXED[rung] + PER_PASSAGE[rung] * facts.passages + PER_QUERY[rung] * asked
-        end += own
+        seconds = FIXED[rung] + PER_PASSAGE[rung] * facts.passages + PER_QUERY[rung] * measured
+        end += seconds
         if rung == AS_IT_IS:
-            end += OF_OTHERS * own * (len(candidates) - 1) + sum(one.seconds(length) for one in candidates)
+            end += OF_OTHERS * seconds * (len(candidates) - 1) + sum(one.seconds(length) for one in candidates)
         end += PER_LABEL * facts.labels if rung == LABELS else 0.0
         ends[rung] = end
     return ends
@@ -388,14 +388,14 @@ def _reranking(facts: DataFacts, rates: Rates, pair: int, depth: int, drawn: int
     Args:
         pair: tokens to which pairs are cut. drawn: queries that are trained on; 0: all.
     """
-    trained, asked = drawn or facts.queries["train"], facts.queries["dev"] + facts.queries["test"]
+    trained, measured = drawn or facts.queries["train"], facts.queries["dev"] + facts.queries["test"]
     tokens = min(facts.mean_query(64) + facts.mean_passage(pair), pair)
     examples = 2 * facts.labels * trained / facts.queries["train"]
-    others = FIXED[RERANKING] + PER_PASSAGE[RERANKING] * facts.passages + PER_QUERY[RERANKING] * asked
+    others = FIXED[RERANKING] + PER_PASSAGE[RERANKING] * facts.passages + PER_QUERY[RERANKING] * measured
     return {
-        "first_stage": PER_SEARCH * (trained + asked),
+        "first_stage": PER_SEARCH * (trained + measured),
         f"train_reranker: {RERANKED}": examples * tokens / (rates.training or rates.encoding / TRAINED_SLOWER),
-        f"rerank: {RERANKED}": asked * min(depth, facts.passages) * tokens / rates.encoding,
+        f"rerank: {RERANKED}": measured * min(depth, facts.passages) * tokens / rates.encoding,
         RERANKING: others,
     }
 

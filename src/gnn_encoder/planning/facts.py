@@ -74,8 +74,8 @@ def data_facts(data: Dataset, backbone: str, seed: int, reading: LongPassages = 
     texts = data.passages.take(passage_rows).full_texts()
     query_rows = np.sort(generator.permutation(len(data.queries))[:SAMPLE])
     of_passages, of_queries = (
-        np.sort(Tokens.of(tokenizer, some, most).lengths) if some else np.array([UNKNOWN_QUERY])
-        for some, most in ((texts, UNCUT if reading.in_windows else LONGEST), (data.query_texts(query_rows), LONGEST))
+        np.sort(Tokens.of(tokenizer, sample, most).lengths) if sample else np.array([UNKNOWN_QUERY])
+        for sample, most in ((texts, UNCUT if reading.in_windows else LONGEST), (data.query_texts(query_rows), LONGEST))
     )
     train = data.split_qrels("train").positive()
     counts = {split: len(labelled_queries(data.judged(split))) for split in ("train", "dev", "test")}

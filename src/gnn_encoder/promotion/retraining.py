@@ -119,13 +119,13 @@ def summary(news: str, facts: Mapping[str, Any], uri: str, links: Mapping[str, o
     """
     store = without_password(uri)
     page = f"/#/models/{facts['model_name']}/versions/{facts['version']}" if store.startswith("http") else ""
-    places = {"registered": f"{store}{page}", "bundle": facts["bundle"], **links}
+    addresses = {"registered": f"{store}{page}", "bundle": facts["bundle"], **links}
     parts = [
         f"## {facts['model_name']}: {facts['decision']}",
         f"{facts['reason']}.",
         f"Trained because: {news}.",
         _comparison(facts["version"], facts["comparison"]) if facts["comparison"] else _figures(facts),
-        "\n".join(f"- {name}: {where}" for name, where in places.items()),
+        "\n".join(f"- {name}: {where}" for name, where in addresses.items()),
     ]
     return "\n\n".join(parts) + "\n"
 

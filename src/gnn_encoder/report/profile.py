@@ -36,8 +36,8 @@ def data_profile(dataset: Dataset, graph: Graph | None) -> DataProfile:
     the share of passages without an edge; `labels_with_neighbors`, the share of each split's positive labels on
     passages of the corpus that have an edge.
     """
-    some = np.arange(min(len(dataset.passages), TEXTS))
-    words = {"passages": _words(dataset.passages.take(some).bare_texts())}
+    sample = np.arange(min(len(dataset.passages), TEXTS))
+    words = {"passages": _words(dataset.passages.take(sample).bare_texts())}
     degrees = np.diff(graph.indptr) if graph else np.zeros(len(dataset.passages), np.int64)
     splits, reached = {}, {}
     for split in SPLITS:

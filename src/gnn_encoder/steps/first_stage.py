@@ -101,12 +101,12 @@ def _searched(
     index, encoder = PassageIndex.read(bundle), bundle.has_vectors and TextEncoder.load(bundle.query_encoder_path)
     count = sum(len(queries) for queries in searched_queries(data, evaluated=evaluated))
     progress = context.progress("encoding", count, "queries")
-    given = passage_vectors if encoder and isinstance(encoder, AddressEncoder) else None
+    encode = passage_vectors if encoder and isinstance(encoder, AddressEncoder) else None
 
     def search(queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         questions = data.query_texts(queries)
-        if given:
-            vectors = vectors_of_queries(given, data, queries)
+        if encode:
+            vectors = vectors_of_queries(encode, data, queries)
         else:
             vectors = encode_texts(encoder, questions, progress=progress, **settings.speed) if encoder else NO_VECTORS
         run = served_run(bundle, index, queries, questions, vectors, k, data.identical[queries], measured=True)

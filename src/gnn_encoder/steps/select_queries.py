@@ -97,12 +97,12 @@ def select_queries(
     }
 
 
-def first_found(selection: Selection, dev: np.ndarray, found: Callable[[list[str], int], np.ndarray]) -> float:
+def first_found(selection: Selection, dev: np.ndarray, search: Callable[[list[str], int], np.ndarray]) -> float:
     """Returns the share of some queries, bool [n], of which the first hit is relevant; 0 without queries."""
     if not dev.any():
         return 0.0
     rows = np.flatnonzero(dev).tolist()
-    hits = hits_of([selection.texts[row] for row in rows], [selection.quoted[row] for row in rows], found, 1)
+    hits = hits_of([selection.texts[row] for row in rows], [selection.quoted[row] for row in rows], search, 1)
     return float(
         np.mean([np.isin(selection.passages[row], first).any() for row, first in zip(rows, hits, strict=True)])
     )

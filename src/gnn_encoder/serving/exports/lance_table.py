@@ -153,11 +153,11 @@ class _Table:
     def search(self, queries: np.ndarray, k: int, effort: int | None) -> list[np.ndarray]:
         hit_digests: list[np.ndarray] = []
         for start in range(0, len(queries), TOGETHER):
-            some = queries[start : start + TOGETHER]
-            search = self._table.search(list(some), vector_column_name="vector").distance_type("dot").limit(k)
+            block = queries[start : start + TOGETHER]
+            search = self._table.search(list(block), vector_column_name="vector").distance_type("dot").limit(k)
             search = search.bypass_vector_index() if effort is None else search.nprobes(effort)
             hits = search.select(["digest", "_distance"]).to_arrow()
-            of = hits.column("query_index").to_numpy() if len(some) > 1 else np.zeros(len(hits), np.int32)
+            of = hits.column("query_index").to_numpy() if len(block) > 1 else np.zeros(len(hits), np.int32)
             digests, order = hits.column("digest").to_numpy(), np.lexsort((hits.column("_distance").to_numpy(), of))
-            hit_digests += np.split(digests[order], np.searchsorted(of[order], np.arange(1, len(some))))
+            hit_digests += np.split(digests[order], np.searchsorted(of[order], np.arange(1, len(block))))
         return hit_digests
