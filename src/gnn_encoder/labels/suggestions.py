@@ -120,13 +120,13 @@ class Suggestions:
         self._added = [*run.known.labels, *added]
         self._now = dev.figures(run, self._vectors)
 
-    def labelled_value(self, seed: int = 0) -> float:
+    def labelled_value(self) -> float:
         """V: the mean of the measure over up to `SIMULATED` dev queries, each with a label of its own."""
         run, dev = self._run, self._dev
         labels, ids = dev.qrels.positive(), run.known.passage_ids
         answered = np.flatnonzero(np.isin(dev.rows, labels.query))
         count = min(SIMULATED, len(answered))
-        drawn = np.sort(np.random.default_rng(seed).choice(answered, count, replace=False))
+        drawn = np.sort(np.random.default_rng(0).choice(answered, count, replace=False))
         first = {int(row): int(np.flatnonzero(labels.query == row)[0]) for row in dev.rows[drawn]}
         texts = run.sources.dataset.query_texts(dev.rows[drawn])
         simulated = [
