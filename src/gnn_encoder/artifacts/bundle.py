@@ -80,8 +80,8 @@ class Serving:
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Self:
         """Reads what `facts` returned."""
-        how = facts.get("reranking")
-        return cls(**{**facts, "reranking": Reranking(**how) if how else None})
+        reranking = facts.get("reranking")
+        return cls(**{**facts, "reranking": Reranking(**reranking) if reranking else None})
 
     def facts(self) -> dict[str, Any]:
         """Returns the content of `serving.json`."""

@@ -301,10 +301,10 @@ class Dataset:
         train are of passages in the corpus alone.
         """
         of_corpus, (missing, _) = self.split_qrels(split), self._missing
-        more = missing.where(np.isin(missing.query, self.query_rows(split)))
-        if not len(more.query):
+        of_missing = missing.where(np.isin(missing.query, self.query_rows(split)))
+        if not len(of_missing.query):
             return of_corpus
-        pairs = zip(vars(of_corpus).values(), vars(more).values(), strict=True)
+        pairs = zip(vars(of_corpus).values(), vars(of_missing).values(), strict=True)
         return Qrels(*(np.concatenate(pair) for pair in pairs))
 
     def judged_ids(self) -> pa.ChunkedArray:

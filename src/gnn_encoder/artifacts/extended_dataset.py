@@ -43,7 +43,7 @@ def extend_queries(
         row |= {ids[number]: len(before) + index for index, number in enumerate(new)}
         groups = [*before["group"].to_pylist(), *range(len(before), len(before) + len(new))]
         of_more = {"query_id": ids, "text": texts, "split": splits, "answers": [[] for _ in texts]}
-        columns = ([*before[name].to_pylist(), *(more[i] for i in new)] for name, more in of_more.items())
+        columns = ([*before[name].to_pylist(), *(values[i] for i in new)] for name, values in of_more.items())
         query_ids, all_texts, all_splits, answers = columns
         writer.queries(query_ids, all_texts, all_splits, answers, np.asarray(groups))
         labels, rows = data.qrels, np.array([row[query_id] for query_id in ids], np.int32)

@@ -64,7 +64,7 @@ class LabelUse:
 
     def __str__(self) -> str:
         near = f" with a similarity of {self.threshold:g} or more" if self.threshold else ""
-        more = {
+        details = {
             "sum": "",
             "max": ", best query",
             "softmax": f", softmax of the {self.neighbours} nearest queries{near}, temperature {self.temperature:g}",
@@ -72,7 +72,7 @@ class LabelUse:
         }
         if self.method == "fusion":
             return "among the parts of a fusion"
-        return f"weight {self.weight:g}{more[self.method]}" if self.weight else "weight 0: as the dual encoder"
+        return f"weight {self.weight:g}{details[self.method]}" if self.weight else "weight 0: as the dual encoder"
 
 
 @dataclass(frozen=True)

@@ -62,8 +62,8 @@ def propensities(pair: np.ndarray, position: np.ndarray, clicks: np.ndarray, vie
 
     size = int(position.max(initial=0)) + 1
     p = np.full(size, np.nan)
-    at = np.unique(pair_keys(pair, position))
-    moved = np.bincount(at >> 32, minlength=int(pair.max(initial=0)) + 1) > 1
+    shown = np.unique(pair_keys(pair, position))
+    moved = np.bincount(shown >> 32, minlength=int(pair.max(initial=0)) + 1) > 1
     rows = moved[pair] & (views > 0)
     if not rows.any():
         return p

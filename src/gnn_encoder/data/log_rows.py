@@ -78,9 +78,9 @@ class Clicks:
         for line, record in records:
             row, wrong = _row(record)
             if row:
-                here = [value is not None for value in (row.views, row.position, row.time)]
-                present = present or here
-                wrong = wrong or ("" if here == present else "not the fields of the first row")
+                filled = [value is not None for value in (row.views, row.position, row.time)]
+                present = present or filled
+                wrong = wrong or ("" if filled == present else "not the fields of the first row")
             if wrong or row is None:
                 problems.add(Kind.BAD_ROW, path.name, line, wrong)
                 continue

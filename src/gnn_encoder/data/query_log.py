@@ -111,9 +111,9 @@ class QueryLog:
         known = pc.is_in(names, value_set=passage_ids.combine_chunks().cast(names.type)).to_numpy(zero_copy_only=False)
         if not known.any():
             raise UserError(f"{self._name} names no passage of the corpus: its passages must be the corpus's ids")
-        there: np.ndarray = known[clicks.passage]
-        self._remark(~there, clicks.clicks, "name a passage that the corpus lacks and were left out")
-        return there
+        is_known: np.ndarray = known[clicks.passage]
+        self._remark(~is_known, clicks.clicks, "name a passage that the corpus lacks and were left out")
+        return is_known
 
     def _examined(self, clicks: Clicks, train: np.ndarray) -> np.ndarray | None:
         """Returns how often users looked at the passage of each row [r]; NaN: unknown; None: the log has no views.
@@ -146,17 +146,17 @@ class QueryLog:
         keys, first, pair = np.unique(pair_keys(clicks.query, clicks.passage), return_index=True, return_inverse=True)
         query, passage, count = keys >> 32, keys & 0xFFFFFFFF, np.bincount(pair, clicks.clicks)
         views = None if clicks.views is None else np.bincount(pair, clicks.views)
-        enough = count >= settings.log_clicks
-        label = enough & (by_chance(query, passage, count, views) < settings.log_chance)
+        is_frequent = count >= settings.log_clicks
+        label = is_frequent & (by_chance(query, passage, count, views) < settings.log_chance)
         of_query = np.bincount(query, count)
-        frequent, labelled = np.unique(query[enough]), np.unique(query[label])
-        for rows, why in (
+        frequent, labelled = np.unique(query[is_frequent]), np.unique(query[label])
+        for rows, reason in (
             (np.setdiff1d(query, frequent), f"no passage was clicked {settings.log_clicks} times (ingest.log_clicks)"),
             (np.setdiff1d(frequent, labelled), "chance explains the clicks (ingest.log_chance)"),
         ):
             if len(rows):
                 clicked = f"{len(rows):,} {split} queries, {of_query[rows].sum():,.0f} clicks"
-                self.remarks.append(f"{self._name}: {clicked}, were left out: {why}")
+                self.remarks.append(f"{self._name}: {clicked}, were left out: {reason}")
         texts, passage_ids = clicks.texts, clicks.passage_ids
         ids = {row: log_query_id(texts[row]) for row in labelled.tolist()}
         queries, first_row = np.unique(clicks.query, return_index=True)
