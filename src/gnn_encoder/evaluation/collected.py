@@ -118,9 +118,9 @@ class Collected:
         """
         by_kind: dict[str, dict[str, PerQuery]] = {"recurring": {}, "unseen": {}}
         for split, systems in self.figures(names).items():
-            again = np.isin(self.queries[split], self.data.recurring)
-            for name, inside in (("recurring", again), ("unseen", ~again)):
-                if again.any() and inside.any():
+            recurs = np.isin(self.queries[split], self.data.recurring)
+            for name, inside in (("recurring", recurs), ("unseen", ~recurs)):
+                if recurs.any() and inside.any():
                     by_kind[name][split] = {system: figures[inside] for system, figures in systems.items()}
         return by_kind
 

@@ -60,8 +60,8 @@ def data_remarks(data: Dataset, split: str) -> Iterator[str]:
 def hit_remarks(data: Dataset, split: str, queries: int, without_hits: Mapping[str, int]) -> Iterator[str]:
     """Yields which systems found nothing for some of a split's `queries`, {system: count}."""
     for system, count in without_hits.items():
-        why = f": {_no_word(data)}" if system == LEXICAL else ""
-        yield f"{system} found nothing for {count:,} of {queries:,} {split} queries, which count 0{why}"
+        reason = f": {_no_word(data)}" if system == LEXICAL else ""
+        yield f"{system} found nothing for {count:,} of {queries:,} {split} queries, which count 0{reason}"
 
 
 def _no_word(data: Dataset) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from gnn_encoder.artifacts import Dataset
-from gnn_encoder.artifacts.tables import warm_labels
+from gnn_encoder.artifacts.known_positives import warm_labels
 from gnn_encoder.evaluation.power import deviation
 from gnn_encoder.evaluation.significance import bootstrap_intervals, holm, paired_randomization
 from gnn_encoder.forecast.frozen_sum import WEIGHTS, labels_of, reciprocal_ranks, training_pairs

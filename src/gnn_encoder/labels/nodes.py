@@ -119,8 +119,8 @@ def changed_nodes(run: FinishedRun, labels: Sequence[AddedLabel], former: AddedN
     for query, node, near in zip(ids, nodes.tolist(), retrieved, strict=True):
         added_before = {rows[passage] for passage in before.get(query, []) if passage in rows}
         positives = sorted(_positives(run, node) - added_before) + [rows[passage] for passage in now.get(query, [])]
-        gone = not positives and AddedLabel(query, texts[query], "").is_new_query
-        edges.append({} if gone else _joined(near, positives, run.graph_settings.edge_kinds))
+        is_gone = not positives and AddedLabel(query, texts[query], "").is_new_query
+        edges.append({} if is_gone else _joined(near, positives, run.graph_settings.edge_kinds))
     return _with_vectors(run, ids, [texts[query] for query in ids], nodes, edges, former, known)
 
 

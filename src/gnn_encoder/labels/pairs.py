@@ -79,11 +79,11 @@ def changed_pairs(run: LabelledRun, labels: Sequence[AddedLabel]) -> ChangedPair
     before, now = (
         {(label.query_id, label.passage_id): label for label in of_source} for of_source in (run.dataset.added, labels)
     )
-    gone = [label for key, label in before.items() if key not in now]
+    removed = [label for key, label in before.items() if key not in now]
     new = [label for key, label in now.items() if key not in before]
-    rows = run.known.passage_rows([label.passage_id for label in (*gone, *new)])
-    gone, new = ([label for label in of_source if label.passage_id in rows] for of_source in (gone, new))
-    stored, numbers = run.labelled.of_run, run.labelled.rows_of([label.query_id for label in (*gone, *new)])
+    rows = run.known.passage_rows([label.passage_id for label in (*removed, *new)])
+    removed, new = ([label for label in of_source if label.passage_id in rows] for of_source in (removed, new))
+    stored, numbers = run.labelled.of_run, run.labelled.rows_of([label.query_id for label in (*removed, *new)])
     texts = {label.query_id: label.query for label in new if label.query_id not in numbers}
     numbers |= {query: len(stored) + position for position, query in enumerate(texts)}
 
@@ -91,7 +91,7 @@ def changed_pairs(run: LabelledRun, labels: Sequence[AddedLabel]) -> ChangedPair
         return set(stored.into(np.array([passage]))[1].tolist())
 
     queries = {passage: queries_of(passage) for passage in sorted(rows.values())}
-    for label in gone:
+    for label in removed:
         queries[rows[label.passage_id]].discard(numbers.get(label.query_id, -1))
     for label in new:
         queries[rows[label.passage_id]].add(numbers[label.query_id])

@@ -33,11 +33,11 @@ class Wanted:
     passage_id: str
     where: str = ""
 
-    def refused(self, why: str) -> UserError:
+    def refused(self, reason: str) -> UserError:
         """Returns the error for this label."""
         query = self.query if len(self.query) <= SHOWN else f"{self.query[:SHOWN]}…"
         prefix = f"{self.where}: " if self.where else ""
-        return UserError(f"{prefix}{printable(query)!r}, passage {printable(self.passage_id)!r}: {why}")
+        return UserError(f"{prefix}{printable(query)!r}, passage {printable(self.passage_id)!r}: {reason}")
 
 
 def read_wanted(path: Path) -> list[Wanted]:

@@ -257,7 +257,9 @@ def diffusion_charts(diffusions: Mapping[str, Diffusion]) -> dict[str, Spec]:
         for name, diffusion in diffusions.items():
             counts = diffusion.counts[kind].reshape(CELLS, -1).sum(axis=1)
             shares = (counts / max(counts.sum(), 1)).tolist()
-            rows += [{"cosine": at, "share": share, "encoder": name} for at, share in zip(edges, shares, strict=False)]
+            rows += [
+                {"cosine": edge, "share": share, "encoder": name} for edge, share in zip(edges, shares, strict=False)
+            ]
         encoding = {
             "x": _number("cosine", cosine, axis={"grid": False}),
             "y": _number("share", "share of the cosines"),

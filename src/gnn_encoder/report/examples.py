@@ -100,8 +100,11 @@ def explained_by_graph(
     for group, hits in groups:
         explained.append([])
         questions = encode_texts(encoder, [example.query for example in group], **speed)
-        for example, why in zip(group, sources.explain(questions, hits, neighbors=NEIGHBORS), strict=True):
-            passages = [replace(passage, why=of) for passage, of in zip(example.rankings[system], why, strict=True)]
+        for example, explanations in zip(group, sources.explain(questions, hits, neighbors=NEIGHBORS), strict=True):
+            passages = [
+                replace(passage, why=explanation)
+                for passage, explanation in zip(example.rankings[system], explanations, strict=True)
+            ]
             explained[-1].append(replace(example, rankings={**example.rankings, system: passages}))
     return explained
 

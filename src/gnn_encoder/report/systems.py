@@ -108,17 +108,17 @@ def _blocks(metrics: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str,
 
 def strata(metrics: Mapping[str, Any]) -> tuple[dict[str, tuple[str, Mapping[str, Any]]], list[str]]:
     """Returns {name: (meaning, part)} of the strata of queries that can say something, and the others in words."""
-    split, enough, left = metrics["headline_split"], dict[str, tuple[str, Mapping[str, Any]]](), []
+    split, shown, others = metrics["headline_split"], dict[str, tuple[str, Mapping[str, Any]]](), []
     whole = metrics["queries"][split]
     for name, meaning, part in blocks(metrics):
         queries = part["queries"].get(split, 0)
         if name in ("all queries", "by traffic", "answers", "labelled hits") or name.endswith(" labels") or not queries:
             continue
         if LEAST <= queries <= WHOLE * whole:
-            enough[name] = meaning, part
+            shown[name] = meaning, part
         else:
-            left.append(f"{name} ({'nearly all' if queries > WHOLE * whole else f'{queries:,}'})")
-    return enough, left
+            others.append(f"{name} ({'nearly all' if queries > WHOLE * whole else f'{queries:,}'})")
+    return shown, others
 
 
 def length_strata(lengths: np.ndarray) -> dict[str, np.ndarray]:

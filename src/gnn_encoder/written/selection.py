@@ -154,7 +154,7 @@ def agrees(
     selection: Selection, hits: list[np.ndarray], reranker: "Scorer", passages: PassageTable, settings: SelectQueries,
     progress: Progress | None = None,
 ) -> np.ndarray:  # fmt: skip
-    """Which queries a re-ranker would have for one of their passages, bool [n], as `SelectQueries` says.
+    """Which queries a re-ranker confirms, bool [n]: it ranks one of their passages as high as `SelectQueries` asks.
 
     Args:
         hits: of each query [n], the rows of the hits that it compares with the query's passages; -1: none.
@@ -271,7 +271,7 @@ def splits_of(units: Sequence[str], queried: Collection[str], shares: dict[int, 
 def assign(selection: Selection, data: Dataset, labelled: dict[str, int], settings: SelectQueries) -> np.ndarray:
     """Returns the split int8 [n] of each query, that of the unit of its first passage.
 
-    Its passages in other splits are no longer among its passages. A query of dev or test for a passage that has a copy
+    A query keeps only its passages in that split. A query of dev or test for a passage that has a copy
     (`Dataset.passage_groups`) in another split is left out. A split in which people labelled queries (`labelled`: their
     number by split) gets no written ones, but train does. A written query to which people have added labels is in
     train, with those of its passages that are.
