@@ -52,8 +52,8 @@ def encode_late(
         UserError: the encoder's vectors are not the mean of tokens' vectors.
     """
     if encoder.pooling != "mean":
-        how = encoder.pooling or "modules of its own"
-        raise UserError(f"long_passages = late needs an encoder that pools by mean, and this one pools by {how}")
+        pooling = encoder.pooling or "modules of its own"
+        raise UserError(f"long_passages = late needs an encoder that pools by mean, and this one pools by {pooling}")
     with inference_copy(encoder, options.get("precision", "auto")) as model:
         late = _Late(model, overlap)
         counts = np.empty(len(range(*share.indices(len(data.passages)))), np.int64)
@@ -90,8 +90,8 @@ class _Late:
     def __init__(self, model: TextEncoder, overlap: int) -> None:
         text, prompt = (model.tokenizer(words, add_special_tokens=False)["input_ids"] for words in ("a", model.prompt))
         whole = model.tokenizer("a")["input_ids"]
-        at = next(start for start in range(len(whole)) if whole[start : start + len(text)] == text)
-        self._model, self._before, self._after = model, [*whole[:at], *prompt], whole[at + len(text) :]
+        prefix = next(start for start in range(len(whole)) if whole[start : start + len(text)] == text)
+        self._model, self._before, self._after = model, [*whole[:prefix], *prompt], whole[prefix + len(text) :]
         others = len(self._before) + len(self._after)
         self._size = model.max_length - others
         self._step = self._size - shared_tokens(overlap, self._size)

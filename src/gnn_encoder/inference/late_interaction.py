@@ -134,11 +134,11 @@ def _encode(model: LateInteraction, tokens: Tokens, out: TokenVectors, options: 
         if vectors.ndim == 3:  # padded
             vectors = vectors[np.arange(vectors.shape[1]) < lengths[batch][:, None]]
         compared = kept[ranges(positions[batch], positions[batch + 1])]
-        vectors, at = vectors[: len(compared)][compared], ranges(out.offsets[batch], out.offsets[batch + 1])
+        vectors, targets = vectors[: len(compared)][compared], ranges(out.offsets[batch], out.offsets[batch + 1])
         if out.scales is None:
-            out.values[at] = vectors
+            out.values[targets] = vectors
         else:
-            out.values[at], out.scales[at] = eight_bits(vectors)
+            out.values[targets], out.scales[targets] = eight_bits(vectors)
 
     read_rows(model, lengths, lambda batch: passage_arrays(model, tokens, batch)[:2], store, **options)
 

@@ -163,8 +163,8 @@ class AddressEncoder(TextEncoder):
         except (import_module("openai").OpenAIError, AttributeError, TypeError, ValueError) as error:
             raise self._unreachable(one_line(error)) from None
 
-    def _unreachable(self, why: str) -> Unreachable:
-        return self._service.unreachable(self.model, "vectors", why)
+    def _unreachable(self, reason: str) -> Unreachable:
+        return self._service.unreachable(self.model, "vectors", reason)
 
 
 class _TooLong(Unreachable):

@@ -154,14 +154,14 @@ class TypedAttention(nn.Module):
         total = torch.zeros_like(asking.values, dtype=_wide(asking.values))
         exists = (asking.lengths[edges.target] > 0) & (answering.lengths[edges.source] > 0)
         for number, kind in enumerate(self.config.edge_types):
-            here = np.flatnonzero((edges.kind == KINDS.index(kind)) & exists)
-            if not len(here):
+            of_kind = np.flatnonzero((edges.kind == KINDS.index(kind)) & exists)
+            if not len(of_kind):
                 continue
-            targets, target = np.unique(edges.target[here], return_inverse=True)
-            sources, source = np.unique(edges.source[here], return_inverse=True)
+            targets, target = np.unique(edges.target[of_kind], return_inverse=True)
+            sources, source = np.unique(edges.source[of_kind], return_inverse=True)
             ask, answer = asking.take(targets), answering.take(sources)
             attention = cast(nn.MultiheadAttention, self.attention[kind])
-            part = self._attended(attention, ask, answer, target, source, weights[here])
+            part = self._attended(attention, ask, answer, target, source, weights[of_kind])
             total.index_add_(0, _index(asking.rows(targets), total), share[number] * part)
         return total
 

@@ -343,5 +343,5 @@ def _reasons(facts: DataFacts, rates: Rates, size: _Size, seconds: dict[str, flo
         "training": f"the dual encoder {stop}; the GNN-encoder {size.gnn_epochs} epoch{'s' * (size.gnn_epochs > 1)}",
         "graph": f"{len(_variants(facts, rates, size, budget))} variants tried on dev, with {edges}",
         "time": f"about {sum(seconds.values()) / 60:.0f} of {budget / 60:.0f} minutes: "
-        + ", ".join(f"{name} {took / 60:.1f}" for name, took in seconds.items()),
+        + ", ".join(f"{name} {spent / 60:.1f}" for name, spent in seconds.items()),
     }

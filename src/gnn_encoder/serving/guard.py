@@ -154,8 +154,8 @@ class Guard:
 
     async def _body(self, headers: Mapping[bytes, bytes], receive: Receive) -> bytes | None:
         """Returns the body, or None if it is too large."""
-        said = headers.get(b"content-length", b"0")
-        if said.isdigit() and int(said) > self._limits.body:
+        announced = headers.get(b"content-length", b"0")
+        if announced.isdigit() and int(announced) > self._limits.body:
             return None
         parts, size, more = [], 0, True
         while more:

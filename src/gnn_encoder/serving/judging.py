@@ -64,8 +64,10 @@ class PeoplesJudging:
             self._file.add(posted.query_id, posted.passage_id, posted.grade)
             progressed = self._progressed()
         if posted.passage_id is not None and posted.grade is not None:
-            said = self._judgements.get((posted.query_id, posted.passage_id))
-            progressed.shown = Shown(grade=said.grade if said else None, reason=said.reason if said else "")
+            judgement = self._judgements.get((posted.query_id, posted.passage_id))
+            progressed.shown = Shown(
+                grade=judgement.grade if judgement else None, reason=judgement.reason if judgement else ""
+            )
         return progressed
 
     def progressed(self) -> Progressed:
@@ -76,8 +78,8 @@ class PeoplesJudging:
     def _progressed(self) -> Progressed:
         people = self._file.people
         decided = self._comparison.decided(people)
-        both = [self._judgements[pair] for pair in people.grades if pair in self._judgements]
-        agreed = agreement(both, people.grades, self._relevant, are_grades=True)
+        graded_by_model = [self._judgements[pair] for pair in people.grades if pair in self._judgements]
+        agreed = agreement(graded_by_model, people.grades, self._relevant, are_grades=True)
         first, *rest = self._pool.hits
         shows = decided.judged >= FEWEST or decided.judged == decided.deciding
         gains = [

@@ -76,7 +76,7 @@ class Job:
             return self.progress(name, total, unit).advance
         return lambda count: None
 
-    def facts(self, said: str, **more: Any) -> dict[str, Any]:
+    def facts(self, sentence: str, **more: Any) -> dict[str, Any]:
         """Returns what is written beside an export, for its readers and for the next update."""
         return {
             "format": self.form,
@@ -85,7 +85,7 @@ class Job:
             "similarity": "inner product",
             "width": self.width,
             "bundle_digest": self.bundle.manifest.digest,
-            "replay": said,
+            "replay": sentence,
             **more,
         }
 

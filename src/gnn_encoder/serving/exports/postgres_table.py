@@ -59,18 +59,18 @@ def export(job: Job) -> str:
     with _connected(job.target) as connection:
         table = _Table(job, connection)
         if not table.exists():
-            said, effort = _create(job, table)
+            sentence, effort = _create(job, table)
             index = job.new_index
         elif job.update:
-            said, index, effort = _update(job, table)
+            sentence, index, effort = _update(job, table)
         else:
             raise UserError(
                 f"the table {job.table} exists in {shown(job.target)}: name another by --table, or send the changes "
                 "with --update"
             )
-        said += table.left_out
-        table.keep(job.facts(said, table=job.table, index=index, ef_search=effort))
-    return said
+        sentence += table.left_out
+        table.keep(job.facts(sentence, table=job.table, index=index, ef_search=effort))
+    return sentence
 
 
 def shown(address: str) -> str:
@@ -105,8 +105,8 @@ def _update(job: Job, table: "_Table") -> tuple[str, bool, int | None]:
     table.delete(changes.old)
     table.send(changes.new)
     table.analyze()
-    said, effort = replay(job, digests, table, index)
-    return f"{changes}; {said}", index, effort
+    sentence, effort = replay(job, digests, table, index)
+    return f"{changes}; {sentence}", index, effort
 
 
 @contextmanager
