@@ -23,7 +23,7 @@ from gnn_encoder.engines.supervision import Show
 from gnn_encoder.errors import UserError, expanded
 from gnn_encoder.flow.arguments import StepArguments
 from gnn_encoder.flow.graph import Given, Graph
-from gnn_encoder.models.backbone import vector_width
+from gnn_encoder.models.backbone_files import vector_width
 from gnn_encoder.models.check import check_models
 from gnn_encoder.pipelines.ablation import ablation
 from gnn_encoder.pipelines.train import train
@@ -146,7 +146,9 @@ def _data_settings(dataset: Path) -> dict[str, dict[str, Any]]:
     """Returns the settings of the steps that make a run's dataset again; without a history it has those of `ingest`."""
     history, settings_of = read_history(dataset), {"ingest": read_manifest(dataset).settings}
     settings_of |= {step: history[step].settings for step in ("write_queries", "select_queries") if step in history}
-    return {step: {name: of[name] for name in settable(step) if name in of} for step, of in settings_of.items()}
+    return {
+        step: {name: values[name] for name in settable(step) if name in values} for step, values in settings_of.items()
+    }
 
 
 def _bm25_settings(bundle: Bundle) -> dict[str, Any]:

@@ -220,7 +220,7 @@ def package_digest() -> str:
 @functools.cache
 def backbone_digest(name: str) -> str:
     """Returns the digest of a local model folder's contents, or an unchanged hub name or address."""
-    from gnn_encoder.models.backbone import PACKAGED, resolve_backbone
+    from gnn_encoder.models.backbone_files import PACKAGED, resolve_backbone
 
     if is_address(name) or name == TITLES:
         return name

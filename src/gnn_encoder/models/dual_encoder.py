@@ -14,13 +14,15 @@ from torch import Tensor, nn
 from gnn_encoder.artifacts.folder import digest_of
 from gnn_encoder.models.backbone import (
     ADDRESS,
-    PACKAGED,
     check_text_tokens,
-    is_published,
     load_encoder,
     load_tokenizer,
     readable_tokens,
     reads_ahead,
+)
+from gnn_encoder.models.backbone_files import (
+    PACKAGED,
+    is_published,
     refused,
     sentence_transformers_layout,
     transformer_of,

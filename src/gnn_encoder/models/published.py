@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gnn_encoder.models.backbone import (
+from gnn_encoder.models.backbone import reads_lower_case
+from gnn_encoder.models.backbone_files import (
     check_files,
-    reads_lower_case,
     refused,
     resolve_backbone,
     sentence_transformers_layout,

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gnn_encoder.errors import UserError, one_line
-from gnn_encoder.models.backbone import load_pretrained, resolve_backbone
+from gnn_encoder.models.backbone import load_pretrained
+from gnn_encoder.models.backbone_files import resolve_backbone
 from gnn_encoder.models.sentence_layout import EMPTY, MODULES, SETTINGS, TRANSFORMER, TRANSFORMER_CONFIGS
 
 FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja", "*.metadata")

@@ -8,7 +8,8 @@ from gnn_encoder.artifacts import Dataset
 from gnn_encoder.evaluation.measures import labelled_queries
 from gnn_encoder.evaluation.strata import warm_strata
 from gnn_encoder.inference.tokens import Tokens
-from gnn_encoder.models.backbone import load_tokenizer, sentence_transformers_layout, transformer_of
+from gnn_encoder.models.backbone import load_tokenizer
+from gnn_encoder.models.backbone_files import sentence_transformers_layout, transformer_of
 from gnn_encoder.settings.measures import WARM
 from gnn_encoder.settings.shared import LongPassages, shared_tokens
 

@@ -9,10 +9,10 @@ import numpy as np
 
 from gnn_encoder.artifacts import Dataset, Graph
 from gnn_encoder.artifacts.dataset import SPLITS
-from gnn_encoder.artifacts.tables import warm_labels
+from gnn_encoder.artifacts.known_positives import warm_labels
 
 TEXTS = 20_000
-"""Words are counted in so many texts of a kind, from the first."""
+"""Number of texts of a kind, from the first, in which words are counted."""
 QUANTILES = {"5 %": 0.05, "median": 0.5, "95 %": 0.95}
 
 

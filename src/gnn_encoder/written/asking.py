@@ -10,7 +10,9 @@ from gnn_encoder.artifacts import Dataset, WrittenQueries
 from gnn_encoder.artifacts.texts import folded
 from gnn_encoder.data.splits import share
 from gnn_encoder.errors import UserError, printable
-from gnn_encoder.inference.language_model import Answer, LanguageModel, LocalModel
+from gnn_encoder.inference.answers import Answer
+from gnn_encoder.inference.language_model import LanguageModel
+from gnn_encoder.inference.local_model import LocalModel
 from gnn_encoder.settings.written import WriteQueries
 from gnn_encoder.tracking.context import Context
 from gnn_encoder.written.prompts import Prompts, queries_in
@@ -34,7 +36,7 @@ class Request:
 
 
 def drawn_passages(data: Dataset, most: int, seed: int) -> np.ndarray:
-    """Returns the rows int64, ascending, of the passages that get queries; more passages include fewer ones.
+    """Returns the rows int64, ascending, of the passages that get queries; a larger draw includes a smaller one.
 
     The draw is by the passages' texts: after a change of the data most of those that were paid for are drawn again.
     """
