@@ -348,10 +348,10 @@ class BundleLabels:
         labelled, known = self.of_run.passages, np.isin(passages, self.of_run.passages)
         of_plain = np.load(self.folder / PLAIN_OF, mmap_mode="r") if self.in_windows else labelled
         sides = ((of, ~known, vectors), (of_plain, known, np.load(self.folder / PLAIN, mmap_mode="r")))
-        places, plain_vectors = [], []
-        for owner, some, stored in sides:
-            place, rows = rows_of(owner, passages[some])
-            places.append(np.flatnonzero(some)[place])
+        positions, plain_vectors = [], []
+        for owner, mask, stored in sides:
+            position, rows = rows_of(owner, passages[mask])
+            positions.append(np.flatnonzero(mask)[position])
             plain_vectors.append(np.asarray(stored[rows], np.float32))
-        order = np.argsort(np.concatenate(places), kind="stable")
-        return np.concatenate(plain_vectors)[order], np.concatenate(places)[order]
+        order = np.argsort(np.concatenate(positions), kind="stable")
+        return np.concatenate(plain_vectors)[order], np.concatenate(positions)[order]

@@ -101,8 +101,8 @@ class StoredTable:
         """Returns {value: row} of those values that a column has, each in one row."""
         wanted, rows, start = pa.array(sorted(set(values)), pa.string()), dict[str, int](), 0
         for batch in self.batches(name) if len(wanted) else ():
-            here = np.flatnonzero(pc.is_in(batch.column(0), value_set=wanted).to_numpy(zero_copy_only=False))
-            rows |= zip(batch.column(0).take(_column(here)).to_pylist(), (start + here).tolist(), strict=True)
+            matching = np.flatnonzero(pc.is_in(batch.column(0), value_set=wanted).to_numpy(zero_copy_only=False))
+            rows |= zip(batch.column(0).take(_column(matching)).to_pylist(), (start + matching).tolist(), strict=True)
             start += len(batch)
         return rows
 

@@ -181,8 +181,8 @@ def space_table(spaces: "Sequence[Space]") -> "Table":
         steps.setdefault(space.title.partition(": ")[0], []).append(space)
     for step, calls in steps.items():
         meanwhile = max(space.meanwhile for space in calls)
-        more = f"{meanwhile / 1e9:,.2f}" if meanwhile else ""
-        table.add_row(step, str(len(calls)), f"{sum(space.kept for space in calls) / 1e9:,.2f}", more)
+        extra = f"{meanwhile / 1e9:,.2f}" if meanwhile else ""
+        table.add_row(step, str(len(calls)), f"{sum(space.kept for space in calls) / 1e9:,.2f}", extra)
     table.add_section()
     table.add_row("in all", "", f"{sum(space.kept for space in spaces) / 1e9:,.2f}", "")
     return table

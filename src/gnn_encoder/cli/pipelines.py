@@ -224,20 +224,20 @@ def ablate(
             raise UserError(
                 f"--study {of_rerankers[0]} runs alone, without another study, --variant, --mode or --seeds"
             )
+        settings, graph = reranking.reranking(preset, dataset, overrides or [], (), None, of_rerankers[0])
         if dry_run or mermaid:
-            _, graph = reranking.reranking(preset, dataset, overrides or [], (), None, of_rerankers[0])
             show_graph(graph, root, mermaid)
             return
-        job = partial(reranking.rerank, preset, dataset, overrides or [], (), None, root, study=of_rerankers[0])
+        job = partial(reranking.rerank, of_rerankers[0], preset, settings, graph, root)
         show_table(study_table, followed(job, verbose), "study")
         return
     studies = study or ([] if variant else list(STUDIES))
     changes = [f"try_variant.mode={mode or 'frozen'}", *(overrides or [])]
+    settings, graph = pipelines.ablating(preset, dataset, changes, studies, variant or [], seeds or 3)
     if dry_run or mermaid:
-        _, graph = pipelines.ablating(preset, dataset, changes, studies, variant or [], seeds or 3)
         show_graph(graph, root, mermaid)
         return
-    job = partial(pipelines.ablate, preset, dataset, changes, studies, variant or [], seeds or 3, root)
+    job = partial(pipelines.ablate, preset, seeds or 3, settings, graph, root)
     show_table(ablation_tables, followed(job, verbose))
 
 
@@ -263,11 +263,11 @@ def rerank(
     from gnn_encoder.report.table import run_table
 
     names = named_systems(systems, preset, overrides or [])
+    settings, graph = reranking.reranking(preset, dataset, overrides or [], names, first_stage)
     if dry_run or mermaid:
-        _, graph = reranking.reranking(preset, dataset, overrides or [], names, first_stage)
         show_graph(graph, root, mermaid)
         return
-    job = partial(reranking.rerank, preset, dataset, overrides or [], names, first_stage, root)
+    job = partial(reranking.rerank, "rerank", preset, settings, graph, root)
     show_table(run_table, followed(job, verbose))
 
 

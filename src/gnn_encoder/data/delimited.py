@@ -180,9 +180,9 @@ class _Row:
     returned: bool
 
 
-def _row(text: str, at: int) -> _Row | None:
+def _row(text: str, line: int) -> _Row | None:
     """The row that begins at a place of a text; None: the text ends before a quote is closed."""
-    row = _Row([], at, False, False)
+    row = _Row([], line, False, False)
     while True:
         match = cast(re.Match[str], FIELD.match(text, row.end))  # the pattern matches everywhere
         between, after, bare = match.groups()
@@ -343,7 +343,7 @@ def read_labels(path: Path, split: str, problems: Problems, name: str, remarks: 
     is_named = len(column_of) == len(usual)
     is_usual = len(header.fields) == len(usual)
     is_header = is_named or (is_usual and _is_word(header.fields[2]))
-    in_place = is_usual and all(usual[what] == column for what, column in column_of.items())
+    in_place = is_usual and all(usual[kind] == column for kind, column in column_of.items())
     if not (is_named or in_place) and (is_header or len(column_of) > 1):
         header.refuse(problems, name, "query-id, corpus-id and score, in their order")
         return
@@ -352,9 +352,9 @@ def read_labels(path: Path, split: str, problems: Problems, name: str, remarks: 
         remark = f"{name} has no header line: its first line is a label here, and none to BEIR's own reader"
         if remark not in remarks:
             remarks.append(remark)
-    header_fields = [header.fields[column_of[what]] for what in usual] if is_header else []
+    header_fields = [header.fields[column_of[kind]] for kind in usual] if is_header else []
     for rows in quoted_rows(path, range(width, width + 1), problems, name, header.line if is_header else 0):
-        columns = (rows.columns[column_of[what]].to_pylist() for what in usual)
+        columns = (rows.columns[column_of[kind]].to_pylist() for kind in usual)
         for line, query, passage, field in zip(rows.lines, *columns, strict=True):
             if (relevance := relevance_of(field.strip())) is not None:
                 yield Label(query, passage, relevance, split, name, line)

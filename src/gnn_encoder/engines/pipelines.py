@@ -209,18 +209,8 @@ def updating(
     return settings, update_graph(settings, models)
 
 
-def ablate(
-    preset: str,
-    dataset: str | None,
-    overrides: Iterable[str],
-    studies: Iterable[str],
-    user_variants: Iterable[str],
-    seeds: int,
-    root: Path,
-    show: Show,
-) -> Outcome:
-    """Runs the ablation pipeline for the variants of `studies` and the `user_variants`, each with `seeds` seeds."""
-    settings, graph = ablating(preset, dataset, overrides, studies, user_variants, seeds)
+def ablate(preset: str, seeds: int, settings: Settings, graph: Graph, root: Path, show: Show) -> Outcome:
+    """Runs the ablation pipeline that `ablating` returned."""
     root = writable(root)
     params = {"preset": preset, "seeds": seeds, **params_of(settings, FOUNDATION)}
     check_models(graph.nodes)
@@ -236,7 +226,7 @@ def ablating(
     user_variants: Iterable[str],
     seeds: int,
 ) -> tuple[Settings, Graph]:
-    """Returns the settings and the graph of `ablate`."""
+    """Returns the settings and the graph for variants of `studies` and `user_variants`, each with `seeds` seeds."""
     settings = load_settings(preset, [*overrides, *dataset_override(dataset)])
     graph = ablation(settings, variants(settings, studies, user_variants), seeds)
     check_nodes(graph)

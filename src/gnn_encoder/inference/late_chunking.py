@@ -115,20 +115,20 @@ class _Late:
 
         A passage without tokens has a pass of its own.
         """
-        tokens, spans, begin, at = list[int](), list[Span](), 0, 0  # at: where the pass ends in the document
+        tokens, spans, begin, end_of_pass = list[int](), list[Span](), 0, 0
         for number, token_ids in enumerate(ids):
             if number and documents[number] != documents[number - 1]:
                 yield self._closed(tokens, spans)
-                tokens, spans, begin, at = [], [], 0, 0
-            passage = at
+                tokens, spans, begin, end_of_pass = [], [], 0, 0
+            passage = end_of_pass
             for window, (start, end) in enumerate(self.windows(len(token_ids))):
                 empty = start == end or (spans and spans[-1][1] == spans[-1][2])
                 if spans and (passage + end - begin > self._capacity or empty):
                     yield self._closed(tokens, spans)
-                    tokens, spans, begin, at = [], [], passage + start, passage + start
-                tokens += token_ids[at - passage : end]
-                at = passage + end
-                spans.append((int(first[number]) + window, passage + start - begin, at - begin))
+                    tokens, spans, begin, end_of_pass = [], [], passage + start, passage + start
+                tokens += token_ids[end_of_pass - passage : end]
+                end_of_pass = passage + end
+                spans.append((int(first[number]) + window, passage + start - begin, end_of_pass - begin))
         if spans:
             yield self._closed(tokens, spans)
 

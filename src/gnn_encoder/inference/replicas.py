@@ -97,8 +97,8 @@ def streamed(
     transfer = _Transfer(where)
     waiting: tuple[Key, list[Arrived]] | None = None
     for key, values in batches:
-        there = (value if isinstance(value, int) else transfer.to_device(value) for value in values)
-        queued = key, [transfer.to_host(tensor) for tensor in work(*there)]
+        on_device = (value if isinstance(value, int) else transfer.to_device(value) for value in values)
+        queued = key, [transfer.to_host(tensor) for tensor in work(*on_device)]
         if waiting:
             yield _arrived(*waiting)
         waiting = queued

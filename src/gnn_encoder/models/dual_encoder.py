@@ -189,8 +189,8 @@ class TextEncoder(nn.Module):
         self.save_weights(folder)
         write_layout(folder, self)
         layout = {"pooling": self.pooling, "normalize": self.normalize, "max_length": self.max_length}
-        more = {"prompts": self.prompts, "side": self.prompts and self.side, "dimension": self.dimension}
-        layout |= {name: value for name, value in more.items() if value}
+        details = {"prompts": self.prompts, "side": self.prompts and self.side, "dimension": self.dimension}
+        layout |= {name: value for name, value in details.items() if value}
         (folder / LAYOUT).write_text(json.dumps(layout), encoding="utf-8")
 
     @classmethod

@@ -213,8 +213,8 @@ def _seconds(facts: DataFacts, rates: Rates, size: _Size, budget: float) -> dict
 def _calls(facts: DataFacts, rates: Rates, size: _Size, budget: float) -> dict[str, float]:
     seconds: dict[str, float] = {}
     for calls in _parts(facts, rates, size, budget).values():
-        for title, took in calls.items():
-            seconds[title] = seconds.get(title, 0.0) + took
+        for title, spent in calls.items():
+            seconds[title] = seconds.get(title, 0.0) + spent
     del seconds[SPREAD]
     return seconds
 

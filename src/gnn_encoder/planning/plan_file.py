@@ -45,4 +45,6 @@ def read_plan(path: Path) -> PlannedClimb:
         raise UserError(f"{path}: no line '# until: RUNG' with one of {', '.join(RUNGS)}: mend or delete the file")
     seconds = re.findall(r"^# (.+) takes about (\d+) s$", text, flags=re.MULTILINE)
     missing = re.search(r"^# more time: (.+)$", text, flags=re.MULTILINE)
-    return PlannedClimb(path, until[1], {title: float(took) for title, took in seconds}, missing[1] if missing else "")
+    return PlannedClimb(
+        path, until[1], {title: float(spent) for title, spent in seconds}, missing[1] if missing else ""
+    )

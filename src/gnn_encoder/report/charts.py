@@ -304,9 +304,9 @@ def _lines(field: str, names: list[str]) -> Spec:
 
 def _size_and_shape(usual: int, recommended: int) -> tuple[Spec, Spec]:
     """Returns the encodings of a point's size, in pixels², and shape: the recommended system is a larger diamond."""
-    by: Spec = {"field": "recommended", "legend": None}
-    size = {**by, "type": "ordinal", "scale": {"domain": [False, True], "range": [usual, recommended]}}
-    return size, {**by, "type": "nominal", "scale": {"domain": [False, True], "range": ["circle", "diamond"]}}
+    field: Spec = {"field": "recommended", "legend": None}
+    size = {**field, "type": "ordinal", "scale": {"domain": [False, True], "range": [usual, recommended]}}
+    return size, {**field, "type": "nominal", "scale": {"domain": [False, True], "range": ["circle", "diamond"]}}
 
 
 def _tip(field: str, title: str, form: str = "") -> Spec:

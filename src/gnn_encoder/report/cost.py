@@ -50,7 +50,7 @@ def costs(bundles: Sequence[Path], fusions: Mapping[str, Any], questions: Sequen
             encode(texts[0])
             encoded[encoder] = _timed(encode, [(text,) for text in texts], math.inf)
         no_vectors = (0.0, [NO_VECTORS] * len(texts))
-        took, vectors = encoded.get(encoder, no_vectors) if index.reads_vectors else no_vectors
+        encoding, vectors = encoded.get(encoder, no_vectors) if index.reads_vectors else no_vectors
         for system, weight in _served(bundle, fusions):
             bm25 = None if weight is None else bm25_of(bundle)
             pairs = list(zip(texts, vectors, strict=True))
@@ -58,7 +58,7 @@ def costs(bundles: Sequence[Path], fusions: Mapping[str, Any], questions: Sequen
             search(*pairs[0])
             searching, _ = _timed(search, pairs, until)
             size = sum(facts.bytes for facts in files.values()) / 1e6
-            table[system] = {"ms": took + searching, "megabytes": size}
+            table[system] = {"ms": encoding + searching, "megabytes": size}
     return table
 
 

@@ -229,8 +229,8 @@ def commands(folder: Path, history: History, rung: str) -> dict[str, str]:
 def render_ablation(metrics: dict[str, Any], *, headline: str, drawn: list[Chart], settings: StepSettings) -> str:
     """Returns the page of an ablation; `settings` are the settings of the full model."""
     parts = [part for part in systems.blocks(metrics) if part[2] is not metrics]
-    of = {"headline": headline, "charts": drawn, "parts": parts, "settings": settings.model_dump()}
-    return fill("ablation.html.j2", metrics=metrics, **of)
+    values = {"headline": headline, "charts": drawn, "parts": parts, "settings": settings.model_dump()}
+    return fill("ablation.html.j2", metrics=metrics, **values)
 
 
 def render_study(metrics: dict[str, Any], *, headline: str, drawn: Mapping[str, Chart]) -> str:
@@ -241,8 +241,8 @@ def render_study(metrics: dict[str, Any], *, headline: str, drawn: Mapping[str, 
     mean = metrics["results"][split][metrics["baseline"]][metrics["measures"][0]]
     caption = f"{name} on {of_split(metrics, split)} with 95 % intervals; dashed line: {metrics['baseline']}"
     first = Chart(charts.systems_chart(rows, name, mean, charts.domain_of(rows)), caption)
-    of = {"headline": headline, "charts": {"systems": first, **drawn}, "parts": systems.blocks(metrics)}
-    return fill("study.html.j2", metrics=metrics, systems=names, equal=systems.distinct(metrics), **of)
+    values = {"headline": headline, "charts": {"systems": first, **drawn}, "parts": systems.blocks(metrics)}
+    return fill("study.html.j2", metrics=metrics, systems=names, equal=systems.distinct(metrics), **values)
 
 
 def fill(template: str, **values: Any) -> str:

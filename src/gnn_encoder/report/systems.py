@@ -42,8 +42,8 @@ def chosen(metrics: Mapping[str, Any]) -> str:
 def purpose(metrics: Mapping[str, Any], system: str) -> str:
     """Returns what a system is, in words; empty if nobody says."""
     if fusion := metrics["fusions"].get(system):
-        how = "a weighted sum of the scores" if fusion["method"] == CONVEX else "a sum of reciprocal ranks"
-        return f"{fusion['lexical']} and {fusion['dense']} together: {how}."
+        method = "a weighted sum of the scores" if fusion["method"] == CONVEX else "a sum of reciprocal ranks"
+        return f"{fusion['lexical']} and {fusion['dense']} together: {method}."
     return SYSTEMS[system].purpose if system in SYSTEMS else ""
 
 
@@ -139,13 +139,13 @@ def of_lengths(
 
     `figures`: {system: the measure [n]}.
     """
-    how = {"permutations": 1, "resamples": metrics["resamples"], "seed": metrics["seed"], "test": "t"}
+    options = {"permutations": 1, "resamples": metrics["resamples"], "seed": metrics["seed"], "test": "t"}
     return {
         name: block(
             {split: {system: values[inside, None] for system, values in figures.items()}},
             (measure,),
             baseline=metrics["baseline"],
-            **how,
+            **options,
         )
         for name, inside in parts.items()
     }

@@ -69,11 +69,11 @@ def select_queries(
     texts = [*before, *(selection.texts[number] for number in new)]
     splits = np.append([SPLITS.index(name) for name in data.queries["split"].to_pylist()], split[new]).astype(np.int64)
     similarity = Ingest.model_validate(data.manifest.settings).recurrence_similarity
-    again = np.flatnonzero(recurring(texts, splits, len(SPLITS), similarity)[:, 0])
+    repeats = np.flatnonzero(recurring(texts, splits, len(SPLITS), similarity)[:, 0])
     found_first = first_found(selection, split == SPLITS.index("dev"), lambda texts, k: index.search(texts, k)[1])
     quoting = bool(counts["dev"]) and found_first >= settings.quoting
     extend_queries(
-        dataset, data, selection.texts, [SPLITS[code] for code in split], selection.passages, selection.quoted, again,
+        dataset, data, selection.texts, [SPLITS[code] for code in split], selection.passages, selection.quoted, repeats,
         quoting,
     )  # fmt: skip
 

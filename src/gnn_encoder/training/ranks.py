@@ -119,11 +119,11 @@ class _Gather(torch.autograd.Function):
     """Gathers the vectors [b_r, d] of each rank r to [b, d], rank after rank; every rank knows all b_r."""
 
     @staticmethod
-    def forward(ctx: Any, own: Tensor, counts: list[int]) -> Tensor:
+    def forward(ctx: Any, own_rows: Tensor, counts: list[int]) -> Tensor:
         ctx.counts = counts
         # Padded to the largest b_r, because gloo and NCCL gather only equal shapes.
-        padded = own.new_zeros(max(counts), own.shape[1])
-        padded[: len(own)] = own
+        padded = own_rows.new_zeros(max(counts), own_rows.shape[1])
+        padded[: len(own_rows)] = own_rows
         gathered = [torch.empty_like(padded) for _ in counts]
         dist.all_gather(gathered, padded)
         return torch.cat([vectors[:count] for vectors, count in zip(gathered, counts, strict=True)])

@@ -63,8 +63,8 @@ class Selection:
     def keep(self, reason: str, wanted: Sequence[list[int]]) -> None:
         """Keeps of each query the passages that are `wanted`; a query without any is left out for a reason."""
         kept = [row for row, passages in enumerate(wanted) if passages]
-        gone = [(self.texts[row], self.passages[row][0]) for row, passages in enumerate(wanted) if not passages]
-        self.left_out.setdefault(reason, []).extend(gone)
+        without = [(self.texts[row], self.passages[row][0]) for row, passages in enumerate(wanted) if not passages]
+        self.left_out.setdefault(reason, []).extend(without)
         self.texts, self.passages = [self.texts[row] for row in kept], [wanted[row] for row in kept]
         self.quoted = [self.quoted[row] for row in kept]
 
@@ -215,8 +215,8 @@ def _near(texts: list[str], of_data: Mapping[str, str], similarity: float) -> np
     Texts that are in the data, too, come before the others: they are in train, and a copy may not be in dev or test.
     """
     ids = [written_id(text) for text in texts]
-    order, again = sorted(range(len(texts)), key=lambda row: ids[row] not in of_data), set(ids)
-    others = [text for query_id, text in of_data.items() if query_id not in again]
+    order, new_ids = sorted(range(len(texts)), key=lambda row: ids[row] not in of_data), set(ids)
+    others = [text for query_id, text in of_data.items() if query_id not in new_ids]
     near = np.zeros(len(texts), dtype=bool)
     near[order] = later_copies([*others, *(texts[row] for row in order)], similarity)[len(others) :]
     return near
