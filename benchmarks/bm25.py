@@ -15,7 +15,7 @@ import Stemmer
 from common import documentation, in_turns, show
 
 from gnn_encoder.artifacts import Dataset, DatasetWriter, drafting
-from gnn_encoder.artifacts.dataset import BATCH
+from gnn_encoder.artifacts.passages import BATCH
 from gnn_encoder.retrieval.bm25 import Bm25
 from gnn_encoder.settings.bm25 import IndexBm25
 

@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 from common import PeakMemory, show
 
 from gnn_encoder.artifacts import Dataset, DatasetWriter, Run, drafting
-from gnn_encoder.artifacts.dataset import Column
+from gnn_encoder.artifacts.dataset_writer import Column
 from gnn_encoder.settings.documents import BuildDocumentGraph, EncodeContext
 from gnn_encoder.settings.outcome import Evaluate
 from gnn_encoder.settings.reranking import PropagateSections, TrainReranker

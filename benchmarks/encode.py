@@ -16,7 +16,7 @@ from common import dataset, in_turns, matmul_rate, options, peer_attention, rati
 
 from gnn_encoder.inference.encoding import encode_texts, fast_bf16, inference_dtype
 from gnn_encoder.inference.tokens import Tokens
-from gnn_encoder.models.backbone import resolve_backbone
+from gnn_encoder.models.backbone_files import resolve_backbone
 from gnn_encoder.models.dual_encoder import TextEncoder, device
 
 

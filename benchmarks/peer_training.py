@@ -22,7 +22,7 @@ from gnn_encoder.artifacts import Dataset, KnownPositives, Report, Run
 from gnn_encoder.evaluation.measures import labelled_queries, mean_name, per_query
 from gnn_encoder.evaluation.significance import paired_randomization
 from gnn_encoder.inference.encoding import fast_bf16
-from gnn_encoder.models.backbone import resolve_backbone
+from gnn_encoder.models.backbone_files import resolve_backbone
 from gnn_encoder.retrieval import exact
 
 PEER, UNTRAINED = "sentence-transformers' recipe", "its backbone untrained"

@@ -32,7 +32,7 @@ from common import dataset, machine, options, peer_attention, ratio, set_tokeniz
 
 from gnn_encoder.artifacts import Dataset, TrainingSet
 from gnn_encoder.inference.encoding import fast_bf16
-from gnn_encoder.models.backbone import resolve_backbone
+from gnn_encoder.models.backbone_files import resolve_backbone
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.settings.foundation import TrainDualEncoder
 from gnn_encoder.tracking.context import CHECKPOINTS, Context

@@ -16,7 +16,7 @@ import numpy as np
 from common import documentation, show
 
 from gnn_encoder.artifacts import Bundle, Dataset, DatasetWriter, drafting, read_manifest
-from gnn_encoder.artifacts.dataset import BATCH
+from gnn_encoder.artifacts.passages import BATCH
 from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.models.gnn import GNN, GnnConfig, GnnEncoder

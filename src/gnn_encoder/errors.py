@@ -86,7 +86,7 @@ def _nearest_or_escaped(error: UnicodeError) -> tuple[str, int]:
         raise error
     lacking = error.object[error.start : error.end]
     return "".join(
-        NEAREST.get(each) or each.encode("ascii", "backslashreplace").decode() for each in lacking
+        NEAREST.get(character) or character.encode("ascii", "backslashreplace").decode() for character in lacking
     ), error.end
 
 

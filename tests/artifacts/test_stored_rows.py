@@ -7,15 +7,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gnn_encoder.artifacts import dataset
-from gnn_encoder.artifacts.dataset import StoredTable
+from gnn_encoder.artifacts import passages
+from gnn_encoder.artifacts.passages import StoredTable
 
 
 @pytest.mark.parametrize("room", [1, 3000, 2**26])
 def test_rows_equal_the_table_and_what_is_kept_is_bounded(
     room: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dataset, "RECENT", room)
+    monkeypatch.setattr(passages, "RECENT", room)
     random = np.random.default_rng(0)
     whole = pa.table({"text": [f"{number} {'x' * random.integers(40)}" for number in range(500)]})
     pq.write_table(whole, tmp_path / "t.parquet", row_group_size=20)

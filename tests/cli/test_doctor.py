@@ -12,7 +12,7 @@ from gnn_encoder.cli import doctor
 
 
 def advice(root: Path) -> dict[str, str]:
-    return {finding.what: finding.advice for finding in doctor.examine(root)}
+    return {finding.subject: finding.advice for finding in doctor.examine(root)}
 
 
 def test_this_environment_is_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

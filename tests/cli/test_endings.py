@@ -10,7 +10,7 @@ import typer
 from conftest import write_tiny_dataset
 
 from gnn_encoder.artifacts import Dataset, Decision, Report, drafting
-from gnn_encoder.cli import console
+from gnn_encoder.cli import console, endings
 from gnn_encoder.engines.local_run import Outcome
 from gnn_encoder.errors import UserError
 
@@ -52,7 +52,7 @@ def outcome(tmp_path: Path) -> Outcome:
 
 def end(outcome: Outcome, missing: str | None = None, as_json: bool = False) -> None:
     with console.following(as_json=as_json) as screen:
-        console.show_results(screen, Path("root"), console.follow(screen, lambda show: outcome), missing)
+        endings.show_results(screen, Path("root"), console.follow(screen, lambda show: outcome), missing)
 
 
 def cut(content: bytes) -> bytes:
@@ -100,7 +100,7 @@ def test_a_table_of_a_rung_is_not_printed_again(outcome: Outcome, capsys: pytest
     outcome.rung = "words"
     with console.following() as screen:
         screen.table(outcome, 61.0)
-        console.show_results(screen, Path("root"), outcome)
+        endings.show_results(screen, Path("root"), outcome)
     shown = capsys.readouterr().out
     assert "words, after 1 min 01 s" in shown and shown.count(f"▸ {CANDIDATE}") == 1
 

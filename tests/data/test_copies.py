@@ -12,7 +12,7 @@ import pytest
 from beir_folder import QRELS, check, lines, write_beir
 
 from gnn_encoder.artifacts import Dataset, drafting
-from gnn_encoder.artifacts.dataset import passage_text
+from gnn_encoder.artifacts.passages import passage_text
 from gnn_encoder.artifacts.texts import folded
 from gnn_encoder.data import canonicalize, copies, open_source
 from gnn_encoder.data.copies import SecondReading, Sums, passage_groups

@@ -13,7 +13,8 @@ from sklearn.linear_model import PoissonRegressor
 
 from gnn_encoder.artifacts import Dataset, drafting
 from gnn_encoder.data import canonicalize, open_source, source_digest
-from gnn_encoder.data.query_log import by_chance, log_query_id, propensities
+from gnn_encoder.data.clicks_by_chance import by_chance, propensities
+from gnn_encoder.data.query_log import log_query_id
 from gnn_encoder.data.validation import DataReport
 from gnn_encoder.engines.provenance import source_digests
 from gnn_encoder.errors import UserError

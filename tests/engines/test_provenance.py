@@ -13,7 +13,7 @@ from gnn_encoder.errors import UserError
 from gnn_encoder.flow.arguments import ORIGIN, StepArguments
 from gnn_encoder.flow.declared import declared, step_names
 from gnn_encoder.flow.graph import Given, Node
-from gnn_encoder.models.backbone import MINILM_SHA256
+from gnn_encoder.models.backbone_files import MINILM_SHA256
 from gnn_encoder.pipelines.rerank import rerank
 from gnn_encoder.pipelines.train import train
 from gnn_encoder.pipelines.update import update

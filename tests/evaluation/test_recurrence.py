@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gnn_encoder.artifacts import Dataset, DatasetWriter, Evaluation, Run, drafting
-from gnn_encoder.artifacts.tables import warm_labels
+from gnn_encoder.artifacts.known_positives import warm_labels
 from gnn_encoder.evaluation.power import detectable
 from gnn_encoder.settings.outcome import Evaluate
 from gnn_encoder.steps.evaluate import evaluate

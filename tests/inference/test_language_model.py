@@ -15,8 +15,10 @@ from chat_service import MODEL, Service, chat_service
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from gnn_encoder.errors import Unreachable, UserError
-from gnn_encoder.inference import language_model
-from gnn_encoder.inference.language_model import JOURNAL, Answer, LocalModel, delimited, open_language_model
+from gnn_encoder.inference import service_model
+from gnn_encoder.inference.answers import CHARACTERS, JOURNAL, Answer
+from gnn_encoder.inference.language_model import delimited, open_language_model
+from gnn_encoder.inference.local_model import LocalModel
 from gnn_encoder.settings.language_model import Asking
 from gnn_encoder.settings.services import KEY, allow_key
 
@@ -96,7 +98,7 @@ def test_an_answer_that_is_none_is_one_line_and_the_others_go_on(service: Servic
 def test_after_many_failures_it_stops_and_keeps_what_came(
     service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: int, calls: int
 ) -> None:
-    monkeypatch.setattr(language_model, "IN_A_ROW", 4)
+    monkeypatch.setattr(service_model, "IN_A_ROW", 4)
     model = open_language_model(service.address, Asking(calls_at_once=1), tmp_path)
     answers = model.answers(PROMPTS)
     assert [next(answers).text for _ in range(5)] == [*map(shout, PROMPTS[:5])]
@@ -129,8 +131,8 @@ def test_an_answer_that_comes_in_drops_is_given_up(service: Service) -> None:
 
 
 def test_a_service_that_is_killed_and_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(language_model, "IN_A_ROW", 3)
-    monkeypatch.setattr(language_model, "REPEATS", 0)
+    monkeypatch.setattr(service_model, "IN_A_ROW", 3)
+    monkeypatch.setattr(service_model, "REPEATS", 0)
     with chat_service(shout) as before:
         answers = open_language_model(before.address, Asking(calls_at_once=1), tmp_path).answers(PROMPTS)
         came = [next(answers).text for _ in range(5)]
@@ -159,7 +161,7 @@ def test_a_refusal_that_names_no_parameter_is_one_line(service: Service, monkeyp
 def test_an_answer_is_bounded_and_without_its_thoughts(service: Service) -> None:
     service.reply = lambda prompt: f"<think>{prompt} " * 9 + "</think> " + "long " * 500
     (answer,) = answered(service.address, None, ["why"], answer_tokens=10)
-    assert answer.text == ("long " * 500)[: 10 * language_model.CHARACTERS] and answer.is_cut
+    assert answer.text == ("long " * 500)[: 10 * CHARACTERS] and answer.is_cut
     service.reply = lambda _: "<think>\nThey want a grade.\ngrade: 3\nBut"
     (answer,) = answered(service.address, None, ["what"])
     assert answer.text == "" and answer.is_cut, "a thought that was cut is no answer"

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from gnn_encoder.errors import UserError
-from gnn_encoder.models.backbone import backbone_width, load_encoder, load_tokenizer, sentence_transformers_layout
+from gnn_encoder.models.backbone import load_encoder, load_tokenizer
+from gnn_encoder.models.backbone_files import backbone_width, sentence_transformers_layout
 from gnn_encoder.models.sentence_layout import TextLayout
 
 MODULES = [

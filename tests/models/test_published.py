@@ -31,7 +31,8 @@ from safetensors.torch import load_file, save_file
 
 from gnn_encoder.flow.graph import Node
 from gnn_encoder.inference.encoding import encode_texts
-from gnn_encoder.models.backbone import load_encoder, sentence_transformers_layout
+from gnn_encoder.models.backbone import load_encoder
+from gnn_encoder.models.backbone_files import sentence_transformers_layout
 from gnn_encoder.models.bert_dmn import BertDmn
 from gnn_encoder.models.check import check_models
 from gnn_encoder.models.cross_encoder import CrossEncoder

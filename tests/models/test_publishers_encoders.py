@@ -30,7 +30,8 @@ from gnn_encoder.artifacts import Bundle, Dataset, drafting
 from gnn_encoder.flow.graph import Node
 from gnn_encoder.inference.encoding import encode_texts
 from gnn_encoder.inference.tokens import Tokens
-from gnn_encoder.models.backbone import PACKAGED, published_tokens, resolve_backbone, vector_width
+from gnn_encoder.models.backbone import published_tokens
+from gnn_encoder.models.backbone_files import PACKAGED, resolve_backbone, vector_width
 from gnn_encoder.models.check import check_models
 from gnn_encoder.models.dual_encoder import DualEncoder, TextEncoder
 from gnn_encoder.models.packed import Row, cpu_attention, first_position, pack, reads_packed

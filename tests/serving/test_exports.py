@@ -17,7 +17,7 @@ from gnn_encoder.artifacts import Bundle, Dataset, DatasetWriter, drafting
 from gnn_encoder.artifacts.bundle import VECTOR_PASSAGES
 from gnn_encoder.cli import app
 from gnn_encoder.inference.encoding import encode_texts
-from gnn_encoder.models.backbone import sentence_transformers_layout
+from gnn_encoder.models.backbone_files import sentence_transformers_layout
 from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.serving.exports import export, parquet_file, query_encoder, rows
 from gnn_encoder.serving.exports.job import FACTS, Job, questions_of

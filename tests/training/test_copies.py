@@ -21,7 +21,7 @@ from gnn_encoder.artifacts import (
     drafting,
     reverse_csr,
 )
-from gnn_encoder.artifacts.tables import ORIGINS
+from gnn_encoder.artifacts.training_examples import ORIGINS
 from gnn_encoder.data import canonicalize, open_source
 from gnn_encoder.retrieval.first_stage import negative_pool
 from gnn_encoder.settings.foundation import Ingest, SelectTrainingSet, TrainCrossEncoder

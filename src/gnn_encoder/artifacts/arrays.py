@@ -127,8 +127,8 @@ class JoinedRows:
         part = np.searchsorted(self._starts, rows, side="right") - 1  # never an empty part
         values = np.empty((len(rows), *self.shape[1:]), self.dtype)
         for number in np.unique(part):
-            here = part == number
-            values[here] = self._parts[number][rows[here] - self._starts[number]]
+            inside = part == number
+            values[inside] = self._parts[number][rows[inside] - self._starts[number]]
         return values
 
     def between(self, start: int, stop: int, out: np.ndarray | None = None) -> np.ndarray:

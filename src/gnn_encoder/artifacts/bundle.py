@@ -34,10 +34,11 @@ import numpy as np
 
 from gnn_encoder.artifacts.added_labels import ADDED_LABELS, CHANGED, PAIRS, ROWS, AddedLabels, Changes
 from gnn_encoder.artifacts.arrays import VECTORS, WINDOW_PASSAGES, WINDOWS, VectorsFolder, read_rows
-from gnn_encoder.artifacts.dataset import CORPUS, Dataset, PassageTable
+from gnn_encoder.artifacts.dataset import Dataset
 from gnn_encoder.artifacts.folder import HISTORY, MANIFEST, README, Artifact, Draft, FileFacts, read_manifest
 from gnn_encoder.artifacts.labelled_queries import QUERIES, QUERY_INDEX, BundleLabels, LabelledQueries, LabelUse
 from gnn_encoder.artifacts.parts import stored_parts
+from gnn_encoder.artifacts.passages import CORPUS, PassageTable
 from gnn_encoder.errors import UserError
 from gnn_encoder.settings.systems import GNN_ENCODER
 
@@ -79,8 +80,8 @@ class Serving:
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Self:
         """Reads what `facts` returned."""
-        how = facts.get("reranking")
-        return cls(**{**facts, "reranking": Reranking(**how) if how else None})
+        reranking = facts.get("reranking")
+        return cls(**{**facts, "reranking": Reranking(**reranking) if reranking else None})
 
     def facts(self) -> dict[str, Any]:
         """Returns the content of `serving.json`."""

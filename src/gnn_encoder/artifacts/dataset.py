@@ -1,4 +1,4 @@
-"""The canonical dataset: Parquet tables. The package uses row numbers in place of text ids.
+"""The canonical dataset: Parquet tables (`dataset_writer` writes them). Row numbers are used in place of text ids.
 
 corpus.parquet   passage_id, title, text
 queries.parquet  query_id, text, split, answers (list of strings), group (int32, see `Dataset.groups`)
@@ -22,39 +22,29 @@ version as it is: a dataset without them means the same as before.
 
 import json
 import re
-from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from threading import Lock
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from gnn_encoder.artifacts.added_labels import ADDED_LABELS, AddedLabel, read_labels, write_labels
-from gnn_encoder.artifacts.folder import Draft, Manifest, digest_of, read_manifest
-from gnn_encoder.artifacts.structure import CITATIONS, DOCUMENTS, NODES, STRUCTURE_SCHEMAS, Structure
+from gnn_encoder.artifacts.added_labels import ADDED_LABELS, AddedLabel, read_labels
+from gnn_encoder.artifacts.folder import Manifest, digest_of, read_manifest
+from gnn_encoder.artifacts.passages import CORPUS, CORPUS_SCHEMA, PassageTable, StoredTable
+from gnn_encoder.artifacts.structure import CITATIONS, NODES, STRUCTURE_SCHEMAS, Structure
 from gnn_encoder.artifacts.texts import written_id
 
-CORPUS, QUERIES, QRELS, POOL = "corpus.parquet", "queries.parquet", "qrels.parquet", "pool.parquet"
+QUERIES, QRELS, POOL = "queries.parquet", "qrels.parquet", "pool.parquet"
 RECURRING, IDENTICAL, MISSING = "recurring.parquet", "identical.parquet", "missing.parquet"
 PASSAGE_GROUPS, TRAINED, TRAFFIC = "passage_groups.npy", "trained.parquet", "traffic.parquet"
 WRITTEN_SPLITS, QUERY_VALUES = "written_splits.json", "query_values.parquet"
-BATCH = 10_000
-"""Rows that a reader holds in memory at a time."""
-ROW_GROUP = 1_000
-"""Rows of a file that are decompressed together. Ten passages anywhere in 104,096 take 6.5 ms to read; with 10,000 rows
-they take 27 ms, and the file is 5 % smaller."""
-RECENT = 2**26
-"""Bytes of row groups that a file's reader keeps: a server's hits are often in the same ones."""
-
 TEXT, NUMBER = pa.string(), pa.int32()
 SCHEMAS = {
-    CORPUS: pa.schema({"passage_id": TEXT, "title": TEXT, "text": TEXT}),
+    CORPUS: CORPUS_SCHEMA,
     QUERIES: pa.schema({"query_id": TEXT, "text": TEXT, "split": TEXT, "answers": pa.list_(TEXT), "group": NUMBER}),
     QRELS: pa.schema({"query_id": TEXT, "passage_id": TEXT, "relevance": NUMBER, "query": NUMBER, "passage": NUMBER}),
     POOL: pa.schema({"query": NUMBER, "passage": NUMBER}),
@@ -67,7 +57,6 @@ SCHEMAS = {
     **STRUCTURE_SCHEMAS,
 }
 SPLITS = ("train", "dev", "test")
-Column: TypeAlias = list[Any] | np.ndarray | pa.ChunkedArray
 HIGHEST_RELEVANCE = 1000
 """Largest absolute value of a label. trec_eval allocates memory for every grade up to a query's highest label: a label
 of 10**9 took 8 GB. With a label of 2**31 - 1, RR, nDCG and MAP were 0 without an error."""
@@ -80,16 +69,6 @@ def relevance_of(field: str) -> int | None:
     """
     label = int(field) if re.fullmatch(r"[+-]?[0-9]{1,10}", field) else HIGHEST_RELEVANCE + 1
     return label if abs(label) <= HIGHEST_RELEVANCE else None
-
-
-def passage_text(title: str, text: str) -> str:
-    """A passage as models and BM25 read it: title and text, or the one of them that is not empty.
-
-    As BEIR and sentence-transformers join them, except that white space around a passage with a text is kept.
-    """
-    if not text.strip():
-        return title.strip() or text
-    return f"{title} {text}" if title.strip() else text
 
 
 def read_columns(path: Path, *names: str) -> list[np.ndarray]:
@@ -112,114 +91,6 @@ class Qrels:
     def where(self, keep: np.ndarray | slice) -> "Qrels":
         """The labels at some rows, or where a mask [r] is true."""
         return Qrels(self.query[keep], self.passage[keep], self.relevance[keep])
-
-
-@dataclass(frozen=True)
-class Passages:
-    """Some passages: ids, titles and texts, aligned."""
-
-    ids: list[str]
-    titles: list[str]
-    texts: list[str]
-
-    def full_texts(self) -> list[str]:
-        """Title and text of each passage, as models read them."""
-        return [passage_text(title, text) for title, text in zip(self.titles, self.texts, strict=True)]
-
-    def bare_texts(self) -> list[str]:
-        """The text of each passage, for models that read no titles; the title of a passage without text."""
-        return [text if text.strip() else title for title, text in zip(self.titles, self.texts, strict=True)]
-
-
-class StoredTable:
-    """A Parquet file: streamed in order, or read by row. Threads may share it."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._file = pq.ParquetFile(path, memory_map=True)
-        self._reading = Lock()  # two threads that read one ParquetFile crash the process
-        sizes = [self._file.metadata.row_group(i).num_rows for i in range(self._file.num_row_groups)]
-        self._starts = np.cumsum([0, *sizes])
-        self._recent: dict[int, pa.Table] = {}
-        self._room = RECENT
-
-    def __len__(self) -> int:
-        return int(self._starts[-1])
-
-    def batches(self, *names: str) -> Iterator[pa.RecordBatch]:
-        """All rows in order, `BATCH` at a time; all columns, or those of some names."""
-        yield from pq.ParquetFile(self._path, memory_map=True).iter_batches(BATCH, columns=list(names) or None)
-
-    def rows(self, rows: np.ndarray) -> pa.Table:
-        """The rows [b], in that order; reads only the row groups in which they are."""
-        rows = np.asarray(rows, dtype=np.int64)
-        order = np.argsort(rows, kind="stable")
-        groups = np.searchsorted(self._starts, rows[order], side="right") - 1
-        parts = [pa.Table.from_batches([], self._file.schema_arrow)]  # `empty_table` imports pandas
-        for some in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(groups)) + 1) if len(rows) else []:
-            group = int(groups[some[0]])
-            parts.append(self._group(group).take(_column(rows[order[some]] - self._starts[group])))
-        return pa.concat_tables(parts).take(_column(np.argsort(order)))
-
-    def _group(self, number: int) -> pa.Table:
-        """A row group. Those used last stay in memory: decompressing them takes a third of a question's time, the
-        encoder apart."""
-        with self._reading:
-            if (group := self._recent.pop(number, None)) is None:
-                group = self._file.read_row_group(number)
-                self._room -= group.nbytes
-            self._recent[number] = group
-            while self._room < 0 and len(self._recent) > 1:
-                self._room += self._recent.pop(next(iter(self._recent))).nbytes
-            return group
-
-    def column(self, name: str, rows: np.ndarray) -> Iterator[pa.Array]:
-        """Yields a column at `rows`, ascending, in batches."""
-        start = 0
-        for batch in self.batches(name):
-            first, last = np.searchsorted(rows, [start, start + len(batch)])
-            yield batch.column(0).take(_column(np.asarray(rows[first:last], np.int64) - start))
-            start += len(batch)
-
-    def places(self, name: str, values: Iterable[str]) -> dict[str, int]:
-        """Returns {value: row} of those values that a column has, each in one row."""
-        wanted, rows, start = pa.array(sorted(set(values)), TEXT), dict[str, int](), 0
-        for batch in self.batches(name) if len(wanted) else ():
-            here = np.flatnonzero(pc.is_in(batch.column(0), value_set=wanted).to_numpy(zero_copy_only=False))
-            rows |= zip(batch.column(0).take(_column(here)).to_pylist(), (start + here).tolist(), strict=True)
-            start += len(batch)
-        return rows
-
-
-class PassageTable(StoredTable):
-    """`corpus.parquet` of a dataset or a bundle."""
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the file."""
-        return read_manifest(self._path.parent).files[self._path.name].sha256
-
-    def stream(self) -> Iterator[Passages]:
-        """All passages in row order, `BATCH` at a time."""
-        yield from map(_passages, self.batches())
-
-    def take(self, rows: np.ndarray) -> Passages:
-        """The passages at `rows` [b], in the order of `rows`."""
-        return _passages(self.rows(rows))
-
-    def ids(self) -> pa.ChunkedArray:
-        """Every passage's text id, as an Arrow column [m]."""
-        with self._reading:
-            return self._file.read(columns=["passage_id"]).column(0)
-
-
-def _column(rows: np.ndarray) -> pa.Array:
-    """Row numbers int64 for Arrow. `pa.array` would import pandas: half a second of processor time in a search."""
-    return pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(np.ascontiguousarray(rows))])
-
-
-def _passages(table: pa.Table | pa.RecordBatch) -> Passages:
-    return Passages(*(table.column(name).to_pylist() for name in SCHEMAS[CORPUS].names))
 
 
 class Texts(Protocol):
@@ -276,11 +147,11 @@ class Dataset:
     def _splits(self) -> np.ndarray:
         """Int8 [n]: the place of each query's split in `SPLITS`."""
         values, start = pa.array(SPLITS), 0
-        places = np.full(len(self.query_table), -1, np.int8)
+        numbers = np.full(len(self.query_table), -1, np.int8)
         for batch in self.query_table.batches("split"):
-            places[start : start + len(batch)] = pc.index_in(batch.column(0), values).fill_null(-1).to_numpy()
+            numbers[start : start + len(batch)] = pc.index_in(batch.column(0), values).fill_null(-1).to_numpy()
             start += len(batch)
-        return places
+        return numbers
 
     @cached_property
     def groups(self) -> np.ndarray:
@@ -439,122 +310,12 @@ class Dataset:
         train are of passages in the corpus alone.
         """
         of_corpus, (missing, _) = self.split_qrels(split), self._missing
-        more = missing.where(np.isin(missing.query, self.query_rows(split)))
-        if not len(more.query):
+        of_missing = missing.where(np.isin(missing.query, self.query_rows(split)))
+        if not len(of_missing.query):
             return of_corpus
-        pairs = zip(vars(of_corpus).values(), vars(more).values(), strict=True)
+        pairs = zip(vars(of_corpus).values(), vars(of_missing).values(), strict=True)
         return Qrels(*(np.concatenate(pair) for pair in pairs))
 
     def judged_ids(self) -> pa.ChunkedArray:
         """The text ids of all passages, then the text ids of the missing passages that labels name."""
         return pa.chunked_array([*self.passages.ids().chunks, self._missing[1]], TEXT)
-
-
-def write_passage_groups(draft: Draft, groups: np.ndarray) -> None:
-    """Adds `Dataset.passage_groups` to a dataset that `DatasetWriter` wrote."""
-    np.save(draft / PASSAGE_GROUPS, groups, allow_pickle=False)
-
-
-class DatasetWriter:
-    """Streams rows into a dataset draft: all passages and queries first, then the qrels.
-
-    Rows come as batches of columns. A thread compresses and writes one batch while the caller reads the next batch, so
-    memory holds two batches. An error in writing is raised by the next call.
-    """
-
-    def __init__(self, draft: Draft) -> None:
-        self._draft = draft
-        self._writers: dict[str, pq.ParquetWriter] = {}
-        self._rows: dict[str, int] = {}
-        for name in (CORPUS, QUERIES, QRELS):
-            self._open(name)
-        self._thread = ThreadPoolExecutor(1, "parquet")
-        self._writing: Future[None] | None = None
-
-    def passages(self, ids: Column, titles: Column, texts: Column) -> None:
-        """Append passages."""
-        self._write(CORPUS, ids, titles, texts)
-
-    def queries(
-        self, ids: Column, texts: Column, splits: Column, answers: Column, groups: Column | None = None
-    ) -> None:
-        """Append queries; `groups` as `Dataset.groups`, None: each query is alone in its group."""
-        if groups is None:
-            groups = np.arange(self._rows[QUERIES], self._rows[QUERIES] + len(ids))
-        self._write(QUERIES, ids, texts, splits, answers, groups)
-
-    def qrels(self, query_ids: Column, passage_ids: Column, relevance: Column, query: Column, passage: Column) -> None:
-        """Append labels, with the row numbers of query and passage."""
-        self._write(QRELS, query_ids, passage_ids, relevance, query, passage)
-
-    def pool(self, query: Column, passage: Column) -> None:
-        """Write the pool, as `Dataset.pool`."""
-        self._open(POOL)
-        self._write(POOL, query, passage)
-
-    def recurring(self, query: Column) -> None:
-        """Write the recurring queries, as `Dataset.recurring`."""
-        self._open(RECURRING)
-        self._write(RECURRING, query)
-
-    def identical(self, query: Column, passage: Column) -> None:
-        """Write the pairs of `Dataset.identical`."""
-        self._open(IDENTICAL)
-        self._write(IDENTICAL, query, passage)
-
-    def missing(self, query: Column, passage_ids: Column, relevance: Column) -> None:
-        """Write labels of passages that the corpus lacks, for `Dataset.judged`."""
-        self._open(MISSING)
-        self._write(MISSING, query, passage_ids, relevance)
-
-    def trained(self, query: Column) -> None:
-        """Write the queries that are trained on, as `Dataset.trained`."""
-        self._open(TRAINED)
-        self._write(TRAINED, query)
-
-    def traffic(self, query: Column, clicks: Column) -> None:
-        """Write the clicks of a log's queries, for `Dataset.traffic`."""
-        self._open(TRAFFIC)
-        self._write(TRAFFIC, query, clicks)
-
-    def query_values(self, query: Column, values: Column) -> None:
-        """Write the values of `Dataset.query_values`."""
-        self._open(QUERY_VALUES)
-        self._write(QUERY_VALUES, query, values)
-
-    def added(self, labels: Iterable[AddedLabel]) -> None:
-        """Write the labels of `Dataset.added`."""
-        write_labels(self._draft / ADDED_LABELS, labels)
-
-    def structure(self, nodes: list[Column], document_ids: Column, citations: list[Column]) -> None:
-        """Write the documents: the columns of nodes and citations as in `artifacts.structure`."""
-        for name, columns in {NODES: nodes, DOCUMENTS: [document_ids], CITATIONS: citations}.items():
-            self._open(name)
-            self._write(name, *columns)
-
-    def _open(self, name: str) -> None:
-        self._writers[name] = pq.ParquetWriter(self._draft / name, SCHEMAS[name], compression="zstd")
-        self._rows[name] = 0
-
-    def _write(self, name: str, *columns: Column) -> None:
-        schema = SCHEMAS[name]
-        arrays = [
-            column if isinstance(column, pa.ChunkedArray) else pa.array(column, type=field.type)
-            for column, field in zip(columns, schema, strict=True)
-        ]
-        table = pa.table(arrays, schema=schema)
-        if self._writing:
-            self._writing.result()
-        self._writing = self._thread.submit(self._writers[name].write_table, table, row_group_size=ROW_GROUP)
-        self._rows[name] += len(table)
-
-    def close(self) -> None:
-        """Close the files and record the row counts."""
-        try:
-            if self._writing:
-                self._writing.result()
-        finally:
-            self._thread.shutdown()
-            for writer in self._writers.values():
-                writer.close()
-        self._draft.rows(**{Path(name).stem: count for name, count in self._rows.items()})

@@ -27,11 +27,11 @@ class Finder:
         # Both sides in order: a binary search for unordered digests waits for memory, seven times as long for 10
         # million.
         order = np.argsort(wanted[:, 0], kind="stable")
-        places = np.empty(len(wanted), np.int64)
-        places[order] = np.searchsorted(self._known[:, 0], wanted[order, 0])
-        places = np.minimum(places, len(self._known) - 1)
+        positions = np.empty(len(wanted), np.int64)
+        positions[order] = np.searchsorted(self._known[:, 0], wanted[order, 0])
+        positions = np.minimum(positions, len(self._known) - 1)
         # If two known digests share the first word, one counts as missing. That costs time, not correctness.
-        return np.where((self._known[places] == wanted).all(axis=1), self._order[places], -1)
+        return np.where((self._known[positions] == wanted).all(axis=1), self._order[positions], -1)
 
 
 def find(known: np.ndarray, wanted: np.ndarray) -> np.ndarray:

@@ -5,19 +5,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gnn_encoder.artifacts.dataset import (
-    CORPUS,
-    IDENTICAL,
-    QRELS,
-    QUERIES,
-    RECURRING,
-    SPLITS,
-    TRAINED,
-    WRITTEN_SPLITS,
-    Dataset,
-    DatasetWriter,
-)
+from gnn_encoder.artifacts.dataset import IDENTICAL, QRELS, QUERIES, RECURRING, SPLITS, TRAINED, WRITTEN_SPLITS, Dataset
+from gnn_encoder.artifacts.dataset_writer import DatasetWriter
 from gnn_encoder.artifacts.folder import Draft
+from gnn_encoder.artifacts.passages import CORPUS
 from gnn_encoder.artifacts.texts import written_id
 
 
@@ -49,15 +40,17 @@ def extend_queries(
         before, ids = data.queries, [written_id(text) for text in texts]
         row = {query_id: number for number, query_id in enumerate(before["query_id"].to_pylist())}
         new = [number for number, query_id in enumerate(ids) if query_id not in row]
-        row |= {ids[number]: len(before) + place for place, number in enumerate(new)}
+        row |= {ids[number]: len(before) + index for index, number in enumerate(new)}
         groups = [*before["group"].to_pylist(), *range(len(before), len(before) + len(new))]
         of_more = {"query_id": ids, "text": texts, "split": splits, "answers": [[] for _ in texts]}
-        columns = ([*before[name].to_pylist(), *(more[i] for i in new)] for name, more in of_more.items())
+        columns = ([*before[name].to_pylist(), *(values[i] for i in new)] for name, values in of_more.items())
         query_ids, all_texts, all_splits, answers = columns
         writer.queries(query_ids, all_texts, all_splits, answers, np.asarray(groups))
         labels, rows = data.qrels, np.array([row[query_id] for query_id in ids], np.int32)
         known = set(zip(labels.query.tolist(), labels.passage.tolist(), strict=True))
-        pairs = [(q, p) for q, some in zip(rows.tolist(), passages, strict=True) for p in some if (q, p) not in known]
+        pairs = [
+            (q, p) for q, relevant in zip(rows.tolist(), passages, strict=True) for p in relevant if (q, p) not in known
+        ]
         query = np.append(labels.query, [q for q, _ in pairs]).astype(np.int32)
         passage = np.append(labels.passage, [p for _, p in pairs]).astype(np.int32)
         relevance = np.append(labels.relevance, np.ones(len(pairs))).astype(np.int32)

@@ -260,11 +260,11 @@ def read_manifest(path: str | Path, schema: str | None = None) -> Manifest:
         facts = json.loads(file.read_text(encoding="utf-8"))
         manifest = _MANIFEST.validate_python(facts)
     except (ValueError, RecursionError) as error:
-        what = str(error)
+        cause = str(error)
         if isinstance(error, ValidationError):
             first = error.errors()[0]
-            what = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-        raise Damaged(f"{file} is corrupt ({printable(what)}); delete the folder and run again") from None
+            cause = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        raise Damaged(f"{file} is corrupt ({printable(cause)}); delete the folder and run again") from None
     if schema and manifest.schema != schema:
         raise UserError(f"{folder} holds a {manifest.schema!r} artifact where {schema!r} is needed")
     if manifest.version != VERSIONS.get(manifest.schema):

@@ -44,8 +44,8 @@ def read_history(artifact: Path) -> History:
             raise ValueError("its digest differs from the manifest")
         return {title: Record(**record) for title, record in json.loads(file.read_text(encoding="utf-8")).items()}
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        what = printable(str(error))
-        raise UserError(f"{file} is corrupt ({what}); delete it and run the step that wrote it again") from None
+        cause = printable(str(error))
+        raise UserError(f"{file} is corrupt ({cause}); delete it and run the step that wrote it again") from None
 
 
 def write_history(artifact: Path, history: History) -> None:

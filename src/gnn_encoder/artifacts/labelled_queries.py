@@ -28,7 +28,9 @@ import pyarrow.parquet as pq
 
 from gnn_encoder.artifacts.added_labels import ChangedPairs
 from gnn_encoder.artifacts.arrays import Rows, joined, ranges, rows_of
-from gnn_encoder.artifacts.dataset import BATCH, ROW_GROUP, Dataset, StoredTable
+from gnn_encoder.artifacts.dataset import Dataset
+from gnn_encoder.artifacts.dataset_writer import ROW_GROUP
+from gnn_encoder.artifacts.passages import BATCH, StoredTable
 from gnn_encoder.artifacts.tables import pair_keys
 
 Method = Literal["sum", "max", "softmax", "clusters", "fusion"]
@@ -62,7 +64,7 @@ class LabelUse:
 
     def __str__(self) -> str:
         near = f" with a similarity of {self.threshold:g} or more" if self.threshold else ""
-        more = {
+        details = {
             "sum": "",
             "max": ", best query",
             "softmax": f", softmax of the {self.neighbours} nearest queries{near}, temperature {self.temperature:g}",
@@ -70,7 +72,7 @@ class LabelUse:
         }
         if self.method == "fusion":
             return "among the parts of a fusion"
-        return f"weight {self.weight:g}{more[self.method]}" if self.weight else "weight 0: as the dual encoder"
+        return f"weight {self.weight:g}{details[self.method]}" if self.weight else "weight 0: as the dual encoder"
 
 
 @dataclass(frozen=True)
@@ -129,10 +131,10 @@ class Groups:
         group = np.where(exists, groups, 0)
         starts, stops = self.indptr[group], self.indptr[np.where(exists, group + 1, group)]
         if self.others and len(self.changed):
-            place = np.minimum(np.searchsorted(self.changed, groups), len(self.changed) - 1)
-            other, first = self.changed[place] == groups, len(self.values)
-            starts = np.where(other, first + self.others.indptr[place], starts)
-            stops = np.where(other, first + self.others.indptr[place + 1], stops)
+            position = np.minimum(np.searchsorted(self.changed, groups), len(self.changed) - 1)
+            other, first = self.changed[position] == groups, len(self.values)
+            starts = np.where(other, first + self.others.indptr[position], starts)
+            stops = np.where(other, first + self.others.indptr[position + 1], stops)
         return starts, stops
 
     def into(self, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -206,10 +208,10 @@ class LabelledQueries:
         self.by_passage.write(folder, BY_PASSAGE)
         self.by_query.write(folder, BY_QUERY)
         if plain is not None:
-            place, rows = rows_of(of, self.passages)
+            owner, rows = rows_of(of, self.passages)
             np.save(folder / PLAIN, plain[rows], allow_pickle=False)
             if of is not None:
-                np.save(folder / PLAIN_OF, self.passages[place].astype(np.int32), allow_pickle=False)
+                np.save(folder / PLAIN_OF, self.passages[owner].astype(np.int32), allow_pickle=False)
         schema = pa.schema({"query_id": pa.string(), "text": pa.string()})
         with pq.ParquetWriter(folder / TEXTS, schema, compression="zstd") as writer:
             for start in range(0, len(ids), BATCH):
@@ -228,10 +230,10 @@ class LabelledQueries:
         added = self.added if added is None else added
         former, owner = self.by_passage.into(passages)[1], np.repeat(passages, np.diff(indptr))
         queries = np.union1d(former, query).astype(np.int64)
-        place, passage = self.by_query.into(queries)
+        position, passage = self.by_query.into(queries)
         stays = np.isin(passage, passages, invert=True)
-        place = np.concatenate([place[stays], np.searchsorted(queries, query)])
-        others = Groups.of_pairs(place, np.concatenate([passage[stays], owner]), len(queries))
+        position = np.concatenate([position[stays], np.searchsorted(queries, query)])
+        others = Groups.of_pairs(position, np.concatenate([passage[stays], owner]), len(queries))
         new = int((queries >= len(self.stored)).sum())
         return replace(
             self,
@@ -321,10 +323,10 @@ class BundleLabels:
         ids, texts = ([""] * len(rows), [""] * len(rows))
         if table:
             ids, texts = (table.column(name).to_pylist() for name in ("query_id", "text"))
-        for place in np.flatnonzero(~stored).tolist():
+        for index in np.flatnonzero(~stored).tolist():
             assert self.changed, "a row beyond the queries"
-            number = int(rows[place]) - len(self.of_run)
-            ids[place], texts[place] = self.changed.ids[number], self.changed.texts[number]
+            number = int(rows[index]) - len(self.of_run)
+            ids[index], texts[index] = self.changed.ids[number], self.changed.texts[number]
         return ids, texts
 
     def rows_of(self, ids: Sequence[str]) -> dict[str, int]:
@@ -346,10 +348,10 @@ class BundleLabels:
         labelled, known = self.of_run.passages, np.isin(passages, self.of_run.passages)
         of_plain = np.load(self.folder / PLAIN_OF, mmap_mode="r") if self.in_windows else labelled
         sides = ((of, ~known, vectors), (of_plain, known, np.load(self.folder / PLAIN, mmap_mode="r")))
-        places, plain_vectors = [], []
-        for owner, some, stored in sides:
-            place, rows = rows_of(owner, passages[some])
-            places.append(np.flatnonzero(some)[place])
+        positions, plain_vectors = [], []
+        for owner, mask, stored in sides:
+            position, rows = rows_of(owner, passages[mask])
+            positions.append(np.flatnonzero(mask)[position])
             plain_vectors.append(np.asarray(stored[rows], np.float32))
-        order = np.argsort(np.concatenate(places), kind="stable")
-        return np.concatenate(plain_vectors)[order], np.concatenate(places)[order]
+        order = np.argsort(np.concatenate(positions), kind="stable")
+        return np.concatenate(plain_vectors)[order], np.concatenate(positions)[order]

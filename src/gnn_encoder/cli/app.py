@@ -3,43 +3,24 @@
 Each command imports heavy modules itself, so that `--help` stays fast.
 """
 
-import itertools
-import os
 import sys
-import time
+from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from gnn_encoder import __version__
-from gnn_encoder.cli import bundles, clusters, datasets, labels, models
-from gnn_encoder.cli.graphs import show_graph
+from gnn_encoder.cli import bundles, clusters, datasets, labels, models, pipelines
+from gnn_encoder.cli.dashboard import dashboard
+from gnn_encoder.cli.doctor import doctor
 from gnn_encoder.cli.judging import judge
-from gnn_encoder.cli.options import (
-    DEFAULT_ROOT,
-    Budget,
-    Data,
-    DryRun,
-    Encoders,
-    FirstStage,
-    Mermaid,
-    Overrides,
-    Preset,
-    Root,
-    Systems,
-    Until,
-    Vectors,
-    Verbose,
-    named_systems,
-)
 from gnn_encoder.cli.orders import orders
 from gnn_encoder.cli.prune import prune
 from gnn_encoder.cli.retrain import retrain
 from gnn_encoder.cli.serving import serve
-from gnn_encoder.errors import CONTROL, UserError, print_any_text, without_password
+from gnn_encoder.errors import CONTROL, UserError, print_any_text
 
 app = typer.Typer(
     help="Train, search and compare a GNN-encoder: dense retrieval with training queries in the passage vectors.",
@@ -52,317 +33,30 @@ app.add_typer(models.models, name="models")
 app.add_typer(labels.labels, name="labels")
 app.add_typer(clusters.schedule, name="schedule")
 
-
-@app.command()
-def run(
-    context: typer.Context,
-    preset: Annotated[
-        str, typer.Option(help="Name of a preset (`gnn-encoder presets`), your own YAML file, or auto.")
-    ] = "auto",
-    dataset: Data = None,
-    documents: Annotated[
-        Path | None,
-        typer.Option(help="Folder of Markdown, HTML, text, PDF, DOCX, PPTX and EPUB files, in the place of --dataset."),
-    ] = None,
-    generator: Annotated[
-        str | None,
-        typer.Option(
-            help="What writes queries for data that have none or few: titles (headings and sentences, without a "
-            "model), the address of a chat service in OpenAI's form, http://…/v1#MODEL, smollm2, or a model's folder."
-        ),
-    ] = None,
-    examples: Annotated[
-        Path | None, typer.Option(help="Text file with queries of real people, one a line, for the generator's manner.")
-    ] = None,
-    max_calls: Annotated[int | None, typer.Option(help="Most calls of the generator.", min=1)] = None,
-    encoder: Encoders = None,
-    vectors: Vectors = None,
-    log: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Log of searches whose clicks become labels: query, passage, count or clicks and views; position and "
-            "date, if there are any. CSV or JSON lines.",
-        ),
-    ] = None,
-    budget: Budget = None,
-    until: Until = None,
-    overrides: Overrides = None,
-    root: Root = DEFAULT_ROOT,
-    runner: Annotated[str, typer.Option(help="subprocess, or docker for containers (make images).")] = "subprocess",
-    memory: Annotated[str, typer.Option(help="Memory limit of a container, such as 6g; by default none.")] = "",
-    verbose: Verbose = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print events for programs, a JSON object a line, and nothing else.")
-    ] = False,
-    dry_run: DryRun = False,
-    mermaid: Mermaid = False,
-) -> None:
-    """Find the best retriever of a time, or run a preset's training pipeline.
-
-    Without a preset, the run climbs: words, an encoder as it is, what labels give it, training, re-ranking. Each rung
-    ends with a table, a report and a bundle in ROOT/latest, and the run ends with its budget. --dry-run keeps the plan,
-    for the run.
-
-    Finished steps are reused; an interrupted step resumes at its last checkpoint.
-    """
-    from gnn_encoder.cli.console import follow, following, show_results
-    from gnn_encoder.engines import climbing, pipelines
-    from gnn_encoder.planning.budget import climb_seconds
-    from gnn_encoder.settings.written import NO_FOLDERS
-
-    began, changes, only_shows = time.time(), overrides or [], dry_run or mermaid
-    screen = context.with_resource(following(verbose, as_json and not only_shows))
-    if documents is not None:
-        if dataset is not None:
-            raise UserError("--documents and --dataset both name the data: give one of them")
-        dataset, changes = str(documents), ["ingest.format=documents", "ingest.copy_similarity=0.9", *changes]
-    if generator is not None:
-        changes = [*changes, *pipelines.path_override("write_queries.generator", generator, NO_FOLDERS)]
-    if examples is not None:
-        changes = [*changes, *pipelines.path_override("write_queries.examples", str(examples))]
-    if max_calls is not None:
-        changes = [*changes, f"write_queries.max_calls={max_calls}"]
-    if log is not None:
-        changes = [*changes, *pipelines.path_override("ingest.log", str(log))]
-    if not climbing.climbs(preset, until, budget=budget, encoder=encoder, vectors=vectors):
-        training = pipelines.training(preset, dataset, changes, root, writes=not only_shows)
-        if only_shows:
-            show_graph(training.graph, training.root, mermaid)
-            return
-        show_results(screen, root, follow(screen, partial(training.run, runner=runner, memory=memory)))
-        return
-    if runner != "subprocess" or memory:
-        raise UserError("a run without --preset, or with --until, has processes as steps: no --runner and --memory")
-    changes, seconds = [*changes, *pipelines.encoder_overrides(encoder or [], vectors)], climb_seconds(budget, until)
-    climb = climbing.climbing(
-        preset, dataset, changes, root, until, seconds,
-        partial(screen.plan, aside=mermaid), writes=not only_shows,
-    )  # fmt: skip
-    if only_shows:
-        show_graph(climb.graph, climb.root, mermaid, climb.planned)
-        return
-    screen.stages.planned = climb.planned
-    reached, deadline = (lambda outcome: screen.table(outcome, time.time() - began)), began + seconds
-    outcome = follow(screen, partial(climb.run, shown=reached, deadline=deadline))
-    show_results(screen, root, outcome, climb.missing)
-
-
-app.command()(clusters.submit)
-app.command()(clusters.runs)
-
-
-@app.command()
-def update(
-    dataset: Annotated[str | None, typer.Option(help="Path or URI of the data; by default that of the run.")] = None,
-    since: Annotated[Path | None, typer.Option("--from", help="Folder of the earlier run [ROOT/latest].")] = None,
-    overrides: Overrides = None,
-    root: Root = DEFAULT_ROOT,
-    verbose: Verbose = False,
-    dry_run: DryRun = False,
-    mermaid: Mermaid = False,
-) -> None:
-    """Encode new and changed passages and queries with the models of an earlier run, and write a new bundle."""
-    from gnn_encoder.cli.console import followed, show_update
-    from gnn_encoder.engines import climbing, pipelines
-
-    since = since or root / "latest"
-    if climbing.climbs_again(since):
-        again = climbing.climbing_again(
-            since.resolve(), dataset, overrides or [], root, writes=not (dry_run or mermaid)
-        )
-        if dry_run or mermaid:
-            show_graph(again.graph, again.root, mermaid)
-            return
-        former = (since / "bundle").resolve()
-        show_update(followed(again.run, verbose), former)
-        return
-    if dry_run or mermaid:
-        _, graph = pipelines.updating(since, dataset, overrides or [], root, writes=False)
-        show_graph(graph, root, mermaid)
-        return
-    former = (since / "bundle").resolve()  # the update may move the link
-    job = partial(pipelines.update, since, dataset, overrides or [], root)
-    show_update(followed(job, verbose), former)
-
-
-@app.command()
-def ablate(
-    preset: Preset,
-    study: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="parts, gate, neighbors, mask, edges or labels; repeatable; by default all. Or one of re-rankers: "
-            "bert_dmn, ss_bert or structure, which have no other variants, modes or seeds."
-        ),
-    ] = None,
-    variant: Annotated[
-        list[str] | None, typer.Option(metavar="'NAME: STEP.KEY=VALUE …'", help="Your own variant; repeatable.")
-    ] = None,
-    mode: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODE",
-            help="frozen (the default): the encoders stay as they are, takes seconds; joint: the paper's training.",
-        ),
-    ] = None,
-    seeds: Annotated[
-        int | None, typer.Option(min=1, max=1000, help="Number of trainings per variant, by default 3.")
-    ] = None,
-    dataset: Data = None,
-    overrides: Overrides = None,
-    root: Root = DEFAULT_ROOT,
-    verbose: Verbose = False,
-    dry_run: DryRun = False,
-    mermaid: Mermaid = False,
-) -> None:
-    """Compare variants of the model, or a paper's re-rankers: the gain of each part, and its significance."""
-    from gnn_encoder.cli.console import followed, show_table
-    from gnn_encoder.engines import pipelines, reranking
-    from gnn_encoder.report.ablation import ablation_tables
-    from gnn_encoder.report.study import study_table
-    from gnn_encoder.settings.reranking_systems import RERANKING_STUDIES
-    from gnn_encoder.settings.studies import STUDIES
-
-    if of_rerankers := [name for name in study or [] if name in RERANKING_STUDIES]:
-        if len(study or []) > 1 or variant or mode or seeds:
-            raise UserError(
-                f"--study {of_rerankers[0]} runs alone, without another study, --variant, --mode or --seeds"
-            )
-        if dry_run or mermaid:
-            _, graph = reranking.reranking(preset, dataset, overrides or [], (), None, of_rerankers[0])
-            show_graph(graph, root, mermaid)
-            return
-        job = partial(reranking.rerank, preset, dataset, overrides or [], (), None, root, study=of_rerankers[0])
-        show_table(study_table, followed(job, verbose), "study")
-        return
-    studies = study or ([] if variant else list(STUDIES))
-    changes = [f"try_variant.mode={mode or 'frozen'}", *(overrides or [])]
-    if dry_run or mermaid:
-        _, graph = pipelines.ablating(preset, dataset, changes, studies, variant or [], seeds or 3)
-        show_graph(graph, root, mermaid)
-        return
-    job = partial(pipelines.ablate, preset, dataset, changes, studies, variant or [], seeds or 3, root)
-    show_table(ablation_tables, followed(job, verbose))
-
-
-@app.command()
-def rerank(
-    preset: Preset,
-    systems: Annotated[str | None, Systems] = None,
-    first_stage: FirstStage = None,
-    dataset: Data = None,
-    overrides: Overrides = None,
-    root: Root = DEFAULT_ROOT,
-    verbose: Verbose = False,
-    dry_run: DryRun = False,
-    mermaid: Mermaid = False,
-) -> None:
-    """Train re-rankers of a first stage's hits, side by side, and compare them.
-
-    If the first stage is a finished run, its bundle gets the re-ranker that is best on dev, for search --rerank. The
-    other first stages have no bundle.
-    """
-    from gnn_encoder.cli.console import followed, show_table
-    from gnn_encoder.engines import reranking
-    from gnn_encoder.report.table import run_table
-
-    names = named_systems(systems, preset, overrides or [])
-    if dry_run or mermaid:
-        _, graph = reranking.reranking(preset, dataset, overrides or [], names, first_stage)
-        show_graph(graph, root, mermaid)
-        return
-    job = partial(reranking.rerank, preset, dataset, overrides or [], names, first_stage, root)
-    show_table(run_table, followed(job, verbose))
-
-
-@app.command()
-def presets() -> None:
-    """List the presets, each with its dataset."""
-    from gnn_encoder.settings.presets import load_settings, preset_names
-
-    for name in preset_names():
-        typer.echo(f"{name:<20} {load_settings(name).ingest.dataset or '(--dataset)'}")
-
-
-app.command(name="compile")(clusters.compile_)
-for command in (
-    retrain,
-    prune,
-    serve,
-    judge,
-    orders,
-    bundles.search,
-    bundles.copy,
-    bundles.export,
-    bundles.explain,
-    bundles.evaluate,
-):
-    app.command()(command)
-
-
-@app.command()
-def dashboard(
-    root: Root = DEFAULT_ROOT,
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Port on this machine.")] = 5000,
-) -> None:
-    """Open MLflow's user interface on this root's runs."""
-    from gnn_encoder.tracking.mlflow_runs import find_experiment, reaching
-    from gnn_encoder.tracking.pipeline_run import existing_store
-
-    uri = existing_store(root)
-    if uri.startswith("http"):
-        typer.echo(f"The runs are at {without_password(uri)}")
-        return
-    with reaching(uri) as client:
-        experiment = find_experiment(client)
-    runs = f"#/experiments/{experiment.experiment_id}/runs?workflowType=machine_learning" if experiment else ""
-    typer.echo(f"MLflow at http://127.0.0.1:{port}/{runs} (Ctrl-C ends it)")
-    sys.stdout.flush()
-    os.environ["MLFLOW_BACKEND_STORE_URI"] = uri  # the URI may hold a password, and every user can read a command line
-    # One reader needs one worker and no evaluation jobs, for which MLflow starts eight processes.
-    os.environ.setdefault("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false")
-    store = (root.resolve() / "artifacts").as_uri()
-    options = [f"--default-artifact-root={store}", f"--port={port}", "--workers=1"]
-    os.execv(sys.executable, [sys.executable, "-m", "mlflow", "ui", *options])
-
-
-@app.command()
-def doctor(
-    preset: Annotated[str | None, typer.Option(help="Also forecast the disk that a run of this preset takes.")] = None,
-    dataset: Data = None,
-    passages: Annotated[int | None, typer.Option(min=1, help="Passages, if the data are not here.")] = None,
-    queries: Annotated[int | None, typer.Option(min=3, help="Queries, if the data are not here.")] = None,
-    overrides: Overrides = None,
-    root: Root = DEFAULT_ROOT,
-) -> None:
-    """Check this environment: packages, processor or GPU, disk, and the MLflow store if one is set.
-
-    With --preset, also show what a run will write, step by step, before it starts.
-    """
-    from gnn_encoder.cli.doctor import check_backbones, check_space, examine, run_space, space_table
-
-    if preset is None and (dataset or overrides or passages or queries):
-        raise UserError("--dataset, --passages, --queries and --set describe a run: add --preset")
-    findings = examine(root)
-    if preset is not None:
-        from rich.console import Console
-
-        from gnn_encoder.engines.pipelines import dataset_override
-        from gnn_encoder.settings.presets import load_settings
-
-        settings = load_settings(preset, [*(overrides or []), *dataset_override(dataset)])
-        spaces = run_space(settings, passages, queries)
-        Console().print(space_table(spaces), "")
-        findings = itertools.chain(findings, [check_backbones(settings)], check_space(spaces, root))
-    wrong = 0
-    for finding in findings:
-        wrong += bool(finding.advice)
-        typer.echo(f"{'✗' if finding.advice else '✓'} {finding.what:<10} {finding.result}")
-        if finding.advice:
-            typer.echo(f"  {'':<10} {finding.advice}")
-    if wrong:
-        raise UserError(f"{wrong} of these checks failed: follow the advice")
+COMMANDS: dict[str, Callable[..., None]] = {
+    "run": pipelines.run,
+    "submit": clusters.submit,
+    "runs": clusters.runs,
+    "update": pipelines.update,
+    "ablate": pipelines.ablate,
+    "rerank": pipelines.rerank,
+    "presets": pipelines.presets,
+    "compile": clusters.compile_,
+    "retrain": retrain,
+    "prune": prune,
+    "serve": serve,
+    "judge": judge,
+    "orders": orders,
+    "search": bundles.search,
+    "copy": bundles.copy,
+    "export": bundles.export,
+    "explain": bundles.explain,
+    "evaluate": bundles.evaluate,
+    "dashboard": dashboard,
+    "doctor": doctor,
+}
+for name, command in COMMANDS.items():
+    app.command(name)(command)
 
 
 @app.callback(invoke_without_command=True)
@@ -384,9 +78,11 @@ def _versions() -> str:
     clone = Path(__file__).parents[3]
     words = [__version__]
     if (clone / ".git").exists():
-        asked = ["git", "-C", str(clone), "describe", "--always", "--dirty", "--exclude=*"]
+        command = ["git", "-C", str(clone), "describe", "--always", "--dirty", "--exclude=*"]
         with suppress(OSError):
-            words += [f"commit {name}" for name in subprocess.run(asked, capture_output=True, text=True).stdout.split()]
+            words += [
+                f"commit {name}" for name in subprocess.run(command, capture_output=True, text=True).stdout.split()
+            ]
     for package in ("torch", "transformers"):
         try:
             words.append(f"{package} {version(package)}")

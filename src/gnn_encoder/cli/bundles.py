@@ -88,7 +88,7 @@ def search(
     from gnn_encoder.retrieval.search import ASKED, Searcher, fused_run, served_weight
 
     screen, opened = Console(), Bundle.read(_folder(bundle, root))
-    searcher, how, depth = Searcher(opened), opened.serving.reranking, depth or reranked_depth(opened)
+    searcher, reranking, depth = Searcher(opened), opened.serving.reranking, depth or reranked_depth(opened)
     if rerank is None:
         rerank = opened.serving.reranks and fuse is None and weight is None
     count = max(k, depth) if rerank else k
@@ -103,7 +103,11 @@ def search(
         return
     if rerank:
         run = reranked_by_bundle(opened, reranker_of(opened), ASKED, [question], run, depth)
-        summed = f", with {1 - how.weight:.2f} of the score of {how.first_stage}" if how and how.weight < 1 else ""
+        summed = (
+            f", with {1 - reranking.weight:.2f} of the score of {reranking.first_stage}"
+            if reranking and reranking.weight < 1
+            else ""
+        )
         screen.print(f"the first {min(depth, len(run.passage)):,} hits ordered by the re-ranker{summed}\n", style="dim")
     for hit in searcher.hits(run.score[:k], run.passage[:k]):
         screen.print(hit.heading(), markup=False, style="bold")
@@ -160,10 +164,10 @@ def export(
     from gnn_encoder.tracking.progress import Progress
 
     opened = Bundle.read(_folder(bundle, root))
-    said = write(opened, form, target, table=table, index=index, update=update, progress=partial(Progress, "export"))
+    result = write(opened, form, target, table=table, index=index, update=update, progress=partial(Progress, "export"))
     address = without_password(target)
     reader = FORMATS[form].reader.format(target=address, table=table)
-    typer.echo(f"{address} is {opened.system}'s: {said}; {reader}")
+    typer.echo(f"{address} is {opened.system}'s: {result}; {reader}")
     if opened.label_use and opened.label_use.method == "softmax" and form != "sentence-transformers":
         typer.echo("warning: a query memory lifts passages at search, which vectors alone do not show", err=True)
     is_router = form == "sentence-transformers" and adapter_of(opened) is not None
@@ -212,8 +216,8 @@ def explain(
     if opened.serving.weight is not None and opened.has_vectors and not rerank:
         screen.print(f"the hits of the vectors alone; a search ranks by {opened.serving.system}\n", style="dim")
     if html and (rerank or by_parts):
-        which = "leave out --html or --rerank" if rerank else f"{bundle} has none, leave out --html"
-        raise UserError(f"--html shows the graph's effect: {which}")
+        advice = "leave out --html or --rerank" if rerank else f"{bundle} has none, leave out --html"
+        raise UserError(f"--html shows the graph's effect: {advice}")
     if rerank or by_parts:
         explained = (
             explain_reranked(Searcher(opened), reranker_of(opened), question, k, depth)

@@ -129,8 +129,8 @@ def runs(
     needs, server = _server_of(host, cluster)
     rows: list[Sequence[str]] = []
     for run in server.runs(needs.experiment, limit):
-        took = str(run.finished - run.created).partition(".")[0] if run.finished and run.created else ""
-        rows.append((_minute(run.created), run.state.lower(), took, run.name, server.page(run.run_id)))
+        lasted = str(run.finished - run.created).partition(".")[0] if run.finished and run.created else ""
+        rows.append((_minute(run.created), run.state.lower(), lasted, run.name, server.page(run.run_id)))
     if rows:
         show_rows([("created", "state", "took", "name", "run"), *rows])
     else:

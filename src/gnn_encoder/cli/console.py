@@ -1,13 +1,10 @@
-"""Output of a run: stages that change in place in a terminal, otherwise lines; events for programs; the run's end."""
+"""Output of a run: stages that change in place in a terminal, otherwise lines; events for programs."""
 
 import contextlib
 import json
-import shlex
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, TextIO
 
 import typer
@@ -17,12 +14,12 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from gnn_encoder.artifacts import Bundle, Dataset, Report, read_manifest
+from gnn_encoder.artifacts import Report
+from gnn_encoder.cli.endings import figure_of
 from gnn_encoder.cli.stages import News, Stages
 from gnn_encoder.engines.local_run import Outcome
 from gnn_encoder.engines.supervision import Event, Show
-from gnn_encoder.errors import CONTROL, UserError, printable
-from gnn_encoder.evaluation.measures import mean_name
+from gnn_encoder.errors import CONTROL, UserError
 from gnn_encoder.report.table import distinct, run_table
 
 STEP_SECONDS, STAGE_SECONDS = 15.0, 60.0
@@ -224,8 +221,8 @@ class JsonLines(Lines):
         if outcome.rung != self._rung:
             self._table(metrics, **({"rung": outcome.rung} if outcome.rung else {}))
         if advice := metrics.get("recommendation"):
-            said = {name: advice[name] for name in ("system", "measure", "sentence")}
-            self._new("recommendation", **said, **_figure_of(metrics))
+            facts = {name: advice[name] for name in ("system", "measure", "sentence")}
+            self._new("recommendation", **facts, **figure_of(metrics))
         self._new("paths", **{name: text for name, text in lines.items() if name != "use"})
 
     def fail(self, message: str, outcome: Outcome | None = None, exit_code: int = 1) -> None:
@@ -235,7 +232,7 @@ class JsonLines(Lines):
         self._new("error", step=step, message=message, log=log, exit_code=code)
         super().fail(message, outcome)
 
-    def _table(self, metrics: dict[str, Any], **of: Any) -> None:
+    def _table(self, metrics: dict[str, Any], **of_rung: Any) -> None:
         split = metrics["headline_split"]
         facts = {"split": split, "queries": metrics["queries"][split], "measures": metrics["measures"]}
         systems = [
@@ -243,7 +240,7 @@ class JsonLines(Lines):
             for system, equal in distinct(metrics).items()
         ]
         recommended = (metrics.get("recommendation") or {}).get("system", "")
-        self._new("table", **of, **facts, recommended=recommended, systems=systems)
+        self._new("table", **of_rung, **facts, recommended=recommended, systems=systems)
 
     def _new(self, event: str, **facts: Any) -> None:
         self.say({"event": event, "time": time.time(), **facts})
@@ -311,101 +308,13 @@ def duration(seconds: float | None, whole: bool = False) -> str:
     return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def show_table(tables: Callable[[dict[str, Any]], RenderableType], outcome: Outcome, output: str = "report") -> None:
-    """Shows the tables of a report's figures, and the path of its page. `output` names the report among the outputs."""
-    report = Report.read(outcome.outputs[output])
-    screen = Console()
-    screen.print()
-    screen.print(tables(report.metrics))
-    screen.print(f"\nreport     {report.page}", markup=False, highlight=False, soft_wrap=True)
-    if bundle := outcome.outputs.get("bundle"):
-        command = f"gnn-encoder search --rerank --bundle {shlex.quote(str(bundle))} QUESTION"
-        screen.print(f"bundle     {bundle}\nsearch     {command}", markup=False, highlight=False, soft_wrap=True)
-
-
-def show_update(outcome: Outcome, former: Path) -> None:
-    """Shows the result of an update, the path of its bundle, and how to compare it with the earlier bundle."""
-    bundle = outcome.outputs["bundle"]
-    screen, words = Console(), ["evaluate", "--bundle", str(former), "--bundle", str(bundle)]
-    words += ["--dataset", str(outcome.outputs["dataset"])]
-    system, headline = Bundle.read(bundle).serving.system, read_manifest(bundle).metrics["headline"]
-    screen.print(f"\n{headline}\nbundle     {bundle}\nsystem     {system}", soft_wrap=True)
-    screen.print(f"forgotten or gained: gnn-encoder {shlex.join(words)}", markup=False, highlight=False, soft_wrap=True)
-
-
-def show_results(screen: Lines, root: Path, outcome: Outcome, missing: str | None = None) -> None:
-    """Shows the end of a run: what to use, how to use it, and where to look.
-
-    `missing`: the rungs of a climb that did not fit its time, in words; None: the run was no climb.
-    """
-    report, data = Report.read(outcome.outputs["report"]), Dataset(outcome.outputs["dataset"])
-    metrics, bundle = report.metrics, str(outcome.outputs["bundle"])
-    (question,) = data.query_texts(data.query_rows("test")[:1]) or ["your question"]
-    chosen = "" if root == Path("gnn-encoder-runs") else f" --root {shlex.quote(str(root))}"
-    program = shlex.quote("gnn-encoder" if shutil.which("gnn-encoder") else sys.argv[0])
-    decision = read_manifest(outcome.outputs["decision"]).metrics.get("headline", "")
-    lines = {
-        **({"use": _advice(metrics)} if metrics.get("recommendation") else {}),
-        "search": f"{program} {shlex.join(_search(printable(question), bundle))}",
-        "serve": f"{program} {shlex.join(['serve', '--bundle', bundle])}",
-        "decision": decision.partition("; ")[0],
-        "report": str(report.page),
-        "dashboard": f"{program} dashboard{chosen}",
-        "log": str(outcome.log),
-    }
-    if missing is not None:
-        lines["more time"] = _more_time(metrics, outcome, missing)
-    screen.end(metrics, outcome, lines)
-
-
-def _search(question: str, bundle: str) -> list[str]:
-    """Returns the words of the command that asks a question, which may begin as an option does."""
-    named = ["--bundle", bundle]
-    return ["search", *named, "--", question] if question.startswith("-") else ["search", question, *named]
-
-
-def _figure_of(metrics: dict[str, Any]) -> dict[str, Any]:
-    """Returns the recommended system's figure, and what queries it is of."""
-    split, advice = metrics["headline_split"], metrics["recommendation"]
-    value = metrics["results"][split][advice["system"]][advice["measure"]]
-    return {"value": value, "split": split, "queries": metrics["queries"][split], "kind": _kind(metrics, split)}
-
-
-def _advice(metrics: dict[str, Any]) -> str:
-    """Returns `Linear fusion: MRR@10 0.864 on 137 labelled test queries; 0.810 on the 66 labelled dev queries that
-    chose it`."""
-    advice, figure = metrics["recommendation"], _figure_of(metrics)
-    text = f"{advice['system']}: {mean_name(advice['measure'])} {figure['value']:.3f} on {figure['queries']:,} "
-    text += f"{figure['kind']} {figure['split']} queries"
-    if advice["system"] in {one["system"] for one in advice["standings"]}:
-        # The table's figure: that of the standings may be of weighted queries (`evaluation.shift`).
-        on_dev, kind = metrics["results"]["dev"][advice["system"]][advice["measure"]], _kind(metrics, "dev")
-        text += f"; {on_dev:.3f} on the {advice['queries']:,} {kind} dev queries that chose it"
-    return text
-
-
-def _kind(metrics: dict[str, Any], split: str) -> str:
-    return "generated" if split in metrics.get("written", ()) else "labelled"
-
-
-def _more_time(metrics: dict[str, Any], outcome: Outcome, missing: str) -> str:
-    """Says what more time would try, and from where on the queries show gains."""
-    split, chosen = metrics["headline_split"], (metrics["recommendation"] or {}).get("system", "")
-    shown = metrics["detectable"].get(split, {}).get(chosen)
-    seen = f"; the {split} queries show gains from {min(shown.values()):.3f}" if shown else ""
-    line = missing or "a preset that trains longer, or a larger encoder (--encoder)"
-    if outcome.is_late:
-        line = f"the time was up during {outcome.failed_step or 'the next step'}: the same command goes on from there"
-    return f"{line}{seen}"
-
-
 def show_failure(outcome: Outcome) -> None:
     """Prints to stderr what failed or was interrupted, without control characters, and how to continue."""
-    again = "The same command goes on from here: finished steps are reused, training resumes at its last checkpoint."
+    hint = "The same command goes on from here: finished steps are reused, training resumes at its last checkpoint."
     where = f"{outcome.failed_step}: " if outcome.failed_step else ""
-    text = f"error: {where}{outcome.message}\nlog: {outcome.log}\n{again}"
+    text = f"error: {where}{outcome.message}\nlog: {outcome.log}\n{hint}"
     if outcome.status == "KILLED":
-        text = f"interrupted. {again}\nlog: {outcome.log}"
+        text = f"interrupted. {hint}\nlog: {outcome.log}"
     if outcome.rung:
         text += f"\nThe rung {outcome.rung} was reached; latest/ has the highest one."
     typer.echo("\n" + "\n".join(line.translate(CONTROL) for line in text.split("\n")), err=True)

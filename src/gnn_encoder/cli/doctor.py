@@ -1,6 +1,7 @@
 """`gnn-encoder doctor`: checks whether this environment can run the steps, and whether a run fits on the disk."""
 
 import importlib.metadata
+import itertools
 import os
 import platform
 import shutil
@@ -9,8 +10,11 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+import typer
+
+from gnn_encoder.cli.options import DEFAULT_ROOT, Data, Overrides, Root
 from gnn_encoder.errors import UserError, one_line
 
 if TYPE_CHECKING:
@@ -29,9 +33,44 @@ ROOM = 2 * 2**30
 class Finding:
     """The result of one check; `advice` says how to fix a problem, empty if there is none."""
 
-    what: str
+    subject: str
     result: str
     advice: str = ""
+
+
+def doctor(
+    preset: Annotated[str | None, typer.Option(help="Also forecast the disk that a run of this preset takes.")] = None,
+    dataset: Data = None,
+    passages: Annotated[int | None, typer.Option(min=1, help="Passages, if the data are not here.")] = None,
+    queries: Annotated[int | None, typer.Option(min=3, help="Queries, if the data are not here.")] = None,
+    overrides: Overrides = None,
+    root: Root = DEFAULT_ROOT,
+) -> None:
+    """Check this environment: packages, processor or GPU, disk, and the MLflow store if one is set.
+
+    With --preset, also show what a run will write, step by step, before it starts.
+    """
+    if preset is None and (dataset or overrides or passages or queries):
+        raise UserError("--dataset, --passages, --queries and --set describe a run: add --preset")
+    findings = examine(root)
+    if preset is not None:
+        from rich.console import Console
+
+        from gnn_encoder.engines.pipelines import dataset_override
+        from gnn_encoder.settings.presets import load_settings
+
+        settings = load_settings(preset, [*(overrides or []), *dataset_override(dataset)])
+        spaces = run_space(settings, passages, queries)
+        Console().print(space_table(spaces), "")
+        findings = itertools.chain(findings, [check_backbones(settings)], check_space(spaces, root))
+    wrong = 0
+    for finding in findings:
+        wrong += bool(finding.advice)
+        typer.echo(f"{'✗' if finding.advice else '✓'} {finding.subject:<10} {finding.result}")
+        if finding.advice:
+            typer.echo(f"  {'':<10} {finding.advice}")
+    if wrong:
+        raise UserError(f"{wrong} of these checks failed: follow the advice")
 
 
 def examine(root: Path) -> Iterator[Finding]:
@@ -142,8 +181,8 @@ def space_table(spaces: "Sequence[Space]") -> "Table":
         steps.setdefault(space.title.partition(": ")[0], []).append(space)
     for step, calls in steps.items():
         meanwhile = max(space.meanwhile for space in calls)
-        more = f"{meanwhile / 1e9:,.2f}" if meanwhile else ""
-        table.add_row(step, str(len(calls)), f"{sum(space.kept for space in calls) / 1e9:,.2f}", more)
+        extra = f"{meanwhile / 1e9:,.2f}" if meanwhile else ""
+        table.add_row(step, str(len(calls)), f"{sum(space.kept for space in calls) / 1e9:,.2f}", extra)
     table.add_section()
     table.add_row("in all", "", f"{sum(space.kept for space in spaces) / 1e9:,.2f}", "")
     return table
@@ -155,10 +194,10 @@ def check_space(spaces: "Sequence[Space]", root: Path) -> Iterator[Finding]:
 
     # Steps have their temporary files in ROOT/tmp. Only a run without a preset and this check read data elsewhere.
     data = next(space.kept for space in spaces if space.title == "ingest")
-    for what, folder, need in (("the run", root, needed(spaces)), ("temporary", Path(tempfile.gettempdir()), data)):
+    for purpose, folder, need in (("the run", root, needed(spaces)), ("temporary", Path(tempfile.gettempdir()), data)):
         free = _free(folder)
         advice = "" if free >= need else "free space (gnn-encoder prune), or choose another disk"
-        yield Finding(what, f"needs {need / 1e9:,.2f} GB of the {free / 1e9:,.2f} GB free for {folder}", advice)
+        yield Finding(purpose, f"needs {need / 1e9:,.2f} GB of the {free / 1e9:,.2f} GB free for {folder}", advice)
 
 
 def _free(folder: Path) -> int:

@@ -40,8 +40,8 @@ def show_rows(rows: Sequence[Sequence[str]]) -> None:
 def _row(call: "Expected") -> tuple[str, str, str, str]:
     from gnn_encoder.cli.console import duration
 
-    state, took = ("cached", "") if call.is_cached else ("to run", duration(call.seconds) or "–")
-    return printable(call.node.title), state, took, _inputs(call.node)
+    state, time = ("cached", "") if call.is_cached else ("to run", duration(call.seconds) or "–")
+    return printable(call.node.title), state, time, _inputs(call.node)
 
 
 def _inputs(node: "Node") -> str:
@@ -60,6 +60,6 @@ def _total(calls: "Sequence[Expected]") -> str:
     if not waiting:
         return f"{len(calls)} steps, all cached"
     unknown = f"not known for {len(waiting) - len(known)}" if len(known) < len(waiting) else ""
-    took = f"about {duration(sum(known))} for {len(known)}" if known else ""
+    time = f"about {duration(sum(known))} for {len(known)}" if known else ""
     counts = f"{len(calls)} steps: {len(calls) - len(waiting)} cached, at most {len(waiting)} to run"
-    return f"{counts}; time: {', '.join(filter(None, (took, unknown)))}"
+    return f"{counts}; time: {', '.join(filter(None, (time, unknown)))}"

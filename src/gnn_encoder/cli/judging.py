@@ -1,7 +1,6 @@
 """The command `judge`: a language model grades the hits of bundles."""
 
 import json
-import math
 import os
 import shlex
 from collections.abc import Mapping, Sequence
@@ -15,10 +14,7 @@ from gnn_encoder.cli.options import DEFAULT_ROOT, Root
 from gnn_encoder.errors import UserError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
-    from gnn_encoder.evaluation.prediction_powered import Interval
-    from gnn_encoder.judging.agreement import Agreement, Compared, Labels
+    from gnn_encoder.judging.agreement import Labels
     from gnn_encoder.judging.grading import Graded, Judgement, Pair
     from gnn_encoder.judging.people import People
     from gnn_encoder.judging.pool import Pool, PooledPassage
@@ -77,6 +73,7 @@ def judge(
     from gnn_encoder.judging.grading import Graded, read_judgements, write_judgements, write_qrels_of
     from gnn_encoder.judging.people import People, PeoplesFile, labels_of
     from gnn_encoder.judging.pool import FIGURES, JUDGEMENTS, LABELS, PEOPLE, POOL, QRELS, Pool, pool_lines, write_lines
+    from gnn_encoder.report.judged import comparison_lines, comparison_table
     from gnn_encoder.serving.retriever import Retriever
 
     settings = _settings(overrides or [])
@@ -129,12 +126,12 @@ def judge(
         counts = [sum(j.grade == grade for j in judgements) for grade in range(4)]
         shown = ", ".join(f"{grade}: {count:,}" for grade, count in enumerate(counts))
         lines = [f"{len(judgements):,} of {len(pairs):,} hits of {len(drawn):,} queries have a grade ({shown})"]
-        lines += _notes(agreed, figures, settings.relevant)
-        screen.print(_table(figures))
+        lines += comparison_lines(agreed, figures, settings.relevant)
+        screen.print(comparison_table(figures))
     if people.began:
-        facts["people"], more = _by_people(output, pool, judgements, people, settings)
+        facts["people"], lines_of_people = _by_people(output, pool, judgements, people, settings)
         write_lines(output / LABELS, labels_of(people, pool, settings.relevant, of_data=queries is None))
-        lines += more
+        lines += lines_of_people
     else:
         lines += _ordered(output, pool, judgements, settings)
     if lock:
@@ -204,11 +201,11 @@ def _by_people(
     """Returns what people's grades of the pool say, as JSON, and in lines."""
     from dataclasses import asdict
 
-    from gnn_encoder.evaluation.measures import mean_name
     from gnn_encoder.judging.agreement import agreement, finite
     from gnn_encoder.judging.order import read_order
     from gnn_encoder.judging.people import Comparison
     from gnn_encoder.judging.pool import ORDER
+    from gnn_encoder.report.judged import people_lines
 
     grades = {(j.query_id, j.passage_id): j.grade for j in judgements}
     comparison = Comparison(pool, read_order(output / ORDER), grades, settings.relevant, settings.measures)
@@ -216,20 +213,7 @@ def _by_people(
     agreed = agreement(judgements, people.grades, settings.relevant, are_grades=True)
     facts: dict[str, Any] = {"grades": len(people.grades), "skipped": len(people.skipped)}
     facts |= {"agreement": asdict(agreed) if agreed else None, "decided": finite(asdict(decided))}
-    first, *rest = pool.hits
-    lines = [
-        f"people gave {len(people.grades):,} grades on the page of `serve`; {decided.judged:,} of the "
-        f"{decided.deciding:,} queries whose labels make a difference are judged in full, each counted by its chance"
-    ]
-    lines += _agreement_lines(agreed, "graded hits, most of decisive queries") if agreed else []
-    for measure, gains in decided.gains.items():
-        for system, gain in gains.items():
-            over = f" over {first}" if rest else ""
-            ways = f"people alone {_interval(gain.human, '+')}, λ {gain.weight:.2f}"
-            known = f"corrected {_interval(gain.corrected, '+')} ({ways})"
-            is_known = math.isfinite(gain.corrected.high)
-            lines.append(f"{mean_name(measure)} {system}{over}: {known if is_known else 'not known yet'}")
-    return facts, lines
+    return facts, people_lines(decided, len(people.grades), agreed, list(pool.hits))
 
 
 def _settings(overrides: Sequence[str]) -> "Judge":
@@ -336,7 +320,7 @@ def _pooled(
     systems: "Mapping[str, Retriever]", drawn: Mapping[str, str], to_judge: Queries, depth: int
 ) -> "tuple[list[Pair], dict[str, list[list[str]]], dict[str, PooledPassage]]":
     """Returns the pairs of all systems' first hits, each once, each system's hits of each query, and the passages."""
-    from gnn_encoder.artifacts.dataset import passage_text
+    from gnn_encoder.artifacts.passages import passage_text
     from gnn_encoder.judging.grading import Pair
     from gnn_encoder.judging.pool import PooledPassage
 
@@ -353,71 +337,5 @@ def _pooled(
                 texts.setdefault(hit.passage_id, PooledPassage(hit.passage_id, hit.title, hit.text))
                 text = passage_text(hit.title, hit.text)
                 pairs.setdefault((query_id, hit.passage_id), Pair(query_id, query, hit.passage_id, text))
-    place = {query_id: number for number, query_id in enumerate(drawn)}
-    return sorted(pairs.values(), key=lambda pair: place[pair.query_id]), hits, texts
-
-
-def _notes(agreed: "Agreement | None", figures: "Compared", relevant: int) -> list[str]:
-    """Returns what the table's columns mean, and how far the judge agrees with people."""
-    first = next(iter(next(iter(figures.means.values()))))
-    lines = [f"{figures.queries:,} queries; grades from {relevant} are relevant"]
-    if not figures.labelled:
-        return [
-            *lines,
-            "no query has a label by people: these figures are the judge's alone, and its errors are in them",
-        ]
-    lines += [
-        f"people: {figures.labelled:,} of these queries have a label",
-        "corrected: by both, with the weight λ of the judge, whose errors are taken off; ±: 95 % interval",
-        f"* the interval of the gain over {first} is without 0",
-    ]
-    if agreed:
-        of = "hits; those without a label count as not relevant" if agreed.assumed else "labelled hits"
-        lines += _agreement_lines(agreed, of)
-    taus = [f"{measure} {tau:.2f}" for measure, tau in figures.tau.items() if tau is not None]
-    return [*lines, f"Kendall's τ of the systems' order, people and judge: {', '.join(taus)}"] if taus else lines
-
-
-def _agreement_lines(agreed: "Agreement", of: str) -> list[str]:
-    kappa = "κ is not defined" if agreed.kappa is None else f"κ {agreed.kappa:.2f}"
-    lines = [
-        f"agreement with people on {agreed.pairs:,} {of}: {100 * agreed.equal:.0f} % equal, {kappa}; relevant to "
-        f"the judge alone {100 * agreed.too_kind:.0f} %, to people alone {100 * agreed.too_strict:.0f} %"
-    ]
-    if agreed.graded_equal is not None and agreed.graded_kappa is not None:
-        equal = f"{100 * agreed.graded_equal:.0f} % are equal"
-        lines.append(f"of the grades 0 to 3, {equal}, κ {agreed.graded_kappa:.2f}")
-    return lines
-
-
-def _table(figures: "Compared") -> "Table":
-    """Returns a block for each measure: a system's mean by the judge, by people, and by both, and its gain."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    from gnn_encoder.evaluation.measures import mean_name
-
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("", overflow="fold")
-    with_people = bool(figures.labelled)
-    for header in ("judge", *(("people", "corrected", "λ") if with_people else ()), "gain"):
-        table.add_column(header, justify="right", no_wrap=True)
-    for measure, means in figures.means.items():
-        table.add_row(f"[dim]{mean_name(measure)}[/dim]")
-        for system, mean in means.items():
-            cells = [f"{mean.judged.estimate:.3f}"]
-            if with_people:
-                cells += [f"{mean.human.estimate:.3f}", _interval(mean.corrected), f"{mean.weight:.2f}"]
-            if gain := figures.gains[measure].get(system):
-                mark = "*" if gain.corrected.excludes_zero else " "
-                cells.append(
-                    f"{_interval(gain.corrected, '+') if with_people else f'{gain.judged.estimate:+.3f}'}{mark}"
-                )
-            table.add_row(Text(system), *cells)
-        table.add_section()
-    return table
-
-
-def _interval(interval: "Interval", sign: str = "") -> str:
-    return f"{interval.estimate:{sign}.3f} ±{interval.high - interval.estimate:.3f}"
+    position = {query_id: number for number, query_id in enumerate(drawn)}
+    return sorted(pairs.values(), key=lambda pair: position[pair.query_id]), hits, texts

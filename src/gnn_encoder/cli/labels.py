@@ -159,7 +159,7 @@ def _wanted(query: str | None, passage: str | None, file: Path | None) -> "list[
     return [Wanted(query, passage)]
 
 
-def _show(what: str, outcome: "Outcome") -> None:
+def _show(change: str, outcome: "Outcome") -> None:
     typer.echo(
-        f"{what}; {outcome.effect}, after {outcome.seconds:.2f} s; {len(outcome.labels):,} added labels in force"
+        f"{change}; {outcome.effect}, after {outcome.seconds:.2f} s; {len(outcome.labels):,} added labels in force"
     )

@@ -38,8 +38,8 @@ def prune(
         table.add_column("number", justify="right")
         table.add_column("GB", justify="right")
         for kind in KINDS:
-            if some := [size for item, size in zip(removable, sizes, strict=True) if item.kind == kind]:
-                table.add_row(kind, f"{len(some):,}", f"{sum(some) / 1e9:,.3f}")
+            if sizes_of_kind := [size for item, size in zip(removable, sizes, strict=True) if item.kind == kind]:
+                table.add_row(kind, f"{len(sizes_of_kind):,}", f"{sum(sizes_of_kind) / 1e9:,.3f}")
         if not removable:
             typer.echo("nothing to delete: everything is needed")
             return

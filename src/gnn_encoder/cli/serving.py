@@ -61,8 +61,8 @@ def serve(
     local = not token and where[0] in LOOPBACK
     private = bool(token) or local
     if (labels or judge) and not private:
-        given, does = ("--labels", "trains the model") if labels else ("--judge", "judges")
-        raise UserError(f"with {given} and no token, anyone who reaches {where[0]} {does}: set {TOKEN}")
+        option, does = ("--labels", "trains the model") if labels else ("--judge", "judges")
+        raise UserError(f"with {option} and no token, anyone who reaches {where[0]} {does}: set {TOKEN}")
     feedback = Feedback(labels) if labels else None
     judging = PeoplesJudging(judge) if judge else None
     with impatient():  # once: setting the environment while another thread reads it is not safe

@@ -101,8 +101,8 @@ class Stages:
         if title in stage.waiting:
             stage.waiting.remove(title)
         if not stage.waiting:
-            took = {"cached": not stage.began, "seconds": now - (stage.began or now)}
-            yield {"event": "stage_done", "time": now, "stage": stage.name, **took, "headline": stage.headline}
+            facts = {"cached": not stage.began, "seconds": now - (stage.began or now)}
+            yield {"event": "stage_done", "time": now, "stage": stage.name, **facts, "headline": stage.headline}
 
     def _seconds_left(self, stage: Stage, event: Event) -> float | None:
         """Returns the seconds that the running step needs, and those of the stage that the plan knows behind it.

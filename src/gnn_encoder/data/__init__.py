@@ -55,8 +55,8 @@ def _source(settings: Ingest) -> Source:
         raise UserError(f"{name}: data sets are read from folders and s3:// addresses: copy it to one and name that")
     folder = local_folder(name.removeprefix("file://"), indexed=False)
     if not folder.is_dir():
-        what = "is a file" if folder.exists() else "does not exist"
-        raise UserError(f"dataset {name} {what}: give {PLACES}")
+        state = "is a file" if folder.exists() else "does not exist"
+        raise UserError(f"dataset {name} {state}: give {PLACES}")
     if form == "auto":
         form = _recognized(folder)
     if not form:

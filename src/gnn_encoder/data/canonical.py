@@ -12,7 +12,8 @@ from collections.abc import Callable
 import numpy as np
 
 from gnn_encoder.artifacts import DatasetWriter, Draft
-from gnn_encoder.artifacts.dataset import CORPUS, write_passage_groups
+from gnn_encoder.artifacts.dataset_writer import write_passage_groups
+from gnn_encoder.artifacts.passages import CORPUS
 from gnn_encoder.data.copies import SecondReading, passage_groups
 from gnn_encoder.data.corpus import Corpus
 from gnn_encoder.data.documents import Documents

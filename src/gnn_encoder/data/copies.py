@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gnn_encoder.artifacts import PassageTable
-from gnn_encoder.artifacts.dataset import BATCH
+from gnn_encoder.artifacts.passages import BATCH
 from gnn_encoder.artifacts.texts import folded, folded_column
 from gnn_encoder.data.twins import components
 
@@ -112,7 +112,7 @@ class SecondReading:
         return np.frombuffer(self._digests, np.uint64).reshape(-1, 2)
 
     def read(self, corpus: Path) -> None:
-        """Takes all of these passages from a file of passages (`artifacts.dataset`)."""
+        """Takes all of these passages from a file of passages (`artifacts.passages`)."""
         table = PassageTable(corpus)
         for start in range(0, len(self._rows), BATCH):
             self._add(pa.array(table.take(self._rows[start : start + BATCH]).full_texts(), pa.string()))

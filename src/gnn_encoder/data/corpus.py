@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gnn_encoder.artifacts import DatasetWriter, Passages
-from gnn_encoder.artifacts.dataset import BATCH
+from gnn_encoder.artifacts.passages import BATCH
 from gnn_encoder.artifacts.texts import blank
 from gnn_encoder.data.copies import SecondReading, Sums
 from gnn_encoder.data.places import Places

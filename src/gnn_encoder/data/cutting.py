@@ -86,5 +86,5 @@ def _of_unspaced() -> Callable[[str], list[str]]:
     import regex  # takes a tenth of a second
 
     scripts = "".join(rf"\p{{sc={script}}}" for script in UNSPACED if script != "Hangul")
-    found: Callable[[str], list[str]] = regex.compile(f"[{scripts}]").findall
-    return found
+    find_all: Callable[[str], list[str]] = regex.compile(f"[{scripts}]").findall
+    return find_all

@@ -73,8 +73,8 @@ class Header:
 
     def columns(self, names: Mapping[str, set[str]]) -> dict[str, int]:
         """What a column holds → the number of the one column with such a name."""
-        named = {what: [i for i, name in enumerate(self.names) if name in known] for what, known in names.items()}
-        return {what: numbers[0] for what, numbers in named.items() if len(numbers) == 1}
+        named = {field: [i for i, name in enumerate(self.names) if name in known] for field, known in names.items()}
+        return {field: numbers[0] for field, numbers in named.items() if len(numbers) == 1}
 
     def refuse(self, problems: Problems, name: str, expected: str) -> None:
         """Counts the file as unreadable, because it is not clear what its columns hold."""
@@ -180,9 +180,9 @@ class _Row:
     returned: bool
 
 
-def _row(text: str, at: int) -> _Row | None:
+def _row(text: str, line: int) -> _Row | None:
     """The row that begins at a place of a text; None: the text ends before a quote is closed."""
-    row = _Row([], at, False, False)
+    row = _Row([], line, False, False)
     while True:
         match = cast(re.Match[str], FIELD.match(text, row.end))  # the pattern matches everywhere
         between, after, bare = match.groups()
@@ -254,30 +254,32 @@ def read_passages(path: Path, problems: Problems, *, dpr: bool = False) -> Itera
     it, and a third column may also come from a tab in a text.
     """
     header, name = Header.of(path, dpr), path.name
-    at = header.columns(PASSAGE_COLUMNS)
-    is_named, width = {"id", "text"} <= at.keys(), len(header.fields)
+    column_of = header.columns(PASSAGE_COLUMNS)
+    is_named, width = {"id", "text"} <= column_of.keys(), len(header.fields)
     if is_named:  # DPR's reader takes a third column as the title, whatever its name
-        is_unclear = dpr and width > 2 and "title" not in at
+        is_unclear = dpr and width > 2 and "title" not in column_of
     else:
-        is_unclear = header.names[:1] != [] and _names_columns(header.names, at)
+        is_unclear = header.names[:1] != [] and _names_columns(header.names, column_of)
     if is_unclear:
         header.refuse(problems, name, "id, text and title, in their order")
         return
-    if is_named and not dpr and "title" not in at:
+    if is_named and not dpr and "title" not in column_of:
         problems.add(Kind.BAD_ROW, name, header.line, NO_HEADER)
-    at, width = (at, width) if is_named else ({"id": 0, "text": 1, "title": 2}, 3 if dpr else 2)
+    column_of, width = (column_of, width) if is_named else ({"id": 0, "text": 1, "title": 2}, 3 if dpr else 2)
     columns, below = range(width, width + 1), header.line if is_named else 0
     hint = "" if is_named else ": a tab in a text, or a title without a header line"
     blocks = quoted_rows(path, columns, problems, name, below)
     for rows in blocks if dpr else plain_rows(path, columns, problems, name, below, hint):
-        ids, texts = rows.columns[at["id"]], rows.columns[at["text"]]
-        titles = rows.columns[at["title"]] if at.get("title", width) < width else pa.repeat("", len(ids))
+        ids, texts = rows.columns[column_of["id"]], rows.columns[column_of["text"]]
+        titles = rows.columns[column_of["title"]] if column_of.get("title", width) < width else pa.repeat("", len(ids))
         lines, out = rows.lines, pc.equal(ids, "")
         for row in np.flatnonzero(out.to_numpy(zero_copy_only=False)).tolist():
             problems.add(Kind.BAD_ROW, name, lines[row], "an empty id")
         if is_named:  # files may be joined with their headers
-            again = pc.and_(pc.equal(ids, header.fields[at["id"]]), pc.equal(texts, header.fields[at["text"]]))
-            out = pc.or_(out, again)
+            is_repeated = pc.and_(
+                pc.equal(ids, header.fields[column_of["id"]]), pc.equal(texts, header.fields[column_of["text"]])
+            )
+            out = pc.or_(out, is_repeated)
         if pc.any(out).as_py():
             keep = pc.invert(out)
             ids, titles, texts = ids.filter(keep), titles.filter(keep), texts.filter(keep)
@@ -285,31 +287,31 @@ def read_passages(path: Path, problems: Problems, *, dpr: bool = False) -> Itera
         yield PassageRows(ids, titles, texts, name, lines, rows.work)
 
 
-def _names_columns(names: list[str], at: Mapping[str, int]) -> bool:
-    """Whether a first row is a header line that names only some columns of passages; `at`: the columns that it names.
+def _names_columns(names: list[str], column_of: Mapping[str, int]) -> bool:
+    """Whether a first row is a header line with only some columns of passages; `column_of`: the columns that it names.
 
     A row `7, text, Title` may be a passage, so an id with a digit makes the row a passage.
     """
     is_id = names[0] in PASSAGE_COLUMNS["id"]
-    return is_id or (len(at) >= min(2, max(1, len(names) - 1)) and not re.search(r"\d", names[0]))
+    return is_id or (len(column_of) >= min(2, max(1, len(names) - 1)) and not re.search(r"\d", names[0]))
 
 
 def read_candidates(path: Path, problems: Problems, name: str) -> Iterator[CandidateRows]:
     """Reads rows of query, passage and up to two more columns (a rank, a score), with or without a header line."""
     header = Header.of(path, True)
-    at = header.columns(POOL_COLUMNS)
-    is_named = len(at) == len(POOL_COLUMNS)
-    if not is_named and "query" in at:
+    column_of = header.columns(POOL_COLUMNS)
+    is_named = len(column_of) == len(POOL_COLUMNS)
+    if not is_named and "query" in column_of:
         header.refuse(problems, name, "query-id and corpus-id, in their order")
         return
     if not is_named:
-        at = {"query": 0, "passage": 1}
-    names = {what: header.fields[column] for what, column in at.items()} if is_named else {}
+        column_of = {"query": 0, "passage": 1}
+    names = {field: header.fields[column] for field, column in column_of.items()} if is_named else {}
     for rows in quoted_rows(path, range(2, 5), problems, name, header.line if is_named else 0):
-        (query, passage), lines = (rows.columns[at[what]] for what in POOL_COLUMNS), rows.lines
+        (query, passage), lines = (rows.columns[column_of[field]] for field in POOL_COLUMNS), rows.lines
         if names:  # files may be joined with their headers
-            again = pc.and_(pc.equal(query, names["query"]), pc.equal(passage, names["passage"]))
-            keep = pc.invert(again)
+            is_repeated = pc.and_(pc.equal(query, names["query"]), pc.equal(passage, names["passage"]))
+            keep = pc.invert(is_repeated)
             query, passage = query.filter(keep), passage.filter(keep)
             lines = np.asarray(lines)[keep.to_numpy(zero_copy_only=False)].tolist()
         yield CandidateRows(query, passage, name, lines)
@@ -336,23 +338,23 @@ def read_labels(path: Path, split: str, problems: Problems, name: str, remarks: 
     a first line with a number as its relevance is a label, and a remark says so.
     """
     header = Header.of(path, True)
-    at = header.columns(LABEL_COLUMNS)
+    column_of = header.columns(LABEL_COLUMNS)
     usual = dict(zip(LABEL_COLUMNS, range(3), strict=True))
-    is_named = len(at) == len(usual)
+    is_named = len(column_of) == len(usual)
     is_usual = len(header.fields) == len(usual)
     is_header = is_named or (is_usual and _is_word(header.fields[2]))
-    in_place = is_usual and all(usual[what] == column for what, column in at.items())
-    if not (is_named or in_place) and (is_header or len(at) > 1):
+    in_place = is_usual and all(usual[kind] == column for kind, column in column_of.items())
+    if not (is_named or in_place) and (is_header or len(column_of) > 1):
         header.refuse(problems, name, "query-id, corpus-id and score, in their order")
         return
-    at, width = (at, len(header.fields)) if is_named else (usual, len(usual))
+    column_of, width = (column_of, len(header.fields)) if is_named else (usual, len(usual))
     if not is_header and is_usual:
         remark = f"{name} has no header line: its first line is a label here, and none to BEIR's own reader"
         if remark not in remarks:
             remarks.append(remark)
-    header_fields = [header.fields[at[what]] for what in usual] if is_header else []
+    header_fields = [header.fields[column_of[kind]] for kind in usual] if is_header else []
     for rows in quoted_rows(path, range(width, width + 1), problems, name, header.line if is_header else 0):
-        columns = (rows.columns[at[what]].to_pylist() for what in usual)
+        columns = (rows.columns[column_of[kind]].to_pylist() for kind in usual)
         for line, query, passage, field in zip(rows.lines, *columns, strict=True):
             if (relevance := relevance_of(field.strip())) is not None:
                 yield Label(query, passage, relevance, split, name, line)

@@ -90,8 +90,8 @@ def _training_rows(
             continue
         question = record["question"]
         if question not in ids:
-            both = list(dict.fromkeys([*record["answers"], *answers.get(question, [])]))
-            yield Query(_numbered(question, split, ids), question, both, split, path.name, line)
+            all_answers = list(dict.fromkeys([*record["answers"], *answers.get(question, [])]))
+            yield Query(_numbered(question, split, ids), question, all_answers, split, path.name, line)
         for context in record["positive_ctxs"]:
             yield Label(ids[question], str(_passage_id(context)), 1, split, path.name, line)
 
@@ -118,12 +118,12 @@ def _passage_id(context: dict[str, Any]) -> Any:
 def _answer_rows(path: Path, problems: Problems) -> Iterator[tuple[str, list[str], str, int]]:
     """(question, answers, file, line) of a question–answers CSV; as DPR does, leaves further columns out."""
     header = Header.of(path, True)
-    at = header.columns(ANSWER_COLUMNS)
-    is_named = len(at) == len(ANSWER_COLUMNS)
-    at, below = (at, header.line) if is_named else ({"question": 0, "answers": 1}, 0)
-    columns = range(max(at.values()) + 1, max(len(header.fields), 4) + 1)
+    column_of = header.columns(ANSWER_COLUMNS)
+    is_named = len(column_of) == len(ANSWER_COLUMNS)
+    column_of, below = (column_of, header.line) if is_named else ({"question": 0, "answers": 1}, 0)
+    columns = range(max(column_of.values()) + 1, max(len(header.fields), 4) + 1)
     for rows in quoted_rows(path, columns, problems, path.name, below):
-        questions, lists = (rows.columns[at[what]].to_pylist() for what in ANSWER_COLUMNS)
+        questions, lists = (rows.columns[column_of[field]].to_pylist() for field in ANSWER_COLUMNS)
         for number, question, listed in zip(rows.lines, questions, lists, strict=True):
             try:
                 yield question, _string_list(listed), path.name, number

@@ -77,10 +77,10 @@ class FileReader:
         if not answer.endswith("\n"):
             self.close()
             raise Unreadable(f"took more than {self._seconds:g} s" if late else "its reader ended (out of memory?)")
-        said = json.loads(answer)
-        if "reason" in said:
-            raise Unreadable(said["reason"])
-        return [Block(**block) for block in said["blocks"]]
+        message = json.loads(answer)
+        if "reason" in message:
+            raise Unreadable(message["reason"])
+        return [Block(**block) for block in message["blocks"]]
 
     def _started(self) -> "subprocess.Popen[str]":
         if self._child is None or self._child.poll() is not None:
@@ -134,12 +134,12 @@ def decoded(data: bytes) -> str:
     return data.decode("latin-1")
 
 
-def _paragraphs(text: str, place: str = "") -> Iterator[Block]:
+def _paragraphs(text: str) -> Iterator[Block]:
     """The paragraphs of a plain text, with the lines at which they begin."""
     start, line = 0, 1
     for end in [*(match.span() for match in PARAGRAPH.finditer(text)), (len(text), len(text))]:
         if paragraph := text[start : end[0]].strip("\n"):
-            yield Block(0, paragraph, line, place=place)
+            yield Block(0, paragraph, line)
         line += text.count("\n", start, end[1])
         start = end[1]
 
@@ -148,13 +148,13 @@ def _pdf_blocks(path: Path) -> Iterator[Block]:
     """A block for each page: where a paragraph ends, a PDF does not say."""
     import pypdfium2
 
-    found = False
+    has_text = False
     for number, page in enumerate(pypdfium2.PdfDocument(path), 1):
         if text := _unhyphenated(page.get_textpage().get_text_bounded()):
-            found = True
+            has_text = True
             yield Block(0, text, number, place=f"page={number}")
         page.close()
-    if not found:
+    if not has_text:
         raise Unreadable("no text in it: its pages are pictures, which need character recognition first")
 
 

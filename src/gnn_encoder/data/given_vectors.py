@@ -74,8 +74,10 @@ class GivenVectors:
             raise UserError(f"{self.file} cannot be read: {one_line(error)}") from None
         for kind, rows in (("no vector", every & (count == 0)), ("two vectors", count > 1)):
             if rows.any():
-                some = ", ".join(repr(printable(one)[:40]) for one in wanted.filter(pa.array(rows))[:SHOWN].to_pylist())
-                raise UserError(f"{self.file} has {kind} for {rows.sum():,} of {len(rows):,} ids ({some}, …)")
+                examples = ", ".join(
+                    repr(printable(one)[:40]) for one in wanted.filter(pa.array(rows))[:SHOWN].to_pylist()
+                )
+                raise UserError(f"{self.file} has {kind} for {rows.sum():,} of {len(rows):,} ids ({examples}, …)")
         return np.flatnonzero(count == 0)
 
     def _batches(self) -> Iterator[tuple[pa.Array, np.ndarray]]:
@@ -93,10 +95,10 @@ class GivenVectors:
         with self.file.with_suffix(".txt").open(encoding="utf-8") as lines:
             start = 0
             while ids := [line.rstrip("\r\n") for line in islice(lines, ROWS)]:
-                some = np.asarray(vectors[start : start + len(ids)], np.float32)
-                if len(some) < len(ids):
+                vectors_of_block = np.asarray(vectors[start : start + len(ids)], np.float32)
+                if len(vectors_of_block) < len(ids):
                     raise UserError(f"{self.file} has {len(vectors):,} rows, and fewer than its ids")
-                yield pa.array(ids, pa.string()), some
+                yield pa.array(ids, pa.string()), vectors_of_block
                 start += len(ids)
         if start < len(vectors):
             raise UserError(f"{self.file} has {len(vectors):,} rows, and {start:,} ids")

@@ -42,7 +42,7 @@ def html_blocks(text: str, first_line: int = 1) -> Iterator[Block]:
         balance = _Balance()
         balance.feed(text)
         balance.close()
-        reader = _read(text, first_line, frozenset(at for places in balance.open.values() for at in places))
+        reader = _read(text, first_line, frozenset(position for places in balance.open.values() for position in places))
     reader.end_block()
     yield from reader.blocks
 

@@ -34,11 +34,11 @@ def read_array(path: Path, problems: Problems) -> Iterator[tuple[int, Any]]:
             try:
                 yield from buffer.elements()
             except UnicodeDecodeError as error:
-                what = f"not UTF-8: byte 0x{error.object[error.start]:02x} at or after it"
-                problems.add(Kind.UNREADABLE, path.name, buffer.line_at(), what)
+                problem = f"not UTF-8: byte 0x{error.object[error.start]:02x} at or after it"
+                problems.add(Kind.UNREADABLE, path.name, buffer.line_at(), problem)
             except (ValueError, RecursionError) as error:  # no JSON, an integer of over 4,300 digits; nested too deeply
-                at, why = (error.pos, error.msg) if isinstance(error, json.JSONDecodeError) else (None, error)
-                problems.add(Kind.UNREADABLE, path.name, buffer.line_at(at), f"bad JSON: {why}")
+                position, reason = (error.pos, error.msg) if isinstance(error, json.JSONDecodeError) else (None, error)
+                problems.add(Kind.UNREADABLE, path.name, buffer.line_at(position), f"bad JSON: {reason}")
     except (OSError, EOFError, zlib.error) as error:
         problems.add(Kind.UNREADABLE, path.name, detail=getattr(error, "strerror", None) or str(error))
 
@@ -54,11 +54,11 @@ class _Buffer:
 
     def elements(self) -> Iterator[tuple[int, Any]]:
         self._expect("[")
-        more = not self._take("]")
-        while more:
+        continues = not self._take("]")
+        while continues:
             self._take("")
             yield self.line_at(), self._element()
-            if more := not self._take("]"):
+            if continues := not self._take("]"):
                 self._expect(",")
         self._take("")
         if self._at < len(self._text):

@@ -113,9 +113,9 @@ def read_blocks(path: Path, problems: Problems, name: str = "") -> Iterator[Bloc
         problems.add(Kind.UNREADABLE, name, detail=getattr(error, "strerror", None) or str(error))
 
 
-def read_lines(path: Path, problems: Problems, name: str = "") -> Iterator[tuple[int, str]]:
+def read_lines(path: Path, problems: Problems) -> Iterator[tuple[int, str]]:
     """A file's lines, see `Block.lines`."""
-    for block in read_blocks(path, problems, name):
+    for block in read_blocks(path, problems):
         yield from block.lines(problems)
 
 

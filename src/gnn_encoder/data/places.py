@@ -80,7 +80,7 @@ class Places:
         ids = pa.chunked_array([ids for ids, _ in self._waiting]).combine_chunks()
         block = None
         if any(places is not None for _, places in self._waiting):
-            tables = [_empty(len(some)) if places is None else places for some, places in self._waiting]
+            tables = [_empty(len(ids_of_rows)) if places is None else places for ids_of_rows, places in self._waiting]
             block = _compact(ids, pa.concat_tables(tables))
         self._blocks.append((ids, block))
         self._waiting, self._rows = [], 0

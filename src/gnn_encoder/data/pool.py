@@ -31,8 +31,8 @@ class Pool:
             ):
                 for position in np.flatnonzero(indices.is_null().to_numpy(zero_copy_only=False)).tolist():
                     problems.add(kind, rows.file, rows.lines[position], repr(ids[position].as_py()))
-            both = pc.and_(query.is_valid(), passage.is_valid())
-            row, column = row_of[query.filter(both).to_numpy()], passage.filter(both).to_numpy()
+            is_complete = pc.and_(query.is_valid(), passage.is_valid())
+            row, column = row_of[query.filter(is_complete).to_numpy()], passage.filter(is_complete).to_numpy()
             keys.append(pair_keys(row, column)[row >= 0])
         pairs = np.unique(np.concatenate(keys))
         self.query, self.passage = (pairs >> 32).astype(np.int32), (pairs & 0xFFFFFFFF).astype(np.int32)

@@ -11,7 +11,8 @@ import pyarrow.compute as pc
 
 from gnn_encoder.artifacts import DatasetWriter, pair_keys
 from gnn_encoder.artifacts.added_labels import read_labels
-from gnn_encoder.artifacts.dataset import BATCH, SPLITS, passage_text
+from gnn_encoder.artifacts.dataset import SPLITS
+from gnn_encoder.artifacts.passages import BATCH, passage_text
 from gnn_encoder.artifacts.texts import blank, folded
 from gnn_encoder.data.query_log import QueryLog
 from gnn_encoder.data.rows import Label, Query, Source, duplicates, storable
@@ -86,10 +87,10 @@ class Questions:
                 _count(problems, kind, self.labels.filter(rows.is_null()), name)
         self._passages = len(passage_ids)
         missing = self.labels["passage_id"].combine_chunks().dictionary_encode().indices.to_numpy()
-        there = passage.is_valid().to_numpy()
+        in_corpus = passage.is_valid().to_numpy()
         self.query = _numbers(query.fill_null(0))
-        self.passage = np.where(there, _numbers(passage.fill_null(0)), self._passages + missing)
-        self._keep_labels(query.is_valid().to_numpy() & (there | self._measurable(there)))
+        self.passage = np.where(in_corpus, _numbers(passage.fill_null(0)), self._passages + missing)
+        self._keep_labels(query.is_valid().to_numpy() & (in_corpus | self._measurable(in_corpus)))
         self._settle_splits(settings, problems)
         self.train_before_draw = int((self.split == TRAIN).sum())
         self.dev_before_draw = int((self.split == DEV).sum())
@@ -192,21 +193,21 @@ class Questions:
         """Write both tables."""
         ids, texts, answers = self.queries.select(["id", "text", "answers"]).columns
         writer.queries(ids, texts, np.array(SPLITS)[self.split].tolist(), answers, self.groups)
-        there = self._in_corpus()
+        in_corpus = self._in_corpus()
         columns = self.labels.select(["query_id", "passage_id", "relevance"])
-        query_ids, passage_ids, relevance = columns.filter(pa.array(there)).columns
-        writer.qrels(query_ids, passage_ids, relevance, self.query[there], self.passage[there])
-        if not there.all():
-            _, passage_ids, relevance = columns.filter(pa.array(~there)).columns
-            writer.missing(self.query[~there], passage_ids, relevance)
+        query_ids, passage_ids, relevance = columns.filter(pa.array(in_corpus)).columns
+        writer.qrels(query_ids, passage_ids, relevance, self.query[in_corpus], self.passage[in_corpus])
+        if not in_corpus.all():
+            _, passage_ids, relevance = columns.filter(pa.array(~in_corpus)).columns
+            writer.missing(self.query[~in_corpus], passage_ids, relevance)
         if len(alike := np.flatnonzero(self.identical >= 0)):
             writer.identical(alike, self.identical[alike])
-        again = np.flatnonzero(self.recurring[:, TRAIN])
-        if len(again):
-            writer.recurring(again)
+        recurring = np.flatnonzero(self.recurring[:, TRAIN])
+        if len(recurring):
+            writer.recurring(recurring)
         traffic = np.array([self._traffic.get(query_id, 0.0) for query_id in ids.to_pylist()] if self._traffic else [])
-        if len(asked := np.flatnonzero(traffic)):
-            writer.traffic(asked, traffic[asked])
+        if len(clicked := np.flatnonzero(traffic)):
+            writer.traffic(clicked, traffic[clicked])
         values = self.queries["value"].to_pylist()
         if valued := [row for row, value in enumerate(values) if value]:
             writer.query_values(valued, [values[row] for row in valued])
@@ -236,13 +237,13 @@ class Questions:
         self.queries = _appended(self.queries, queries, QUERIES)
         self.labels = _appended(self.labels, labels, LABELS)
 
-    def _measurable(self, there: np.ndarray) -> np.ndarray:
-        """bool [labels]: labels of dev and test, and those of queries with a label of a passage that is `there`.
+    def _measurable(self, in_corpus: np.ndarray) -> np.ndarray:
+        """bool [labels]: labels of dev and test, and those of queries with a label of a passage that is `in_corpus`.
 
         Such labels of train stay as long as their queries may become dev or test queries.
         """
         known = np.zeros(len(self.queries) + 1, dtype=bool)
-        known[self.query[there]] = True
+        known[self.query[in_corpus]] = True
         return np.asarray((_numbers(self.labels["split"]) != TRAIN) | known[self.query])
 
     def _settle_splits(self, settings: Ingest, problems: Problems) -> None:
@@ -369,9 +370,9 @@ class Questions:
         self.queries, self.split = self.queries.filter(pa.array(keep)), self.split[keep]
         self.query = (np.cumsum(keep) - 1)[self.query]
 
-    def _remark(self, rows: np.ndarray, what: str) -> None:
+    def _remark(self, rows: np.ndarray, remark: str) -> None:
         if rows.any():
-            self.remarks.append(f"{int(rows.sum()):,} {what}")
+            self.remarks.append(f"{int(rows.sum()):,} {remark}")
 
 
 def _added(table: pa.Table) -> np.ndarray:
@@ -382,8 +383,8 @@ def _added(table: pa.Table) -> np.ndarray:
 def _appended(table: pa.Table, rows: list[tuple[Any, ...]], schema: pa.Schema) -> pa.Table:
     """A table with more rows in the order of its columns."""
     columns = zip(*rows, strict=True) if rows else [[] for _ in schema]
-    more = pa.table(dict(zip(schema.names, map(list, columns), strict=True)), schema=schema)
-    return pa.concat_tables([table, more]).combine_chunks()
+    new_rows = pa.table(dict(zip(schema.names, map(list, columns), strict=True)), schema=schema)
+    return pa.concat_tables([table, new_rows]).combine_chunks()
 
 
 def _tables(questions: Iterator[Query | Label], problems: Problems) -> list[pa.Table]:

@@ -38,15 +38,17 @@ def section_tree(paths: pa.Array, titles: pa.Array) -> SectionTree:
         fresh = pc.index_in(coded.dictionary, value_set=known).is_null()
         levels.append((coded.dictionary.filter(fresh), above_titles.take(pa.array(first)).filter(fresh)))
         known = pa.concat_arrays([known, levels[-1][0]])
-    lists = pa.concat_arrays([some for _, some in levels])
+    lists = pa.concat_arrays([lists_of_level for _, lists_of_level in levels])
     length = pc.count_substring(known, SEPARATOR)
     section_titles = pc.replace_substring_regex(known, f"(?s)^.*{SEPARATOR}", "")
     for level in range(1, int(pc.max(length).as_py() or 0) + 1):
-        here = pc.and_(pc.equal(length, level), pc.greater_equal(pc.fill_null(pc.list_value_length(lists), 0), level))
-        listed_titles = pc.coalesce(
-            pc.list_element(lists.filter(here), level - 1), section_titles.filter(here).cast(pa.string())
+        at_level = pc.and_(
+            pc.equal(length, level), pc.greater_equal(pc.fill_null(pc.list_value_length(lists), 0), level)
         )
-        section_titles = pc.replace_with_mask(section_titles, here, listed_titles.cast(TEXT))
+        listed_titles = pc.coalesce(
+            pc.list_element(lists.filter(at_level), level - 1), section_titles.filter(at_level).cast(pa.string())
+        )
+        section_titles = pc.replace_with_mask(section_titles, at_level, listed_titles.cast(TEXT))
     parent = pc.index_in(_without_last(known), value_set=known).fill_null(-1)
     return SectionTree(
         pc.replace_substring(known, SEPARATOR, " > "),

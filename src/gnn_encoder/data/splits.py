@@ -65,16 +65,16 @@ def complete(
     missing = [part for part in (TEST, DEV) if part not in split]
     rows = np.flatnonzero(split == TRAIN)
     if len(rows) and missing:
-        places = _places_of_groups(texts.take(pa.array(rows)).to_pylist(), similarity)
-        useful = np.unique(places[answered[rows]])  # one place for each group of twins
+        positions = _places_of_groups(texts.take(pa.array(rows)).to_pylist(), similarity)
+        useful = np.unique(positions[answered[rows]])  # one place for each group of twins
         spare = max(0, len(useful) - FEWEST_TRAINING)
         for i, part in enumerate(missing):
-            inside = (places >= i * fraction) & (places < (i + 1) * fraction)
+            inside = (positions >= i * fraction) & (positions < (i + 1) * fraction)
             useful_here = useful[(useful >= i * fraction) & (useful < (i + 1) * fraction)]
-            inside &= ~np.isin(places, useful_here[spare:])
+            inside &= ~np.isin(positions, useful_here[spare:])
             if fraction and spare and not len(useful_here):
                 useful_here = useful[useful >= i * fraction][:1]
-                inside |= np.isin(places, useful_here)
+                inside |= np.isin(positions, useful_here)
             spare -= min(spare, len(useful_here))
             useful = np.setdiff1d(useful, useful_here)
             chosen = rows[inside & (split[rows] == TRAIN)]

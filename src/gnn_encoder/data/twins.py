@@ -103,11 +103,11 @@ def similar_pairs(
     stops = np.searchsorted(word[order], word[order], side="right")
     needed = similarity / (1 + similarity)
     chunk = np.cumsum(stops - starts) // PAIRS
-    for some in np.split(np.arange(len(order)), np.flatnonzero(np.diff(chunk)) + 1):
-        first, second = np.repeat(some, (stops - starts)[some]), ranges(starts[some], stops[some])
+    for members in np.split(np.arange(len(order)), np.flatnonzero(np.diff(chunk)) + 1):
+        first, second = np.repeat(members, (stops - starts)[members]), ranges(starts[members], stops[members])
         left, right = row[first], row[second]
-        enough = np.minimum(after[first], after[second]) >= needed * (size[left] + size[right]) - ROUNDING
-        left, right = left[enough], right[enough]
+        is_similar = np.minimum(after[first], after[second]) >= needed * (size[left] + size[right]) - ROUNDING
+        left, right = left[is_similar], right[is_similar]
         compared = wanted(left, right)
         left, right = left[compared], right[compared]
         common = sets[left].multiply(sets[right]).sum(axis=1)

@@ -241,7 +241,7 @@ class DataReport:
         }
         return {
             "passages": self.passages,
-            **{f"{what}_{split}": count for what, counts in by_split.items() for split, count in counts.items()},
+            **{f"{fact}_{split}": count for fact, counts in by_split.items() for split, count in counts.items()},
             "twins": self.twins,
             "queries_train_before_draw": self.train_before_draw,
             "queries_dev_before_draw": self.dev_before_draw,

@@ -79,16 +79,16 @@ def context_vectors(
         with torch.inference_mode():
             matrices = computed(full, passages[part])
             vectors = context.context_vectors(matrices.values).cpu().numpy()
-        at = slice(offsets[bounds[0]], offsets[bounds[1]])
+        span = slice(offsets[bounds[0]], offsets[bounds[1]])
         if result.scales is None:
             if token_vectors == "fp16" and np.abs(vectors).max(initial=0) > np.finfo(np.float16).max:
                 raise UserError(
                     "a context vector exceeds fp16, a sum over many neighbours: set train_reranker.token_vectors to "
                     "int8, train_reranker.neighbour_reduction to mean, or train_reranker.context_unit_length to true"
                 )
-            values[at] = vectors
+            values[span] = vectors
         else:
-            values[at], result.scales[at] = eight_bits(vectors)
+            values[span], result.scales[span] = eight_bits(vectors)
         return bounds[1] - bounds[0]
 
     was_training = network.training
@@ -174,8 +174,8 @@ class FullGraph:
         bounds = [0, *(np.flatnonzero(np.diff(part)) + 1), len(nodes)]
         for start, stop in pairwise(bounds):
             if stop > start:
-                some = edges._replace(source=source - start).take((source >= start) & (source < stop))
-                total += layer.heard(asking, self.matrices(number, nodes[start:stop]), some)
+                edges_of_chunk = edges._replace(source=source - start).take((source >= start) & (source < stop))
+                total += layer.heard(asking, self.matrices(number, nodes[start:stop]), edges_of_chunk)
         return total
 
     def chunks(self, nodes: np.ndarray, radius: int) -> Iterator[tuple[int, int]]:
@@ -186,13 +186,13 @@ class FullGraph:
         n, kinds = len(self.graph), self.network.config.edge_types
         start, sum_before = 0, 0.0
         for block in range(0, len(nodes), BLOCK):
-            some = nodes[block : block + BLOCK]
-            rows = np.arange(len(some)) * n + some
+            nodes_of_block = nodes[block : block + BLOCK]
+            rows = np.arange(len(nodes_of_block)) * n + nodes_of_block
             for _ in range(radius):
                 rows = around(self.graph, rows, kinds)
             edges = edges_into(self.graph, rows % n, kinds)
             amounts = self.lengths[rows % n] + np.bincount(edges.target, self.lengths[edges.source], len(rows)) / 100
-            for index, amount in enumerate(np.bincount(rows // n, amounts, len(some)), block):
+            for index, amount in enumerate(np.bincount(rows // n, amounts, len(nodes_of_block)), block):
                 if sum_before and sum_before + amount > self.chunk:
                     yield start, index
                     start, sum_before = index, 0.0
@@ -220,10 +220,10 @@ def _own_graphs(full: FullGraph, passages: np.ndarray) -> TokenMatrices:
     for number, layer in enumerate(network.stack):
         radius = min(number + 1, config.layers - number - 1)
         rows = np.concatenate([first, np.setdiff1d(near[radius], first)])
-        at, present = _places(known, rows)
+        position, present = _places(known, rows)
         unchanged = full.matrices(number, rows[~present] % n)
         asking = TokenMatrices.join([matrices, unchanged]).take(
-            np.where(present, at, len(known) + np.cumsum(~present) - 1)
+            np.where(present, position, len(known) + np.cumsum(~present) - 1)
         )
         edges = edges_into(graph, rows % n, config.edge_types)
         from_passage = edges.source == passages[rows[edges.target] // n]  # edges out of the passage
@@ -235,12 +235,12 @@ def _own_graphs(full: FullGraph, passages: np.ndarray) -> TokenMatrices:
         else:
             edges, kept = edges.take(~from_passage), None
             edges = edges._replace(weight=edges.weights(reduction))
-        at, present = _places(known, rows[edges.target] // n * n + edges.source)
+        position, present = _places(known, rows[edges.target] // n * n + edges.source)
         if number == 0:
             present[:] = False  # `known` has what asks, and in layer 1 the encoder's vectors answer
         heard = full.heard(number, asking, edges.take(~present))
         if present.any():
-            heard += layer.heard(asking, matrices, edges._replace(source=at).take(present))
+            heard += layer.heard(asking, matrices, edges._replace(source=position).take(present))
         if number == 0 and len(rows) > count:
             heard[len(asking.first(count).values) :] += full.first_heard(rows[count:] % n)
         known, matrices = rows, TokenMatrices(layer.finished(heard, asking, kept), asking.lengths)
@@ -276,5 +276,5 @@ def _of_first_layer(edges: Edges, from_passage: np.ndarray, passages: int, reduc
 def _places(rows: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The place in `rows` of each of `wanted`, and whether it is there."""
     order = np.argsort(rows, kind="stable")
-    at = order[np.minimum(np.searchsorted(rows, wanted, sorter=order), len(rows) - 1)]
-    return at, rows[at] == wanted
+    position = order[np.minimum(np.searchsorted(rows, wanted, sorter=order), len(rows) - 1)]
+    return position, rows[position] == wanted

@@ -71,7 +71,9 @@ def explained(
             count, last = len(edges.source), network.stack[-1]
             copies, alone = asking.take(np.zeros(count, np.int64)), edges._replace(target=np.arange(count))
             parts = last.heard(copies, answering, alone).view(count, len(asking.values), config.width)
-            kinds = [(int(hood.nodes[at]), KINDS[kind]) for at, kind in zip(edges.source, edges.kind, strict=True)]
+            kinds = [
+                (int(hood.nodes[source]), KINDS[kind]) for source, kind in zip(edges.source, edges.kind, strict=True)
+            ]
             if config.residual and (below or not config.context_only):
                 parts, kinds = torch.cat([parts, asking.values[None]]), [*kinds, (passage, CARRIED)]
             if config.layer_norm:

@@ -35,16 +35,16 @@ def edges_into(graph: DocumentGraph, nodes: np.ndarray, kinds: Sequence[str] = K
     `target` is an index into `nodes`, which may have a node twice; `source` is a node row.
     """
     target, source, kind = [], [], []
-    places = np.arange(len(nodes))
+    positions = np.arange(len(nodes))
     for number, name in enumerate(KINDS):
         if name not in kinds:
             continue
         if name == SELF:
-            target.append(places)
+            target.append(positions)
             source.append(nodes)
         else:
             starts, stops = graph.indptr[number][nodes], graph.indptr[number][nodes + 1]
-            target.append(np.repeat(places, stops - starts))
+            target.append(np.repeat(positions, stops - starts))
             source.append(graph.sources[ranges(starts, stops)])
         kind.append(np.full(len(target[-1]), number))
     return Edges(*(np.concatenate([np.zeros(0, np.int64), *parts]) for parts in (target, source, kind)))

@@ -98,9 +98,9 @@ def cause_of(failures: dict[int, Any]) -> dict[str, Any]:
 
 def _lost(rank: int, pid: int, code: int) -> str:
     """Returns what happened to a process that ended without a message."""
-    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-    how += " (out of memory?)" if code == -signal.SIGKILL else ""
-    return f"the training process of rank {rank} (pid {pid}) {how}"
+    ending = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    ending += " (out of memory?)" if code == -signal.SIGKILL else ""
+    return f"the training process of rank {rank} (pid {pid}) {ending}"
 
 
 if __name__ == "__main__":

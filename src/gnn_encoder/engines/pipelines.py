@@ -24,7 +24,7 @@ from gnn_encoder.engines.supervision import Show
 from gnn_encoder.errors import UserError, expanded
 from gnn_encoder.flow.arguments import StepArguments
 from gnn_encoder.flow.graph import Given, Graph
-from gnn_encoder.models.backbone import vector_width
+from gnn_encoder.models.backbone_files import vector_width
 from gnn_encoder.models.check import check_models
 from gnn_encoder.pipelines.ablation import ablation
 from gnn_encoder.pipelines.train import train
@@ -144,17 +144,19 @@ def _fusion_settings(since: Path) -> dict[str, Any]:
         if folder.is_dir() and (bundle := Bundle.read(folder)).manifest.inputs.get("dual_encoder") == model:
             kinds = [*tree["fuse_parts"]["kinds"], kind]
             known = {name: bundle.manifest.settings[name] for name in settable("fuse_parts")}
-            made = read_history(folder)["make_parts"].settings
-            parts = {name: made[name] for name in settable("make_parts") if name in made}
+            of_parts = read_history(folder)["make_parts"].settings
+            parts = {name: of_parts[name] for name in settable("make_parts") if name in of_parts}
             tree = {"fuse_parts": {**known, "kinds": kinds}, "make_parts": parts}
     return tree
 
 
 def _data_settings(dataset: Path) -> dict[str, dict[str, Any]]:
     """Returns the settings of the steps that make a run's dataset again; without a history it has those of `ingest`."""
-    history, made = read_history(dataset), {"ingest": read_manifest(dataset).settings}
-    made |= {step: history[step].settings for step in ("write_queries", "select_queries") if step in history}
-    return {step: {name: of[name] for name in settable(step) if name in of} for step, of in made.items()}
+    history, settings_of = read_history(dataset), {"ingest": read_manifest(dataset).settings}
+    settings_of |= {step: history[step].settings for step in ("write_queries", "select_queries") if step in history}
+    return {
+        step: {name: values[name] for name in settable(step) if name in values} for step, values in settings_of.items()
+    }
 
 
 def _bm25_settings(bundle: Bundle) -> dict[str, Any]:
@@ -216,18 +218,8 @@ def updating(
     return settings, update_graph(settings, models, below)
 
 
-def ablate(
-    preset: str,
-    dataset: str | None,
-    overrides: Iterable[str],
-    studies: Iterable[str],
-    user_variants: Iterable[str],
-    seeds: int,
-    root: Path,
-    show: Show,
-) -> Outcome:
-    """Runs the ablation pipeline for the variants of `studies` and the `user_variants`, each with `seeds` seeds."""
-    settings, graph = ablating(preset, dataset, overrides, studies, user_variants, seeds)
+def ablate(preset: str, seeds: int, settings: Settings, graph: Graph, root: Path, show: Show) -> Outcome:
+    """Runs the ablation pipeline that `ablating` returned."""
     root = writable(root)
     params = {"preset": preset, "seeds": seeds, **params_of(settings, FOUNDATION)}
     check_models(graph.nodes)
@@ -243,7 +235,7 @@ def ablating(
     user_variants: Iterable[str],
     seeds: int,
 ) -> tuple[Settings, Graph]:
-    """Returns the settings and the graph of `ablate`."""
+    """Returns the settings and the graph for variants of `studies` and `user_variants`, each with `seeds` seeds."""
     settings = load_settings(preset, [*overrides, *dataset_override(dataset)])
     graph = ablation(settings, variants(settings, studies, user_variants), seeds)
     check_nodes(graph)

@@ -95,8 +95,8 @@ def _check_documents(graph: Graph) -> None:
             needs.append((f"{node.label} reads passages in their documents", "leave that system out"))
         settings = node.settings
         if isinstance(settings, TrainReranker) and settings.negatives_from == "corpus" and settings.document_negatives:
-            what = f"train_reranker.document_negatives = {settings.document_negatives} draws from documents"
-            needs.append((what, "set it to 0"))
+            setting = f"train_reranker.document_negatives = {settings.document_negatives} draws from documents"
+            needs.append((setting, "set it to 0"))
     measures = {"evaluate.measures": list(evaluate.measures)}
     if promotions := graph.of("promote"):
         promote = promotions[-1].settings
@@ -112,9 +112,9 @@ def _check_documents(graph: Graph) -> None:
         from gnn_encoder.data import has_documents
 
         if not has_documents(ingest):
-            what, instead = needs[0]
+            setting, instead = needs[0]
             raise UserError(
-                f"{what}, but nothing in {ingest.dataset or ingest.format} says which document a passage is in: "
+                f"{setting}, but nothing in {ingest.dataset or ingest.format} says which document a passage is in: "
                 f"{instead}, or give data with documents"
             )
 
@@ -220,7 +220,7 @@ def package_digest() -> str:
 @functools.cache
 def backbone_digest(name: str) -> str:
     """Returns the digest of a local model folder's contents, or an unchanged hub name or address."""
-    from gnn_encoder.models.backbone import PACKAGED, resolve_backbone
+    from gnn_encoder.models.backbone_files import PACKAGED, resolve_backbone
 
     if is_address(name) or name == TITLES:
         return name

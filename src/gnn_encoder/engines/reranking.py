@@ -19,27 +19,16 @@ from gnn_encoder.settings.reranking_systems import system_names
 from gnn_encoder.storage import local_folder
 
 
-def rerank(
-    preset: str,
-    dataset: str | None,
-    overrides: Iterable[str],
-    systems: Sequence[str],
-    first_stage: str | None,
-    root: Path,
-    show: Show,
-    study: str = "",
-) -> Outcome:
-    """Runs the re-ranking pipeline for some systems; the last one is the one in the headline.
+def rerank(title: str, preset: str, settings: Settings, graph: Graph, root: Path, show: Show) -> Outcome:
+    """Runs the re-ranking pipeline that `reranking` returned; `title`: of the run, beside the preset.
 
     If the first stage is a bundle, `latest/bundle` is then that bundle with the best re-ranker. The other links stay.
-    With `study`, it runs for the systems of one of `RERANKING_STUDIES`, and reports the study.
     """
-    settings, graph = reranking(preset, dataset, overrides, systems, first_stage, study)
     root = writable(root)
     check_models(graph.nodes)
     names = ",".join(settings.compare_rerankers.systems)
     params = {"preset": preset, "systems": names, **params_of(settings, (*PIPELINES["rerank"], "evaluate"))}
-    name = dated(f"{study or 'rerank'}-{Path(preset).stem}")
+    name = dated(f"{title}-{Path(preset).stem}")
     outcome = run_calls(calls_of(graph, graph_arguments(graph)), root, name, params, show)
     if outcome.status == "FINISHED" and BUNDLE in outcome.outputs:
         outcome.outputs[BUNDLE] = linked(root, BUNDLE, outcome.outputs[BUNDLE])
@@ -54,7 +43,10 @@ def reranking(
     first_stage: str | None,
     study: str = "",
 ) -> tuple[Settings, Graph]:
-    """Returns the settings and the graph of `rerank`."""
+    """Returns the settings and the graph for some systems; the last one is the one in the headline.
+
+    With `study`, they are for the systems of one of `RERANKING_STUDIES`, and report the study.
+    """
     settings = reranking_settings(preset, dataset, overrides, first_stage)
     names = settings.train_reranker.studied(study) if study else system_names(systems)
     settings = settings.model_copy(

@@ -200,17 +200,17 @@ def _trouble_of(pod: Mapping[str, Any]) -> str:
     """Returns why a pod cannot train, or an empty text."""
     about, status = pod["metadata"], pod.get("status", {})
     index = about.get("labels", {}).get("batch.kubernetes.io/job-completion-index", "")
-    who = f"node {int(index) + 1}" if index.isdecimal() else f"pod {about['name']}"
+    name = f"node {int(index) + 1}" if index.isdecimal() else f"pod {about['name']}"
     for container in status.get("containerStatuses", []):
         if container["name"] != NODE:
             continue
         now, before = container.get("state", {}), container.get("lastState", {})
         waits = now.get("waiting", {})
         if waits.get("reason") in STUCK:
-            return f"{who} cannot start: {waits['reason']}: {waits.get('message', '')}"
+            return f"{name} cannot start: {waits['reason']}: {waits.get('message', '')}"
         for ended in (now.get("terminated"), before.get("terminated")):
             if ended and ended["exitCode"]:
-                why = ended.get("message") or ended.get("reason") or ""
-                return f"{who} ended with exit code {ended['exitCode']}: {why}"
+                reason = ended.get("message") or ended.get("reason") or ""
+                return f"{name} ended with exit code {ended['exitCode']}: {reason}"
     failed = status.get("phase") == "Failed"
-    return f"{who} failed: {status.get('reason', '')}: {status.get('message', '')}" if failed else ""
+    return f"{name} failed: {status.get('reason', '')}: {status.get('message', '')}" if failed else ""

@@ -72,8 +72,8 @@ class Api:
             self._jobs.delete_namespaced_custom_object(*self._resource, name, _request_timeout=TIMEOUT)
         except Exception as error:
             if getattr(error, "status", 0) != 404:
-                how = f"kubectl delete trainjob -n {self.namespace} {name}"
-                print(f"warning: TrainJob {name} was not deleted ({_said(error)}): {how}", file=sys.stderr)
+                command = f"kubectl delete trainjob -n {self.namespace} {name}"
+                print(f"warning: TrainJob {name} was not deleted ({_said(error)}): {command}", file=sys.stderr)
 
     def delete_earlier(self, labels: Mapping[str, str]) -> None:
         """Deletes the TrainJobs of earlier attempts and waits until their pods are gone, so that none joins.
@@ -90,8 +90,10 @@ class Api:
             self.delete(name)
             while self.pods_of(name):
                 if time.monotonic() > deadline:
-                    how = f"kubectl delete pods -n {self.namespace} -l {JOBSET}={name}"
-                    raise UserError(f"pods of TrainJob {name}, of an earlier attempt, do not end; run again, or {how}")
+                    command = f"kubectl delete pods -n {self.namespace} -l {JOBSET}={name}"
+                    raise UserError(
+                        f"pods of TrainJob {name}, of an earlier attempt, do not end; run again, or {command}"
+                    )
                 time.sleep(1.0)
 
     def job(self, name: str) -> dict[str, Any]:
@@ -128,21 +130,21 @@ class Api:
             raise Unreachable(f"the Kubernetes API cannot be reached ({type(error).__name__}); run again") from None
 
     def _refuse(self, error: Any, right: str) -> NoReturn:
-        said = _said(error)
-        if error.status == 404 and right.endswith("trainjobs") and "namespaces" not in said:
+        reason = _said(error)
+        if error.status == 404 and right.endswith("trainjobs") and "namespaces" not in reason:
             raise UserError(
                 f"this cluster has no TrainJob ({GROUP}/{VERSION}): ask its administrator to install Kubeflow Trainer "
                 f"{OLDEST} or newer, or set nodes to 1"
             ) from None
-        if error.status == 401 or (error.status == 403 and " cannot " in said):
+        if error.status == 401 or (error.status == 403 and " cannot " in reason):
             raise UserError(
                 f"the step's service account may not {right} in {self.namespace}: ask the cluster's administrator to "
                 f"grant it ({RULE})"
             ) from None
         if error.status == 429 or error.status >= 500:
-            raise Unreachable(f"the Kubernetes API answers {error.status} ({said}); run again") from None
-        old = f"; Kubeflow Trainer {OLDEST} or newer is needed" if "runtimePatches" in said else ""
-        raise UserError(f"the cluster refuses to {right}: {said}{old}") from None
+            raise Unreachable(f"the Kubernetes API answers {error.status} ({reason}); run again") from None
+        old = f"; Kubeflow Trainer {OLDEST} or newer is needed" if "runtimePatches" in reason else ""
+        raise UserError(f"the cluster refuses to {right}: {reason}{old}") from None
 
 
 class Unreachable(UserError):

@@ -31,8 +31,8 @@ def pres(run: Run, qrels: Qrels, queries: np.ndarray, k: int, level: int = 1) ->
     retrieved, ranks = counter.count(run.query[hit]), counter.count(run.query[hit], run.rank[hit])
     missing = n - retrieved
     ranks += missing * (k + n) - missing * (missing - 1) / 2  # the ranks k + retrieved + 1 … k + n
-    some = np.maximum(n, 1)
-    return np.where(n > 0, 1 - (ranks / some - (n + 1) / 2) / k, 0.0)
+    divisor = np.maximum(n, 1)
+    return np.where(n > 0, 1 - (ranks / divisor - (n + 1) / 2) / k, 0.0)
 
 
 def within_documents(
@@ -63,17 +63,17 @@ def within_documents(
         pair_keys(relevant >> 32, document[relevant & 0xFFFFFFFF]), return_counts=True
     )  # the relevant documents of each query, and the number of relevant passages of each
     rows = np.flatnonzero(run.rank <= k) if k else np.arange(len(run.rank))
-    of = find_pairs(pairs, run.query[rows], document[run.passage[rows]])
-    rows, of = rows[of >= 0], of[of >= 0]
-    order = np.argsort(of, kind="stable")  # a document's passages in the order of the ranking
-    rows, of = rows[order], of[order]
+    pair = find_pairs(pairs, run.query[rows], document[run.passage[rows]])
+    rows, pair = rows[pair >= 0], pair[pair >= 0]
+    order = np.argsort(pair, kind="stable")  # a document's passages in the order of the ranking
+    rows, pair = rows[order], pair[order]
     right = find_pairs(relevant, run.query[rows], run.passage[rows]) >= 0
-    retrieved = np.bincount(of, minlength=len(pairs))
+    retrieved = np.bincount(pair, minlength=len(pairs))
     start = np.cumsum(retrieved) - retrieved
     before = np.concatenate([[0], np.cumsum(right)])
-    position, hits = np.arange(len(of)) - start[of] + 1, before[1:] - before[start[of]]
-    ap = np.bincount(of, np.where(right, hits / position, 0.0), minlength=len(pairs)) / sizes
-    precision = np.bincount(of, right, minlength=len(pairs)) / np.maximum(retrieved, 1)
+    position, hits = np.arange(len(pair)) - start[pair] + 1, before[1:] - before[start[pair]]
+    ap = np.bincount(pair, np.where(right, hits / position, 0.0), minlength=len(pairs)) / sizes
+    precision = np.bincount(pair, right, minlength=len(pairs)) / np.maximum(retrieved, 1)
     query = pairs >> 32
     documents = np.maximum(counter.count(query), 1)
     return counter.count(query, ap) / documents, counter.count(query, precision) / documents

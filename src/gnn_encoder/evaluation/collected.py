@@ -76,9 +76,9 @@ class Collected:
             columns = (self.query_ids, self.passage_ids)
             self._writing = self._files.submit(write_run, path, first_hits, *columns, system)
         for split, rows in self.queries.items():
-            how = (self._written_ids, self.measured, self.documents)
-            self._figures[split][system] = values = per_query(run, self.qrels[split], rows, *how)
-            self._of_strata[split][system] = self.strata[split].measured(values, run, *how)
+            options = (self._written_ids, self.measured, self.documents)
+            self._figures[split][system] = values = per_query(run, self.qrels[split], rows, *options)
+            self._of_strata[split][system] = self.strata[split].measured(values, run, *options)
             if missed := int((~np.isin(rows, run.query)).sum()):
                 self.without_hits[split][system] = missed
         for split, rows in self.answered.items():
@@ -118,9 +118,9 @@ class Collected:
         """
         by_kind: dict[str, dict[str, PerQuery]] = {"recurring": {}, "unseen": {}}
         for split, systems in self.figures(names).items():
-            again = np.isin(self.queries[split], self.data.recurring)
-            for name, inside in (("recurring", again), ("unseen", ~again)):
-                if again.any() and inside.any():
+            recurs = np.isin(self.queries[split], self.data.recurring)
+            for name, inside in (("recurring", recurs), ("unseen", ~recurs)):
+                if recurs.any() and inside.any():
                     by_kind[name][split] = {system: figures[inside] for system, figures in systems.items()}
         return by_kind
 

@@ -92,7 +92,7 @@ def comparison_of(
 
     others = {"unlabelled": unlabelled, "without_hits": without_hits, "documents": documents, "test": test}
     others["remarks"] = list(remarks)
-    return facts(values) | others | {"strata": {name: facts(of) for name, of in (strata or {}).items()}}
+    return facts(values) | others | {"strata": {name: facts(part) for name, part in (strata or {}).items()}}
 
 
 def system_names(runs: Sequence[Path]) -> list[str]:
@@ -116,27 +116,27 @@ def comparison_table(comparison: dict[str, Any]) -> Table:
     first, *others = comparison["results"]
     measures = comparison["measures"]
     blocks = [(mean_name(measure), measure, comparison) for measure in measures] + [
-        (f"{mean_name(measures[0])}, {of['queries']:,} {name.replace('_', ' ')} queries", measures[0], of)
-        for name, of in comparison["strata"].items()
-        if of["queries"] < comparison["queries"]
+        (f"{mean_name(measures[0])}, {part['queries']:,} {name.replace('_', ' ')} queries", measures[0], part)
+        for name, part in comparison["strata"].items()
+        if part["queries"] < comparison["queries"]
     ]
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("", overflow="fold")
     for header in ("mean", "95 % interval", *(("gain", "p", "p (Holm)") if others else ())):
         table.add_column(header, justify="right", no_wrap=True)
-    for title, measure, of in blocks:
+    for title, measure, part in blocks:
         table.add_row(f"[dim]{title}[/dim]")
-        results = of["results"]
+        results = part["results"]
         best = max(values[measure] for values in results.values())
         for system, values in results.items():
-            low, high = of["intervals"][system][measure]
+            low, high = part["intervals"][system][measure]
             mean = f"{values[measure]:.4f}"
             cells = [f"[bold]{mean}[/bold]" if values[measure] == best else mean, f"{low:.4f}–{high:.4f}"]
             if system != first:
-                p = of["p_holm"][system][measure]
+                p = part["p_holm"][system][measure]
                 gain = values[measure] - results[first][measure]
                 mark = "*" if p < SIGNIFICANT else " "
-                cells += [f"{gain:+.4f}", f"{of['p_values'][system][measure]:.4f}", f"{p:.4f}{mark}"]
+                cells += [f"{gain:+.4f}", f"{part['p_values'][system][measure]:.4f}", f"{p:.4f}{mark}"]
             table.add_row(Text(system), *cells)
         table.add_section()
     return table
@@ -157,8 +157,8 @@ def notes(comparison: dict[str, Any]) -> list[str]:
         )
     lines += [
         f"{n.replace('_', ' ')}: {MEANING[n]}"
-        for n, of in comparison["strata"].items()
-        if of["queries"] < comparison["queries"]
+        for n, part in comparison["strata"].items()
+        if part["queries"] < comparison["queries"]
     ]
     for system, count in comparison["without_hits"].items():
         if count:

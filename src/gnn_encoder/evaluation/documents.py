@@ -104,8 +104,8 @@ class Membership:
                     pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string())),
                 )
         except (pa.ArrowInvalid, OSError) as error:
-            what = str(error).splitlines()[0][:200]
-            raise UserError(f"{path} cannot be read ({what}): write each line as {FORM}") from None
+            cause = str(error).splitlines()[0][:200]
+            raise UserError(f"{path} cannot be read ({cause}): write each line as {FORM}") from None
         if len(table) and table["passage"][0].as_py() in HEADERS:
             table = table.slice(1)
         if empty := pc.sum(

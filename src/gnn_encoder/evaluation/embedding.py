@@ -48,7 +48,7 @@ def figures_by_dimension(path: Path, data: Dataset, dimensions: Sequence[int], m
     """
     (vectors, of), rows = read_scored(path), evaluated_queries(data)
     queries, left_out = vectors_of_queries(path, data, rows), data.identical[rows]
-    is_unit = all(_is_unit(some[:CHUNK]) for some in (vectors, queries))
+    is_unit = all(_is_unit(matrix[:CHUNK]) for matrix in (vectors, queries))
     ids, documents, table = data.judged_ids(), documents_of(data, (measure,)), []
     for dimension in sorted(set(dimensions), reverse=True):
         cut = vectors

@@ -127,9 +127,9 @@ def hard_negative_pulls(
         return None
     pulls, known = scratch(count, vectors.shape[1]), KnownPositives.of(data, "train")
     for start in range(0, count, AT_ONCE):
-        some = slice(start, start + AT_ONCE)
-        rows = labelled.rows[some]
-        search = partial(best_vectors.search, vectors, of, queries[some])
+        block = slice(start, start + AT_ONCE)
+        rows = labelled.rows[block]
+        search = partial(best_vectors.search, vectors, of, queries[block])
         _, hits = search_without(search, data.identical[rows], depth)
         negative = (hits >= 0) & ~known.contains(rows[:, None], hits)
         negative &= negative.cumsum(axis=1) <= negatives
@@ -137,10 +137,10 @@ def hard_negative_pulls(
         mean = np.zeros((2, len(rows), vectors.shape[1]), np.float32)
         positive = labelled.query[pairs] - start, labelled.passage[pairs]
         for side, (owner, passage) in enumerate((positive, (np.nonzero(negative)[0], hits[negative]))):
-            nearest = nearest_rows(vectors, of, queries[some], owner, passage)
+            nearest = nearest_rows(vectors, of, queries[block], owner, passage)
             np.add.at(mean[side], owner, np.asarray(vectors[nearest], np.float32))
             mean[side] /= np.maximum(np.bincount(owner, minlength=len(rows)), 1)[:, None]
-        pulls[some] = margin * negative.any(axis=1)[:, None] * (mean[0] - mean[1])
+        pulls[block] = margin * negative.any(axis=1)[:, None] * (mean[0] - mean[1])
     return pulls
 
 
@@ -161,11 +161,11 @@ def chosen_strength(
         strengths: the weakest adapter first; it wins among equal figures. of: as in `hard_negative_pulls`.
     """
     count, groups = len(labelled.rows), data.groups[labelled.rows]
-    some = np.linspace(0, count - 1, min(count, MOST_TRIED)).astype(int)
-    pairs = np.flatnonzero(np.isin(groups[labelled.query], groups[some]))
+    tried = np.linspace(0, count - 1, min(count, MOST_TRIED)).astype(int)
+    pairs = np.flatnonzero(np.isin(groups[labelled.query], groups[tried]))
     query, passage = labelled.query[pairs], labelled.passage[pairs]
-    first = np.searchsorted(query, some, sorter=(order := np.argsort(query, kind="stable")))
-    known, rows, figures = KnownPositives.of(data, "train"), labelled.rows[some], {}
+    first = np.searchsorted(query, tried, sorter=(order := np.argsort(query, kind="stable")))
+    known, rows, figures = KnownPositives.of(data, "train"), labelled.rows[tried], {}
     nearest = nearest_rows(vectors, of, queries, query, passage)
     targets = np.asarray(vectors[nearest], np.float32) + (0 if pulls is None else pulls[query])
     for strength in strengths:
@@ -208,12 +208,12 @@ def examples_of(
         inside = drawn[fold == number]
         if not len(inside):
             continue
-        some = parts.without(np.isin(group, group[inside]), moments, strength, weight_of)
+        of_fold = parts.without(np.isin(group, group[inside]), moments, strength, weight_of)
         rows = labelled.rows[inside]
-        candidates = some.candidates(parts.texts(inside), parts.labels.vectors[inside], data.identical[rows])
+        candidates = of_fold.candidates(parts.texts(inside), parts.labels.vectors[inside], data.identical[rows])
         relevant = known.contains(rows[candidates.query], candidates.passage)
         of_inside = np.isin(labelled.query, inside)
-        is_known = of_inside & np.isin(labelled.passage, some.labels.passages)
+        is_known = of_inside & np.isin(labelled.passage, of_fold.labels.passages)
         warm = np.isin(inside, labelled.query[is_known])
         of_folds.append(
             Examples(candidates.features, relevant, np.diff(candidates.starts), np.full(len(inside), number), warm)

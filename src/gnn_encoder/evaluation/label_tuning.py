@@ -116,8 +116,8 @@ class Trial:
 
     def _block(self, passages: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Returns the vectors [r, d] of `passages` [b], and the passage [r] of each."""
-        place, rows = rows_of(self.of, passages)
-        return np.asarray(self.vectors[rows]), passages[place]
+        owner, rows = rows_of(self.of, passages)
+        return np.asarray(self.vectors[rows]), passages[owner]
 
 
 def chosen_use(
@@ -201,17 +201,17 @@ def fold_trials(
         pairs: places [e] of training queries, and passages [e]; the rest as in `chosen_use` and `Trial`.
     """
     query, passage = pairs
-    places, train = np.unique(query), data.query_rows("train")
-    fold = folds_of(data.groups[train[places]], folds, np.random.default_rng(0))
-    some, fold_of_pair, trials = _evenly(np.arange(len(places))), fold[np.searchsorted(places, query)], []
+    labelled, train = np.unique(query), data.query_rows("train")
+    fold = folds_of(data.groups[train[labelled]], folds, np.random.default_rng(0))
+    tried, fold_of_pair, trials = _evenly(np.arange(len(labelled))), fold[np.searchsorted(labelled, query)], []
     for number in range(folds):
-        inside = some[fold[some] == number]
+        inside = tried[fold[tried] == number]
         others = fold_of_pair != number
         if len(inside):
             rows, position = np.unique(query[others], return_inverse=True)
             kept = _on_disk(of_train, rows)
             labels = LabelledQueries.grouped(position, passage[others], len(data.passages), kept)
-            queries, query_vectors = train[places[inside]], of_train[places[inside]]
+            queries, query_vectors = train[labelled[inside]], of_train[labelled[inside]]
             trials.append(Trial(queries, query_vectors, labels, vectors, depth, data.identical[queries], of))
     return trials
 
@@ -220,15 +220,15 @@ def _on_disk(vectors: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """Returns the vectors [t, d] at some rows in an unlinked file: all folds together have many times as many."""
     kept = scratch(len(rows), vectors.shape[1])
     for start in range(0, len(rows), COPIED):
-        some = slice(start, start + COPIED)
-        kept[some] = vectors[rows[some]]
+        block = slice(start, start + COPIED)
+        kept[block] = vectors[rows[block]]
     return kept
 
 
 def _evenly(rows: np.ndarray) -> np.ndarray:
     """Returns at most `QUERIES` of the rows, spread over all of them."""
-    some: np.ndarray = rows[np.linspace(0, len(rows) - 1, min(len(rows), QUERIES)).astype(int)]
-    return some
+    spread: np.ndarray = rows[np.linspace(0, len(rows) - 1, min(len(rows), QUERIES)).astype(int)]
+    return spread
 
 
 def _loses(gains: np.ndarray, warm: np.ndarray, settings: EncodeWithLabels) -> bool:

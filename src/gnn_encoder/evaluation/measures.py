@@ -117,10 +117,10 @@ def _trec_eval(
     for column, part in enumerate(map(Parts.of_name, names)):
         computed.setdefault((part.word == "Judged", part.rel), {}).setdefault(_in_trec_eval(part), []).append(column)
     for start in range(0, len(queries), QUERIES):
-        some = queries[start : start + QUERIES]
-        position = {str(query): start + i for i, query in enumerate(some.tolist())}
-        nearby = qrels.where(slice(*np.searchsorted(qrels.query, [some.min(), some.max() + 1])))
-        judged_here, hits = nearby.where(np.isin(nearby.query, some)), run.of(some)
+        block = queries[start : start + QUERIES]
+        position = {str(query): start + i for i, query in enumerate(block.tolist())}
+        nearby = qrels.where(slice(*np.searchsorted(qrels.query, [block.min(), block.max() + 1])))
+        judged_here, hits = nearby.where(np.isin(nearby.query, block)), run.of(block)
         labels = _nested(judged_here.query, judged_here.passage, judged_here.relevance, passage_ids)
         scores = _nested(hits.query, hits.passage, hits.score, passage_ids)
         for (judged, rel), columns in computed.items():
@@ -128,8 +128,8 @@ def _trec_eval(
             evaluator = pytrec_eval.RelevanceEvaluator(judgements, set(columns), relevance_level=rel)
             for query, of_query in evaluator.evaluate(scores).items():
                 row = values[position[query]]
-                for name, places in columns.items():
-                    row[places] = of_query[name.replace(".", "_")]
+                for name, numbers in columns.items():
+                    row[numbers] = of_query[name.replace(".", "_")]
     for column, (name, k) in enumerate(zip(names, map(cutoff, names), strict=True)):
         figures = values[:, column]
         if k and name.startswith("RR"):
@@ -152,9 +152,9 @@ def until_last_label(run: Run, qrels: Qrels) -> Run:
     """
     starts = np.flatnonzero(np.diff(run.query, prepend=-1))
     owner = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(run.query)))
-    some = np.zeros(1 + max(run.passage.max(initial=0), qrels.passage.max(initial=0)), bool)
-    some[qrels.passage] = True  # few hits are labelled for any query, and only those are looked up
-    near = np.flatnonzero(some[run.passage])
+    is_labelled = np.zeros(1 + max(run.passage.max(initial=0), qrels.passage.max(initial=0)), bool)
+    is_labelled[qrels.passage] = True  # few hits are labelled for any query, and only those are looked up
+    near = np.flatnonzero(is_labelled[run.passage])
     keys = np.sort(pair_keys(qrels.query, qrels.passage))
     labelled = near[find_pairs(keys, run.query[near], run.passage[near]) >= 0]
     last = np.full(len(starts), np.inf, dtype=run.score.dtype)

@@ -69,7 +69,7 @@ def orders(first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray]) ->
         differences = np.stack([values[one] - values[other] for one, other in pairs], axis=1)
         signs.append(np.sign(np.round(differences.mean(axis=0), 12)))
         differs.append(holm(paired_t(differences)) < SIGNIFICANT)
-    alike, both = signs[0] * signs[1], differs[0] & differs[1]
+    alike, both_differ = signs[0] * signs[1], differs[0] & differs[1]
     best = max(names, key=lambda name: means[name][0])
     ranked = sorted(names, key=lambda name: -means[name][1])
     return Orders(
@@ -79,8 +79,8 @@ def orders(first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray]) ->
         distinct=int(differs[1].sum()),
         same=int((alike[differs[1]] > 0).sum()),
         reversed=int((alike[differs[1]] < 0).sum()),
-        proved=int(both.sum()),
-        proved_same=int((alike[both] > 0).sum()),
+        proved=int(both_differ.sum()),
+        proved_same=int((alike[both_differ] > 0).sum()),
         lost=means[ranked[0]][1] - means[best][1],
     )
 

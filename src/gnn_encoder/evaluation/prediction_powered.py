@@ -71,12 +71,12 @@ def corrected_mean(
         judged_alone: [N] figures by the judge of further queries; fewer than two: the human figures alone count.
         weight: λ; None: the one with the least estimated variance.
     """
-    n, more = len(human), len(judged_alone)
+    n, unlabelled = len(human), len(judged_alone)
     human, judged, judged_alone = (np.asarray(part, np.float64) for part in (human, judged, judged_alone))
     alone, of_judge = _interval(human), _interval(np.concatenate([judged, judged_alone]))
-    if n < 3 or more < 2:
+    if n < 3 or unlabelled < 2:
         return Corrected(0.0, alone, alone, of_judge)
-    variance_alone, fitted = judged_alone.var(ddof=1) / more, int(weight is None)
+    variance_alone, fitted = judged_alone.var(ddof=1) / unlabelled, int(weight is None)
     if weight is None:
         covariance = np.cov(human, judged)
         spread = variance_alone + covariance[1, 1] / n

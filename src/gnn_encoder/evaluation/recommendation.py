@@ -132,14 +132,14 @@ def falls(
                 yield f"{-of_stratum.mean():.3f} below {baseline} on {len(of_stratum):,} {name} queries (p {p:.2g})"
 
 
-def sentence(recommendation: Recommendation, measure: str, queries: int, which: str = "dev queries") -> str:
+def sentence(recommendation: Recommendation, measure: str, queries: int, kind: str = "dev queries") -> str:
     """Returns the recommendation in one sentence with numbers; `measure`: the measure's name as people read it."""
     chosen, best, highest = (
         recommendation.standing(recommendation.system),
         recommendation.standing(recommendation.best),
         recommendation.highest,
     )
-    words = f"Recommended: {chosen.system} ({measure} {chosen.mean:.3f} on {queries:,} {which}"
+    words = f"Recommended: {chosen.system} ({measure} {chosen.mean:.3f} on {queries:,} {kind}"
     if chosen.system != best.system:
         words += f"), the simplest within reach of the best, {best.system} ({best.mean:.3f}, p {chosen.p_value:.2g})"
     elif highest.system == best.system:

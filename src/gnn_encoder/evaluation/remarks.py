@@ -49,10 +49,10 @@ def data_remarks(data: Dataset, split: str) -> Iterator[str]:
     themselves &= data.identical[missing.query] >= 0
     lost = len(queries) - len(labelled_queries(reachable))
     without = f"; {lost:,} queries have no other relevant passage and count 0" if lost else ""
-    for rows, what in ((~themselves, "a passage that the corpus lacks"), (themselves, "the query itself")):
+    for rows, passage in ((~themselves, "a passage that the corpus lacks"), (themselves, "the query itself")):
         if count := int(rows.sum()):
             yield (
-                f"{count:,} of {len(judged.query):,} {split} labels name {what}: they count as missed, as trec_eval "
+                f"{count:,} of {len(judged.query):,} {split} labels name {passage}: they count as missed, as trec_eval "
                 f"counts them{without}"
             )
             without = ""
@@ -71,8 +71,8 @@ def data_remarks(data: Dataset, split: str) -> Iterator[str]:
 def hit_remarks(data: Dataset, split: str, queries: int, without_hits: Mapping[str, int]) -> Iterator[str]:
     """Yields which systems found nothing for some of a split's `queries`, {system: count}."""
     for system, count in without_hits.items():
-        why = f": {_no_word(data)}" if system == LEXICAL else ""
-        yield f"{system} found nothing for {count:,} of {queries:,} {split} queries, which count 0{why}"
+        reason = f": {_no_word(data)}" if system == LEXICAL else ""
+        yield f"{system} found nothing for {count:,} of {queries:,} {split} queries, which count 0{reason}"
 
 
 def _no_word(data: Dataset) -> str:

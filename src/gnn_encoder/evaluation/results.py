@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from gnn_encoder.artifacts import Dataset
-from gnn_encoder.artifacts.dataset import CORPUS
+from gnn_encoder.artifacts.passages import CORPUS
 from gnn_encoder.artifacts.tables import RECIPROCAL
 from gnn_encoder.evaluation.measures import NAMES, mean_name
 from gnn_encoder.evaluation.power import detectable, deviation

@@ -66,12 +66,12 @@ def read_qrels(path: Path, queries: Ids, passages: Ids) -> Qrels:
     query, passage, relevance, lines = _columns(path, QRELS_FORM, _relevance, queries, passages)
     if not len(lines):
         raise UserError(f"{path} holds no label: write each line as {QRELS_FORM}")
-    first, again = _repeated(query, passage)
-    for one, other in zip(first, again, strict=True):
+    first, repeats = _repeated(query, passage)
+    for one, other in zip(first, repeats, strict=True):
         if relevance[one] != relevance[other]:
             earlier = f"in line {lines[one]} for the same passage"
             raise UserError(f"{path} line {lines[other]}: another relevance than {earlier}")
-    return Qrels(*(np.delete(column, again) for column in (query, passage, relevance.astype(np.int32))))
+    return Qrels(*(np.delete(column, repeats) for column in (query, passage, relevance.astype(np.int32))))
 
 
 def read_run(path: Path, queries: Ids, passages: Ids, *, every: bool = False) -> Run:
@@ -238,8 +238,8 @@ def _repeated(query: np.ndarray, passage: np.ndarray) -> tuple[np.ndarray, np.nd
     """Returns the first row and the repeated row of each repeated pair, ascending."""
     _, first, inverse = np.unique(pair_keys(query, passage), return_index=True, return_inverse=True)
     first = first[inverse]
-    again = np.flatnonzero(first != np.arange(len(first)))
-    return first[again], again
+    repeats = np.flatnonzero(first != np.arange(len(first)))
+    return first[repeats], repeats
 
 
 def _write(path: Path, count: int, columns: Callable[[slice], list[pa.Array | pa.Scalar]]) -> None:

@@ -33,11 +33,11 @@ def held_out_places(values: np.ndarray, group: np.ndarray) -> np.ndarray:
     Twins, those of one group [n], are in one fold. A query that has no others gets the first row.
     """
     fold = folds_of(group, FOLDS, np.random.default_rng(0))
-    places = np.zeros(len(group), np.int64)
+    folds = np.zeros(len(group), np.int64)
     for number in range(FOLDS):
         if (others := fold != number).any():
-            places[~others] = first_best(values[:, others])
-    return places
+            folds[~others] = first_best(values[:, others])
+    return folds
 
 
 def chosen_weight(

@@ -39,7 +39,7 @@ def explain_by_fusion(searcher: Searcher, question: str, k: int = 5) -> list[tup
         if len(labelled_near):
             (name,), (text,) = labelled.names(labelled_near[:1])
             behind = f": “{text}” [{name}], similarity {similarity[near == labelled_near[0]][0]:.2f}"
-        said = {
+        words = {
             "dense": f"vectors ({_value(candidates, row, 'dense')}{_rank(candidates, row, 'dense')})",
             "words": f"words{_terms(of_word, 0, rank)}",
             "labelled": f"words of passage and labelled queries{_terms(of_word, 1, rank)}",
@@ -51,7 +51,7 @@ def explain_by_fusion(searcher: Searcher, question: str, k: int = 5) -> list[tup
             "length": "length of the passage",
         }
         parts = [Contribution("all candidates", float(amounts[row, -1]))]
-        for part, words_of_part in said.items():
+        for part, words_of_part in words.items():
             columns = [i for i, name in enumerate(FEATURES) if name.split()[0] == part]
             parts.append(Contribution(words_of_part, float(amounts[row, columns].sum())))
         explained.append((hit, sorted(parts, key=lambda part: -abs(part.amount))))

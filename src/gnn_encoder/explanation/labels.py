@@ -25,10 +25,10 @@ def explain_by_labels(
     assert labelled, "a bundle without labelled queries"
     vector, scores, rows = searcher.find(question, k)
     index = searcher.index.memory.index if searcher.index.memory else None
-    plain, place = labelled.plain(rows, opened.stored_vectors, opened.stored_vector_passages)
+    plain, owner = labelled.plain(rows, opened.stored_vectors, opened.stored_vector_passages)
     explained = []
     for number, hit in enumerate(searcher.hits(scores, rows)):
-        windows, row = plain[place == number], int(rows[number])
+        windows, row = plain[owner == number], int(rows[number])
         passage_part, query_rows, amounts = parts_of(labelled.use, labelled.queries, vector, row, windows, index)
         order = np.argsort(-np.abs(amounts), kind="stable")
         ids, texts = labelled.names(query_rows[order[:queries]])

@@ -76,19 +76,23 @@ def explain_reranked(
     Raises:
         UserError: as `Searcher.run`.
     """
-    bundle, how = searcher.bundle, searcher.bundle.serving.reranking
+    bundle, reranking = searcher.bundle, searcher.bundle.serving.reranking
     searcher.check(question, k)
     depth = max(k, depth or reranked_depth(bundle))  # a later hit has no score of the re-ranker
     reads = bundle.serving.weight != 0 and searcher.index.reads_vectors
     vectors = searcher.encode(question) if reads else NO_VECTORS
     first = served_run(bundle, searcher.index, ASKED, [question], vectors, depth)
     run, data = reranked_by_bundle(bundle, scorer, ASKED, [question], first, depth), Asked([question], bundle.passages)
-    shares = dict(zip(first.passage.tolist(), (1 - how.weight) * min_max(first), strict=True)) if how else {}
+    shares = (
+        dict(zip(first.passage.tolist(), (1 - reranking.weight) * min_max(first), strict=True)) if reranking else {}
+    )
     explained = []
     for hit, row in zip(searcher.hits(run.score[:k], run.passage[:k]), run.passage[:k].tolist(), strict=True):
         parts = scorer.explain(data, question, row)
-        if how and how.weight < 1:
-            share = f"{how.first_stage}, in the sum with {how.weight:.2f} of the re-ranker, both from 0 to 1"
+        if reranking and reranking.weight < 1:
+            share = (
+                f"{reranking.first_stage}, in the sum with {reranking.weight:.2f} of the re-ranker, both from 0 to 1"
+            )
             parts = [Contribution(share, shares[row]), *parts]
         explained.append((hit, parts))
     return explained

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from gnn_encoder.artifacts import Dataset
-from gnn_encoder.artifacts.tables import warm_labels
+from gnn_encoder.artifacts.known_positives import warm_labels
 from gnn_encoder.evaluation.power import deviation
 from gnn_encoder.evaluation.significance import bootstrap_intervals, holm, paired_randomization
 from gnn_encoder.forecast.frozen_sum import WEIGHTS, labels_of, reciprocal_ranks, training_pairs
@@ -36,11 +36,11 @@ def forecast(dataset: Dataset, backbone: str, most: int, seed: int, progress: Ne
     texts, counted = dataset.query_texts(rows), progress("encoding", len(rows), "queries")
     queries = encode_texts(encoders.query_encoder, texts, progress=counted)
     passages = np.empty((len(sample.passages), encoder.width), np.float32)
-    tokens, places = tokens_at(
+    tokens, index = tokens_at(
         encoder.tokenizer, dataset.passages, sample.passages, encoder.max_length, prompt=encoder.prompt
     )
     counted = progress("encoding", len(passages), "passages")
-    encode_tokens(encoder, tokens.take(places), passages, progress=counted)
+    encode_tokens(encoder, tokens.take(index), passages, progress=counted)
     labels = labels_of(dataset, sample, asking, queries[np.searchsorted(rows, asking)])
     values = reciprocal_ranks(sample, passages, queries[np.searchsorted(rows, sample.queries)], labels)
     return {

@@ -35,9 +35,9 @@ def check_lines(
         lines["warm"] = f"{queries} of the queries, {labels} of the labels:{INDENT}" + (
             "another training query is labelled with the passage, so labelled queries can help"
         )
-    again = ", ".join(f"{split} {others['train']:,}" for split, others in report.recurring.items())
+    recurring = ", ".join(f"{split} {others['train']:,}" for split, others in report.recurring.items())
     within = ", ".join(f"{split} {report.recurring[split][split]:,}" for split in ("dev", "test"))
-    lines["recurring"] = f"{again} queries nearly equal another one of train; within splits: {within}{INDENT}" + (
+    lines["recurring"] = f"{recurring} queries nearly equal another one of train; within splits: {within}{INDENT}" + (
         f"(Jaccard similarity of words {settings.recurrence_similarity:g} or more)"
         if settings.recurrence_similarity
         else "(equal texts)"
@@ -68,8 +68,8 @@ def _forecast(facts: dict[str, Any]) -> Iterator[str]:
     corpus = f"all {facts['corpus']:,} passages"
     if facts["passages"] < facts["corpus"]:
         corpus = f"{facts['passages']:,} of {facts['corpus']:,} passages"
-    how = ", each without its own labels" if facts["split"] == "train" else ""
-    yield f"MRR@10 of {queries['all']:,} {facts['split']} queries{how}; untrained {facts['backbone']}; {corpus}"
+    without = ", each without its own labels" if facts["split"] == "train" else ""
+    yield f"MRR@10 of {queries['all']:,} {facts['split']} queries{without}; untrained {facts['backbone']}; {corpus}"
     if facts["passages"] < facts["corpus"]:
         yield "(the relevant ones, BM25's first hits, and a draw that counts for the rest: gains are rather too small)"
     yield " " * 18 + "".join(f"{f'{name} ({count:,})':<15}" for name, count in queries.items()).rstrip()

@@ -209,17 +209,17 @@ def encode_passages(
     encoding = options.get("progress")
     if isinstance(encoder, AddressEncoder):
         for start in range(0, len(rows), PASSAGES):
-            some = rows[start : start + PASSAGES]
-            out[some - first] = encoder.encode(passages.take(some).full_texts())
+            batch = rows[start : start + PASSAGES]
+            out[batch - first] = encoder.encode(passages.take(batch).full_texts())
             if encoding:
-                encoding.advance(len(some))
+                encoding.advance(len(batch))
         return
     tokenizing = partial(Progress, encoding.step) if encoding else None
-    tokens, places = tokens_at(
+    tokens, index = tokens_at(
         encoder.tokenizer, passages, rows, encoder.max_length, progress=tokenizing, prompt=encoder.prompt
     )
     for start in range(0, len(rows), SHARD):
         part = slice(start, start + SHARD)
         vectors = np.empty((len(rows[part]), encoder.width), np.float32)
-        encode_tokens(encoder, tokens.take(places[part]), vectors, **options)
+        encode_tokens(encoder, tokens.take(index[part]), vectors, **options)
         out[rows[part] - first] = vectors

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from gnn_encoder.artifacts import Dataset
-from gnn_encoder.artifacts.dataset import BATCH
+from gnn_encoder.artifacts.passages import BATCH
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.encoding import ReadOptions, budget_batches, inference_copy
 from gnn_encoder.inference.tokens import Tokens
@@ -52,8 +52,8 @@ def encode_late(
         UserError: the encoder's vectors are not the mean of tokens' vectors.
     """
     if encoder.pooling != "mean":
-        how = encoder.pooling or "modules of its own"
-        raise UserError(f"long_passages = late needs an encoder that pools by mean, and this one pools by {how}")
+        pooling = encoder.pooling or "modules of its own"
+        raise UserError(f"long_passages = late needs an encoder that pools by mean, and this one pools by {pooling}")
     with inference_copy(encoder, options.get("precision", "auto")) as model:
         late = _Late(model, overlap)
         counts = np.empty(len(range(*share.indices(len(data.passages)))), np.int64)
@@ -88,10 +88,10 @@ class _Late:
     """An encoder that is ready to read passes."""
 
     def __init__(self, model: TextEncoder, overlap: int) -> None:
-        text, prompt = (model.tokenizer(some, add_special_tokens=False)["input_ids"] for some in ("a", model.prompt))
+        text, prompt = (model.tokenizer(words, add_special_tokens=False)["input_ids"] for words in ("a", model.prompt))
         whole = model.tokenizer("a")["input_ids"]
-        at = next(place for place in range(len(whole)) if whole[place : place + len(text)] == text)
-        self._model, self._before, self._after = model, [*whole[:at], *prompt], whole[at + len(text) :]
+        prefix = next(start for start in range(len(whole)) if whole[start : start + len(text)] == text)
+        self._model, self._before, self._after = model, [*whole[:prefix], *prompt], whole[prefix + len(text) :]
         others = len(self._before) + len(self._after)
         self._size = model.max_length - others
         self._step = self._size - shared_tokens(overlap, self._size)
@@ -115,20 +115,20 @@ class _Late:
 
         A passage without tokens has a pass of its own.
         """
-        tokens, spans, begin, at = list[int](), list[Span](), 0, 0  # at: where the pass ends in the document
-        for number, own in enumerate(ids):
+        tokens, spans, begin, end_of_pass = list[int](), list[Span](), 0, 0
+        for number, token_ids in enumerate(ids):
             if number and documents[number] != documents[number - 1]:
                 yield self._closed(tokens, spans)
-                tokens, spans, begin, at = [], [], 0, 0
-            passage = at
-            for window, (start, end) in enumerate(self.windows(len(own))):
+                tokens, spans, begin, end_of_pass = [], [], 0, 0
+            passage = end_of_pass
+            for window, (start, end) in enumerate(self.windows(len(token_ids))):
                 empty = start == end or (spans and spans[-1][1] == spans[-1][2])
                 if spans and (passage + end - begin > self._capacity or empty):
                     yield self._closed(tokens, spans)
-                    tokens, spans, begin, at = [], [], passage + start, passage + start
-                tokens += own[at - passage : end]
-                at = passage + end
-                spans.append((int(first[number]) + window, passage + start - begin, at - begin))
+                    tokens, spans, begin, end_of_pass = [], [], passage + start, passage + start
+                tokens += token_ids[end_of_pass - passage : end]
+                end_of_pass = passage + end
+                spans.append((int(first[number]) + window, passage + start - begin, end_of_pass - begin))
         if spans:
             yield self._closed(tokens, spans)
 
@@ -145,10 +145,10 @@ class _Late:
         """Writes the vectors of all windows of passes to their rows of `out`."""
         tokens = Tokens.flatten([ids for ids, _ in passes])
         pad = self._model.tokenizer.pad_token_id or 0
-        for some in budget_batches(tokens.lengths, tokens_per_batch):
-            ids, mask = (torch.from_numpy(array).to(device()) for array in tokens.padded(some, pad))
+        for batch in budget_batches(tokens.lengths, tokens_per_batch):
+            ids, mask = (torch.from_numpy(array).to(device()) for array in tokens.padded(batch, pad))
             hidden = self._model.backbone(input_ids=ids, attention_mask=mask)[0].float()
-            spans = [(number, *span) for number, row in enumerate(some.tolist()) for span in passes[row][1]]
+            spans = [(number, *span) for number, row in enumerate(batch.tolist()) for span in passes[row][1]]
             means = torch.stack([hidden[number, start:end].mean(0) for number, _, start, end in spans])
             out[[row for _, row, _, _ in spans]] = self._model.finished(means).cpu().numpy()
             progress.advance(len(spans))

@@ -43,10 +43,10 @@ class TokenVectors(NamedTuple):
     def take(self, rows: np.ndarray, where: torch.device) -> TokenMatrices:
         """Vectors fp32 of some texts on a device."""
         starts, stops = self.offsets[rows], self.offsets[rows + 1]
-        places = ranges(starts, stops)
-        vectors = torch.from_numpy(self.values[places]).to(where, torch.float32)
+        positions = ranges(starts, stops)
+        vectors = torch.from_numpy(self.values[positions]).to(where, torch.float32)
         if self.scales is not None:
-            vectors *= torch.from_numpy(self.scales[places]).to(where)[:, None]
+            vectors *= torch.from_numpy(self.scales[positions]).to(where)[:, None]
         return TokenMatrices(vectors, stops - starts)
 
 
@@ -104,19 +104,19 @@ def encode_passages(
         token_vectors: `fp16`, or `int8`, which takes half of the space.
     """
     layout = model.layout
-    tokens, places = tokens_at(model.tokenizer, passages, rows, layout.passage_length - 1, layout.titles)
+    tokens, index = tokens_at(model.tokenizer, passages, rows, layout.passage_length - 1, layout.titles)
     if further is not None:
-        tokens = Tokens.join([tokens.take(places), further])
-        places = np.arange(len(tokens))
-    starts = range(0, len(places), SHARD)
-    kept = (_kept(model, tokens.take(places[start : start + SHARD])) for start in starts)
+        tokens = Tokens.join([tokens.take(index), further])
+        index = np.arange(len(tokens))
+    starts = range(0, len(index), SHARD)
+    kept = (_kept(model, tokens.take(index[start : start + SHARD])) for start in starts)
     counts = [np.diff(np.concatenate([[0], np.cumsum(compared)])[ends]) for compared, ends in kept]
     offsets = np.concatenate([[0], np.cumsum(np.concatenate([np.zeros(0, np.int64), *counts]))])
     total, small = int(offsets[-1]), token_vectors == "int8"
     values = scratch(total, model.width, dtype=np.int8 if small else np.float16)
     vectors = TokenVectors(values, offsets, scratch(total) if small else None)
     for start in starts:
-        _encode(model, tokens.take(places[start : start + SHARD]), vectors._replace(offsets=offsets[start:]), options)
+        _encode(model, tokens.take(index[start : start + SHARD]), vectors._replace(offsets=offsets[start:]), options)
     return vectors
 
 
@@ -127,18 +127,18 @@ def _kept(model: LateInteraction, tokens: Tokens) -> tuple[np.ndarray, np.ndarra
 
 
 def _encode(model: LateInteraction, tokens: Tokens, out: TokenVectors, options: Any) -> None:
-    kept, places = _kept(model, tokens)
-    lengths = np.diff(places)
+    kept, positions = _kept(model, tokens)
+    lengths = np.diff(positions)
 
     def store(batch: np.ndarray, vectors: np.ndarray) -> None:
         if vectors.ndim == 3:  # padded
             vectors = vectors[np.arange(vectors.shape[1]) < lengths[batch][:, None]]
-        compared = kept[ranges(places[batch], places[batch + 1])]
-        vectors, at = vectors[: len(compared)][compared], ranges(out.offsets[batch], out.offsets[batch + 1])
+        compared = kept[ranges(positions[batch], positions[batch + 1])]
+        vectors, targets = vectors[: len(compared)][compared], ranges(out.offsets[batch], out.offsets[batch + 1])
         if out.scales is None:
-            out.values[at] = vectors
+            out.values[targets] = vectors
         else:
-            out.values[at], out.scales[at] = eight_bits(vectors)
+            out.values[targets], out.scales[targets] = eight_bits(vectors)
 
     read_rows(model, lengths, lambda batch: passage_arrays(model, tokens, batch)[:2], store, **options)
 
@@ -172,10 +172,10 @@ def max_similarities(
                 tokens = passages.of(present[number], where)
                 pairs = order[bounds[number] : bounds[number + 1]]
                 for begin in range(0, len(pairs), QUERIES_PER_PRODUCT):
-                    some = pairs[begin : begin + QUERIES_PER_PRODUCT]
-                    query_vectors = asking.index_select(0, torch.from_numpy(query[some]).to(where))
+                    block = pairs[begin : begin + QUERIES_PER_PRODUCT]
+                    query_vectors = asking.index_select(0, torch.from_numpy(query[block]).to(where))
                     best = (tokens @ query_vectors.view(-1, width).T).amax(dim=0)  # products: [tokens, pairs · l]
-                    scores[some] = best.view(-1, length).sum(dim=1).cpu().numpy()
+                    scores[block] = best.view(-1, length).sum(dim=1).cpu().numpy()
         return int(bounds[end] - bounds[start])
 
     chunk_by_core(score, range(0, len(present), PASSAGES_PER_CHUNK), where, progress)

@@ -16,7 +16,7 @@ from safetensors.numpy import load_file
 from tokenizers import Tokenizer
 
 from gnn_encoder.errors import UserError
-from gnn_encoder.models.backbone import read_config
+from gnn_encoder.models.backbone_files import read_config
 
 WEIGHTS, TOKENIZER = "model.safetensors", "tokenizer.json"
 BERT = {"model_type": "bert", "hidden_act": "gelu", "dtype": "float32", "is_decoder": False}

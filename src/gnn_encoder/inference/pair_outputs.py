@@ -89,8 +89,8 @@ def read_outputs(
             begins = (part == 0) | (part > np.roll(part, 1, axis=1))
             kept = part[real] >= 0
             tokens = (outputs[real] if outputs.ndim == 3 else outputs[: len(kept)])[kept]
-            places = np.flatnonzero(begins[real][kept])
-            means = np.add.reduceat(tokens, places, axis=0) / np.diff([*places, len(tokens)])[:, None]
+            positions = np.flatnonzero(begins[real][kept])
+            means = np.add.reduceat(tokens, positions, axis=0) / np.diff([*positions, len(tokens)])[:, None]
             means.astype(dtype).tofile(file)
             amount = begins.sum(axis=1)
             starts[rows] = written + np.cumsum(amount) - amount

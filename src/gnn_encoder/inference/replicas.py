@@ -51,14 +51,14 @@ def read_batches(
     """
     if not batches:
         return
-    places = devices()[: len(batches)]
-    attention = packed_attention(places[0], next(model.parameters()).dtype) if hasattr(model, "packed") else None
+    used = devices()[: len(batches)]
+    attention = packed_attention(used[0], next(model.parameters()).dtype) if hasattr(model, "packed") else None
     start = first_position(model.backbone, attention) if attention else None
-    replicas: list[Any] = [model, *(copy.deepcopy(model).to(where) for where in places[1:])]
+    replicas: list[Any] = [model, *(copy.deepcopy(model).to(where) for where in used[1:])]
     storing = Lock()
 
     def work(number: int, stop: Event) -> None:
-        replica, where = replicas[number], places[number]
+        replica, where = replicas[number], used[number]
 
         def arrays(rows: np.ndarray) -> tuple[np.ndarray | int, ...]:
             return padded(rows) if start is None else pack(start, *padded(rows), whole=whole, multiple=multiple)
@@ -75,12 +75,12 @@ def read_batches(
             if start is not None:
                 stack.enter_context(reads_packed(replica.backbone))
             # Batches are assigned by number, not to the next free device: the same device reads a batch every time.
-            mine = ((rows, arrays(rows)) for rows in batches[number :: len(places)] if not stop.is_set())
-            for rows, read in streamed(mine, results, where):
+            own_batches = ((rows, arrays(rows)) for rows in batches[number :: len(used)] if not stop.is_set())
+            for rows, read in streamed(own_batches, results, where):
                 with storing:
                     store(rows, *read)
 
-    side_by_side(work, len(places))
+    side_by_side(work, len(used))
 
 
 def streamed(
@@ -97,8 +97,8 @@ def streamed(
     transfer = _Transfer(where)
     waiting: tuple[Key, list[Arrived]] | None = None
     for key, values in batches:
-        there = (value if isinstance(value, int) else transfer.to_device(value) for value in values)
-        queued = key, [transfer.to_host(tensor) for tensor in work(*there)]
+        on_device = (value if isinstance(value, int) else transfer.to_device(value) for value in values)
+        queued = key, [transfer.to_host(tensor) for tensor in work(*on_device)]
         if waiting:
             yield _arrived(*waiting)
         waiting = queued

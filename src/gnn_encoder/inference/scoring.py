@@ -73,8 +73,8 @@ class PublishedPairs:
     ) -> None:
         self._model, self._queries, self._passages, self._rows = model, queries, passages, rows
         self._first = Tokens.of(model.tokenizer, queries, model.max_length).lengths
-        tokens, places = tokens_at(model.tokenizer, passages, rows, model.max_length)
-        self._second = tokens.lengths[places]
+        tokens, index = tokens_at(model.tokenizer, passages, rows, model.max_length)
+        self._second = tokens.lengths[index]
         self._writing = Lock()  # a tokenizer serves one thread
 
     def lengths(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -85,10 +85,10 @@ class PublishedPairs:
 
     def padded(self, first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, ...]:
         """The arguments of `PublishedReranker.forward` for the pairs (first[i], second[i])."""
-        different, place = np.unique(self._rows[second], return_inverse=True)
+        different, index = np.unique(self._rows[second], return_inverse=True)
         texts = self._passages.take(different).full_texts()
         with self._writing:
-            return self._model.arrays([(self._queries[i], texts[j]) for i, j in zip(first, place, strict=True)])
+            return self._model.arrays([(self._queries[i], texts[j]) for i, j in zip(first, index, strict=True)])
 
 
 def _separator(tokenizer: Any) -> list[int]:

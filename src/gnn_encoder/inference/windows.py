@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from gnn_encoder.artifacts import PassageTable
-from gnn_encoder.artifacts.dataset import BATCH
+from gnn_encoder.artifacts.passages import BATCH
 from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.settings.shared import shared_tokens
 
@@ -23,8 +23,8 @@ def later_windows(
     special = encoder.tokenizer.num_special_tokens_to_add()
     overlap = shared_tokens(overlap, max(1, length - special))
     start, stop, _ = share.indices(len(passages))
-    for some in (np.arange(first, min(first + BATCH, stop)) for first in range(start, stop, BATCH)):
-        texts = passages.take(some).full_texts()
+    for rows in (np.arange(first, min(first + BATCH, stop)) for first in range(start, stop, BATCH)):
+        texts = passages.take(rows).full_texts()
         cut = encoder.tokenizer(
             texts, truncation=True, max_length=length, stride=overlap, return_overflowing_tokens=True,
             return_offsets_mapping=True,
@@ -33,4 +33,4 @@ def later_windows(
         later = np.flatnonzero(np.diff(owner, prepend=-1) == 0)
         spans = [[span for span in cut["offset_mapping"][row] if span[1] > span[0]] for row in later]
         windows = [texts[owner[row]][its[0][0] : its[-1][1]] for row, its in zip(later, spans, strict=True)]
-        yield some[owner[later]].astype(np.int32), windows
+        yield rows[owner[later]].astype(np.int32), windows

@@ -70,7 +70,7 @@ class Compared:
 def finite(value: Any) -> Any:
     """Returns a value for JSON, with None for each number that is none or infinite."""
     if isinstance(value, dict):
-        return {name: finite(of) for name, of in value.items()}
+        return {name: finite(part) for name, part in value.items()}
     return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
@@ -85,17 +85,17 @@ def agreement(
     """
     lowest = relevant if are_grades else 1
     labelled = {query for (query, _), relevance in human.items() if relevance >= lowest}
-    both = {(j.query_id, j.passage_id): j.grade for j in judgements if (j.query_id, j.passage_id) in human}
-    assumed = not are_grades and all(human[pair] >= 1 for pair in both)
+    grade_of = {(j.query_id, j.passage_id): j.grade for j in judgements if (j.query_id, j.passage_id) in human}
+    assumed = not are_grades and all(human[pair] >= 1 for pair in grade_of)
     if assumed:
-        both = {(j.query_id, j.passage_id): j.grade for j in judgements if j.query_id in labelled}
-    if not both:
+        grade_of = {(j.query_id, j.passage_id): j.grade for j in judgements if j.query_id in labelled}
+    if not grade_of:
         return None
-    labels, grades = np.array([human.get(pair, 0) for pair in both]), np.array(list(both.values()))
+    labels, grades = np.array([human.get(pair, 0) for pair in grade_of]), np.array(list(grade_of.values()))
     by_human, by_judge = labels >= lowest, grades >= relevant
     is_graded = are_grades or (labels.max() in (2, 3) and labels.min() >= 0)
     return Agreement(
-        len(both),
+        len(grade_of),
         assumed,
         float((by_human == by_judge).mean()),
         cohen_kappa(by_human, by_judge),
@@ -141,7 +141,7 @@ def compared(
     labelled, others = np.flatnonzero(is_labelled), np.flatnonzero(~is_labelled)
     known_hits = {system: [of_system[row] for row in labelled.tolist()] for system, of_system in hits.items()}
     known = figures_of(known_hits, [queries[row] for row in labelled.tolist()], human, measures)
-    first, *rest = hits
+    first, *others_than_first = hits
     means: dict[str, dict[str, Corrected]] = {}
     gains: dict[str, dict[str, Corrected]] = {}
     tau: dict[str, float | None] = {}
@@ -149,7 +149,7 @@ def compared(
         by_system = {s: (known[s][:, column], judged[s][:, column]) for s in hits}
         means[measure] = {s: corrected_mean(y, f[labelled], f[others]) for s, (y, f) in by_system.items()}
         gains[measure] = {}
-        for system in rest:
+        for system in others_than_first:
             y, f = (of - base for of, base in zip(by_system[system], by_system[first], strict=True))
             gains[measure][system] = corrected_mean(y, f[labelled], f[others])
         orders = [(y.mean(), f[labelled].mean()) for y, f in by_system.values()] if len(labelled) else []

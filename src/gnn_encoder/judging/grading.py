@@ -135,10 +135,10 @@ def graded(
             others[printable(answer.text)[:SHOWN] or "an empty one"] += 1
         else:
             grades[answer.index] = (grade, reason)
-    for kind, what in ((failures, "calls failed"), (others, "answers have no grade")):
+    for kind, description in ((failures, "calls failed"), (others, "answers have no grade")):
         if kind:
             ((example, _),) = kind.most_common(1)
-            say(f"{kind.total():,} {what}, such as: {printable(example)}")
+            say(f"{kind.total():,} {description}, such as: {printable(example)}")
     if not grades:
         raise UserError(f"{model.name} gave no grade, in {len(pairs):,} calls: try another model")
     judgements = [

@@ -60,8 +60,8 @@ def order_of(pool: Pool, grades: Labels, measure: str, seed: int) -> list[Place]
     spread = np.zeros(len(numbers))
     random, ids = np.random.default_rng(seed), list(pool.queries)
     for start in range(0, len(numbers), TOGETHER):
-        some = numbers[start : start + TOGETHER]
-        spread[start : start + len(some)] = _spread(pool, [(ids[n], n) for n in some], grades, measure, random)
+        block = numbers[start : start + TOGETHER]
+        spread[start : start + len(block)] = _spread(pool, [(ids[n], n) for n in block], grades, measure, random)
     share = spread / spread.mean() if spread.any() else np.ones(len(numbers))
     places = [
         Place(ids[n], float(weight), _uniform(ids[n], seed) / float(weight))

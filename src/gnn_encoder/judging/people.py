@@ -110,8 +110,8 @@ class PeoplesFile:
 def labels_of(people: People, pool: Pool, relevant: int, of_data: bool) -> Iterable[str]:
     """Yields the lines of a file of added labels: the pairs that people call relevant.
 
-    of_data: the queries are those of a data set, and have their ids there. The ids of others may be those of other
-        queries there, so they are new ones.
+    of_data: the queries come from a data set and keep their ids. Other queries get new ids, because theirs may be the
+        ids of different queries in the data.
     """
     for (query_id, passage_id), grade in people.grades.items():
         if grade >= relevant:
@@ -147,7 +147,7 @@ class Comparison:
         self._judged = gains_of(self._figures(list(pool.queries), grades))
 
     def _figures(self, queries: Sequence[str], grades: Labels) -> dict[str, np.ndarray]:
-        hits = {s: [of[self._number[query]] for query in queries] for s, of in self._pool.hits.items()}
+        hits = {s: [of_system[self._number[query]] for query in queries] for s, of_system in self._pool.hits.items()}
         labels = {pair: gain_of(grade, self._relevant) for pair, grade in grades.items()}
         return figures_of(hits, queries, labels, self._measures)
 

@@ -122,8 +122,8 @@ def with_vectors(run: FinishedRun, nodes: AddedNodes, former: Changes | None) ->
     part = graph_around(run.sources.graph, encoding.queries, nodes, fresh)
     propagation = Propagation(gnn, part.graph, part.vectors, run.sources.cached_passages)
     for start in range(0, len(fresh), CHUNK):
-        some = fresh[start : start + CHUNK]
-        vectors[np.searchsorted(rows, some)] = propagation.passages(some, encoding.passages[some])
+        batch = fresh[start : start + CHUNK]
+        vectors[np.searchsorted(rows, batch)] = propagation.passages(batch, encoding.passages[batch])
     return Changes(rows, vectors, nodes), fresh
 
 

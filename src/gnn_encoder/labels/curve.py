@@ -50,11 +50,11 @@ class DevQueries:
         encoder = TextEncoder.load(run.bundle.query_encoder_path)
         return cls(rows, encode_texts(encoder, data.query_texts(rows), **run.encoding_settings.speed), qrels)
 
-    def figures(self, run: FinishedRun, vectors: np.ndarray, places: slice | np.ndarray = slice(None)) -> np.ndarray:
+    def figures(self, run: FinishedRun, vectors: np.ndarray, part: slice | np.ndarray = slice(None)) -> np.ndarray:
         """The measure of each query with passage vectors [m, d], float64 [a], or of some queries."""
-        rows = self.rows[places]
+        rows = self.rows[part]
         left_out, depth = run.sources.dataset.identical[rows], min(DEPTH, len(vectors))
-        scores, hits = search_without(partial(exact.search, vectors, self.vectors[places]), left_out, depth)
+        scores, hits = search_without(partial(exact.search, vectors, self.vectors[part]), left_out, depth)
         ranking = Run.from_hits(rows, hits, scores)
         figures: np.ndarray = per_query(ranking, self.qrels, rows, run.known.passage_ids, [MEASURE])[:, 0]
         return figures
@@ -88,10 +88,8 @@ class Point:
     seconds: float
 
 
-def label_curve(
-    run: FinishedRun, dev: DevQueries, shares: Sequence[float] = SHARES, draws: int = 3, seed: int = 0
-) -> list[Point]:
-    """Returns a point for each share of the training queries; the queries of a draw are nested.
+def label_curve(run: FinishedRun, dev: DevQueries, draws: int) -> list[Point]:
+    """Returns a point for each of `SHARES` of the training queries; the queries of a draw are nested.
 
     Labels that were added after the run are left out.
 
@@ -109,10 +107,10 @@ def label_curve(
     plain, vectors = scratch(*shape, dtype=dtype), scratch(*shape, dtype=dtype)
     every.only(np.zeros(n, bool)).write(plain, np.arange(m), encoding.passages)
     before = dev.figures(run, plain)
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     orders = [generator.permutation(n) for _ in range(draws)]
     points = []
-    for share in shares:
+    for share in SHARES:
         began, count = time.perf_counter(), round(share * n)
         values, warm, labels = [], [], []
         for order in orders if 0 < count < n else orders[:1]:
@@ -126,7 +124,7 @@ def label_curve(
             warm.append(dev.warm(kept_labels.passage))
             labels.append(len(kept_labels.query))
         gains, is_warm = np.stack(values), np.stack(warm)
-        (low,), (high,) = bootstrap_intervals(gains.mean(axis=0)[:, None], RESAMPLES, seed)
+        (low,), (high,) = bootstrap_intervals(gains.mean(axis=0)[:, None], RESAMPLES, 0)
         points.append(
             Point(
                 share, count, float(np.mean(labels)), float(is_warm.mean()), float(before.mean() + gains.mean()),

@@ -119,8 +119,8 @@ def changed_nodes(run: FinishedRun, labels: Sequence[AddedLabel], former: AddedN
     for query, node, near in zip(ids, nodes.tolist(), retrieved, strict=True):
         added_before = {rows[passage] for passage in before.get(query, []) if passage in rows}
         positives = sorted(_positives(run, node) - added_before) + [rows[passage] for passage in now.get(query, [])]
-        gone = not positives and AddedLabel(query, texts[query], "").is_new_query
-        edges.append({} if gone else _joined(near, positives, run.graph_settings.edge_kinds))
+        is_gone = not positives and AddedLabel(query, texts[query], "").is_new_query
+        edges.append({} if is_gone else _joined(near, positives, run.graph_settings.edge_kinds))
     return _with_vectors(run, ids, [texts[query] for query in ids], nodes, edges, former, known)
 
 
@@ -268,8 +268,8 @@ class _PairVectors:
 
     def edges(self, texts: Sequence[str], passages: np.ndarray) -> np.ndarray:
         """Vectors fp16 [e, d_e] of queries and passage rows [e]."""
-        asked = Asked(list(texts), self._run.bundle.passages)
-        return self._vectors(*self._scorer.pairs(asked, np.arange(len(texts)), passages.astype(np.int64)))
+        data = Asked(list(texts), self._run.bundle.passages)
+        return self._vectors(*self._scorer.pairs(data, np.arange(len(texts)), passages.astype(np.int64)))
 
     def loops(self, texts: Sequence[str]) -> np.ndarray:
         """Vectors fp16 [e, d_e] of the pairs of each query with itself."""

@@ -58,9 +58,9 @@ def with_pairs(run: LabelledRun, labels: Sequence[AddedLabel]) -> tuple[Changes 
     pairs, use = changed_pairs(run, labels), run.labelled.use
     passages, changes = pairs.passages, None
     if len(passages) and use.changes_vectors:
-        plain, place = run.labelled.plain(passages, run.bundle.stored_vectors, run.bundle.stored_vector_passages)
+        plain, position = run.labelled.plain(passages, run.bundle.stored_vectors, run.bundle.stored_vector_passages)
         owner = np.repeat(np.arange(len(passages)), np.diff(pairs.indptr))
-        several = place if run.labelled.in_windows else None
+        several = position if run.labelled.in_windows else None
         vectors, of = windows_with_labels(use, plain, several, owner, _vectors(run, pairs))
         changes = Changes(passages[of], vectors, pairs=pairs)
     elif len(passages):
@@ -77,13 +77,13 @@ def changed_pairs(run: LabelledRun, labels: Sequence[AddedLabel]) -> ChangedPair
     A label that the dataset has read before (`Dataset.added`) is taken out if it is not among `labels`.
     """
     before, now = (
-        {(label.query_id, label.passage_id): label for label in some} for some in (run.dataset.added, labels)
+        {(label.query_id, label.passage_id): label for label in of_source} for of_source in (run.dataset.added, labels)
     )
-    gone = [label for key, label in before.items() if key not in now]
+    removed = [label for key, label in before.items() if key not in now]
     new = [label for key, label in now.items() if key not in before]
-    rows = run.known.passage_rows([label.passage_id for label in (*gone, *new)])
-    gone, new = ([label for label in some if label.passage_id in rows] for some in (gone, new))
-    stored, numbers = run.labelled.of_run, run.labelled.rows_of([label.query_id for label in (*gone, *new)])
+    rows = run.known.passage_rows([label.passage_id for label in (*removed, *new)])
+    removed, new = ([label for label in of_source if label.passage_id in rows] for of_source in (removed, new))
+    stored, numbers = run.labelled.of_run, run.labelled.rows_of([label.query_id for label in (*removed, *new)])
     texts = {label.query_id: label.query for label in new if label.query_id not in numbers}
     numbers |= {query: len(stored) + position for position, query in enumerate(texts)}
 
@@ -91,7 +91,7 @@ def changed_pairs(run: LabelledRun, labels: Sequence[AddedLabel]) -> ChangedPair
         return set(stored.into(np.array([passage]))[1].tolist())
 
     queries = {passage: queries_of(passage) for passage in sorted(rows.values())}
-    for label in gone:
+    for label in removed:
         queries[rows[label.passage_id]].discard(numbers.get(label.query_id, -1))
     for label in new:
         queries[rows[label.passage_id]].add(numbers[label.query_id])

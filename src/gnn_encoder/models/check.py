@@ -11,15 +11,17 @@ from typing import Any
 from gnn_encoder.errors import UserError
 from gnn_encoder.flow.graph import Node
 from gnn_encoder.models.backbone import (
-    check_files,
     check_pairs,
-    check_token_vectors,
     load_encoder,
     load_tokenizer,
     outline,
     published_tokens,
-    read_config,
     readable_tokens,
+)
+from gnn_encoder.models.backbone_files import (
+    check_files,
+    check_token_vectors,
+    read_config,
     resolve_backbone,
     sentence_transformers_layout,
     transformer_of,
@@ -76,11 +78,11 @@ class _Models:
         self._loaded: dict[str, tuple[Any, Any] | None] = {}
         self._done: set[tuple[str, ...]] = set()
 
-    def is_new(self, use: str, name: str, *more: str) -> bool:
+    def is_new(self, use: str, name: str, *details: str) -> bool:
         """Returns whether this use of a model was not checked yet."""
         known = len(self._done)
         self.names.add(name)
-        self._done.add((use, name, *more))
+        self._done.add((use, name, *details))
         return len(self._done) > known
 
     def loaded(self, name: str) -> tuple[Any, Any] | None:
@@ -186,11 +188,11 @@ def _check(models: _Models, step: str, values: StepSettings) -> None:
         if width and isinstance(values, ContrastiveTraining) and max(values.matryoshka, default=0) > width:
             raise UserError(f"{step}.matryoshka = {list(values.matryoshka)}: the vectors have {width} components")
     elif isinstance(values, Encode) and (not values.encoder or is_address(values.encoder)):
-        if given := [name for name in SERVICE_IGNORES if getattr(values, name) not in ("auto", "", None)]:
-            usual = "null" if given[0] == "truncate_dimension" else "auto"
+        if changed := [name for name in SERVICE_IGNORES if getattr(values, name) not in ("auto", "", None)]:
+            usual = "null" if changed[0] == "truncate_dimension" else "auto"
             raise UserError(
-                f"encode.{given[0]} is set, and a service at an address gets texts as they are: "
-                f"set encode.{given[0]}={usual}"
+                f"encode.{changed[0]} is set, and a service at an address gets texts as they are: "
+                f"set encode.{changed[0]}={usual}"
             )
     elif isinstance(values, Encode):
         models.check_texts(values.encoder, values)

@@ -105,9 +105,9 @@ class Edges(NamedTuple):
     weight: np.ndarray | None = None
     """fp32 [e], the edge's factor in the sum; None: by the network's `neighbour_reduction`."""
 
-    def take(self, places: np.ndarray) -> Self:
+    def take(self, rows: np.ndarray) -> Self:
         """Some of the edges, by place or by mask."""
-        return self._replace(**{name: a[places] for name, a in self._asdict().items() if a is not None})
+        return self._replace(**{name: a[rows] for name, a in self._asdict().items() if a is not None})
 
     def weights(self, reduction: str) -> np.ndarray:
         """fp32 [e]: 1, or for `mean` one over the number of edges of the type into the same node."""
@@ -154,14 +154,14 @@ class TypedAttention(nn.Module):
         total = torch.zeros_like(asking.values, dtype=_wide(asking.values))
         exists = (asking.lengths[edges.target] > 0) & (answering.lengths[edges.source] > 0)
         for number, kind in enumerate(self.config.edge_types):
-            here = np.flatnonzero((edges.kind == KINDS.index(kind)) & exists)
-            if not len(here):
+            of_kind = np.flatnonzero((edges.kind == KINDS.index(kind)) & exists)
+            if not len(of_kind):
                 continue
-            targets, target = np.unique(edges.target[here], return_inverse=True)
-            sources, source = np.unique(edges.source[here], return_inverse=True)
+            targets, target = np.unique(edges.target[of_kind], return_inverse=True)
+            sources, source = np.unique(edges.source[of_kind], return_inverse=True)
             ask, answer = asking.take(targets), answering.take(sources)
             attention = cast(nn.MultiheadAttention, self.attention[kind])
-            part = self._attended(attention, ask, answer, target, source, weights[here])
+            part = self._attended(attention, ask, answer, target, source, weights[of_kind])
             total.index_add_(0, _index(asking.rows(targets), total), share[number] * part)
         return total
 
@@ -336,9 +336,9 @@ def _padded(matrices: TokenMatrices, nodes: np.ndarray, rounded: bool) -> tuple[
     """
     lengths, starts = matrices.lengths[nodes][:, None], matrices.offsets[nodes][:, None]
     longest = int(lengths.max())
-    places = np.arange(_upto(longest, LENGTHS) if rounded else longest)
-    inside = places < lengths
-    return np.where(inside, starts + places, 0), inside
+    columns = np.arange(_upto(longest, LENGTHS) if rounded else longest)
+    inside = columns < lengths
+    return np.where(inside, starts + columns, 0), inside
 
 
 def _upto(number: int, bounds: np.ndarray) -> int:

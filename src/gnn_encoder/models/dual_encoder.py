@@ -14,13 +14,15 @@ from torch import Tensor, nn
 from gnn_encoder.artifacts.folder import digest_of
 from gnn_encoder.models.backbone import (
     ADDRESS,
-    PACKAGED,
     check_text_tokens,
-    is_published,
     load_encoder,
     load_tokenizer,
     readable_tokens,
     reads_ahead,
+)
+from gnn_encoder.models.backbone_files import (
+    PACKAGED,
+    is_published,
     refused,
     sentence_transformers_layout,
     transformer_of,
@@ -187,8 +189,8 @@ class TextEncoder(nn.Module):
         self.save_weights(folder)
         write_layout(folder, self)
         layout = {"pooling": self.pooling, "normalize": self.normalize, "max_length": self.max_length}
-        more = {"prompts": self.prompts, "side": self.prompts and self.side, "dimension": self.dimension}
-        layout |= {name: value for name, value in more.items() if value}
+        details = {"prompts": self.prompts, "side": self.prompts and self.side, "dimension": self.dimension}
+        layout |= {name: value for name, value in details.items() if value}
         (folder / LAYOUT).write_text(json.dumps(layout), encoding="utf-8")
 
     @classmethod
@@ -244,8 +246,8 @@ class DualEncoder(nn.Module):
             UserError: as `TextEncoder.from_backbone`, or the vectors differ.
         """
         trust(trusted_code)
-        given = {side: text for side, text in ((QUERY, query_prompt), (DOCUMENT, passage_prompt)) if text != "auto"}
-        reading: dict[str, Any] = {"prompts": given, "dimension": truncate_dimension}
+        prompts = {side: text for side, text in ((QUERY, query_prompt), (DOCUMENT, passage_prompt)) if text != "auto"}
+        reading: dict[str, Any] = {"prompts": prompts, "dimension": truncate_dimension}
         longest = max(query_length, passage_length)
         passage = TextEncoder.from_backbone(name, pooling, normalize, longest, side=DOCUMENT, **reading)
         if share_encoders:

@@ -15,14 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from gnn_encoder.errors import UserError
-from gnn_encoder.models.backbone import (
-    check_token_vectors,
-    eval_frozen,
-    load_encoder,
-    load_tokenizer,
-    readable_tokens,
-    resolve_backbone,
-)
+from gnn_encoder.models.backbone import eval_frozen, load_encoder, load_tokenizer, readable_tokens
+from gnn_encoder.models.backbone_files import check_token_vectors, resolve_backbone
 from gnn_encoder.models.packed import Row
 
 LAYOUT, PROJECTION = "late_interaction.json", "projection.safetensors"

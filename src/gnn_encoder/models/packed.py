@@ -95,11 +95,11 @@ def cpu_attention(
     widths, counts = (-(-lengths // CPU_STEP) * CPU_STEP).unique_consecutive(return_counts=True)
     first = 0
     for width, texts in zip(widths.tolist(), counts.tolist(), strict=True):
-        last, places = first + texts, torch.arange(width)
+        last, positions = first + texts, torch.arange(width)
         begins, text_lengths = bounds[first:last, None], lengths[first:last, None]
-        inside = places < text_lengths
+        inside = positions < text_lengths
         # A text is padded with its last token, which is masked.
-        rows = (begins + places.minimum(text_lengths - 1)).flatten()
+        rows = (begins + positions.minimum(text_lengths - 1)).flatten()
         q, k, v = (x.index_select(0, rows).unflatten(0, inside.shape).transpose(1, 2) for x in (query, key, value))
         # A text's padding comes after it, where a causal model does not look.
         causal = window_size[1] == 0 and not 0 <= window_size[0] < int(width) - 1

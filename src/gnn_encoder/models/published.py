@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gnn_encoder.models.backbone import (
+from gnn_encoder.models.backbone import reads_lower_case
+from gnn_encoder.models.backbone_files import (
     check_files,
-    reads_lower_case,
     refused,
     resolve_backbone,
     sentence_transformers_layout,
@@ -189,17 +189,17 @@ def check_vectors(name: str, encoders: Mapping[str, "TextEncoder"]) -> None:
         raise refused(name, f"sentence-transformers does not read it ({type(error).__name__}: {reason})") from None
 
 
-def _compare(name: str, what: str, vectors: np.ndarray, expected: np.ndarray) -> None:
+def _compare(name: str, texts: str, vectors: np.ndarray, expected: np.ndarray) -> None:
     if vectors.shape != expected.shape:
         widths = f"{vectors.shape[1]} instead of {expected.shape[1]} components"
-        raise refused(name, f"its {what} have {widths}, as sentence-transformers gives")
+        raise refused(name, f"its {texts} have {widths}, as sentence-transformers gives")
     norms = np.linalg.norm(vectors, axis=1) * np.linalg.norm(expected, axis=1)
     cosine = (vectors * expected).sum(1) / np.maximum(norms, 1e-12)
     if not (cosine >= ALIKE).all():
         worst = int(np.nanargmin(cosine))
         raise refused(
             name,
-            f"its {what} differ from those of sentence-transformers (cosine {cosine[worst]:.4f} for "
+            f"its {texts} differ from those of sentence-transformers (cosine {cosine[worst]:.4f} for "
             f"{TEXTS[worst][:40]!r})",
         )
 

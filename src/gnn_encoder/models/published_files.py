@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gnn_encoder.errors import UserError, one_line
-from gnn_encoder.models.backbone import load_pretrained, resolve_backbone
+from gnn_encoder.models.backbone import load_pretrained
+from gnn_encoder.models.backbone_files import resolve_backbone
 from gnn_encoder.models.sentence_layout import EMPTY, MODULES, SETTINGS, TRANSFORMER, TRANSFORMER_CONFIGS
 
 FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja", "*.metadata")
@@ -98,10 +99,10 @@ def check_weights(
     model, report = load_pretrained(loader, str(folder), use_safetensors=True, output_loading_info=True)
     lacking = [weight for weight in report["missing_keys"] if not (spare and spare.search(weight))]
     unread = [weight for weight in report["unexpected_keys"] if not unused.search(weight)]
-    for weights, what in ((lacking, "its files lack the weights"), (unread, "no part reads its weights")):
+    for weights, problem in ((lacking, "its files lack the weights"), (unread, "no part reads its weights")):
         if weights:
             first, *more = sorted(weights)
-            raise refused(name, f"{what} {first}" + (f" and {len(more)} more" if more else ""))
+            raise refused(name, f"{problem} {first}" + (f" and {len(more)} more" if more else ""))
     return model.config
 
 

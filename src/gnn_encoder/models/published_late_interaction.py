@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from gnn_encoder.models.backbone import HEADS, POOLER, check_files
+from gnn_encoder.models.backbone import HEADS, POOLER
+from gnn_encoder.models.backbone_files import check_files
 from gnn_encoder.models.late_interaction import LateInteraction, LateInteractionLayout
 from gnn_encoder.models.published_files import (
     OF_MODEL,

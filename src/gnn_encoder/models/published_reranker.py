@@ -17,7 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gnn_encoder.models.backbone import check_files, readable_tokens, reads_ahead
+from gnn_encoder.models.backbone import readable_tokens, reads_ahead
+from gnn_encoder.models.backbone_files import check_files
 from gnn_encoder.models.published_files import (
     OF_MODEL,
     OF_TRANSFORMER,

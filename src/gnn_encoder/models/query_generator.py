@@ -135,14 +135,14 @@ class QueryGenerator(nn.Module):
 def _around_passage(tokenizer: Any, instruction: str) -> tuple[str, str]:
     """What a chat template writes before and after the passage of a request."""
     mark = "\N{WHITE SQUARE}" * 3
-    asked = [{"role": "user", "content": f"{instruction}\n\n{mark}"}]
+    messages = [{"role": "user", "content": f"{instruction}\n\n{mark}"}]
     try:
-        before, found, after = tokenizer.apply_chat_template(
-            asked, tokenize=False, add_generation_prompt=True
+        before, marked, after = tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=True
         ).partition(mark)
     except Exception as error:  # as many errors as a template can raise
         raise UserError(f"the generator's chat template: {one_line(error)[:160]}") from None
-    if not found:
+    if not marked:
         raise UserError("the generator's chat template leaves out what a user writes: leave instruction empty")
     return before, after
 

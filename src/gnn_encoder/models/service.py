@@ -51,10 +51,10 @@ class Service:
             )
         return models[0]
 
-    def unreachable(self, model: str, gives_no: str, why: str) -> Unreachable:
+    def unreachable(self, model: str, gives_no: str, reason: str) -> Unreachable:
         """An error without the key, which some services repeat in theirs; `gives_no`: what is lacking."""
         key = os.environ.get(KEY)
-        why = why.replace(key, "…") if key else why
+        reason = reason.replace(key, "…") if key else reason
         if key and not may_have_key(self.address):
-            why += f"; the key was not sent: {ALLOWED}={self.address} allows it"
-        return Unreachable(f"{self.address}#{model} gives no {gives_no}: {why}")
+            reason += f"; the key was not sent: {ALLOWED}={self.address} allows it"
+        return Unreachable(f"{self.address}#{model} gives no {gives_no}: {reason}")

@@ -6,14 +6,12 @@ settings.
 """
 
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow.compute as pc
-import yaml
 
 from gnn_encoder.artifacts import Dataset
 from gnn_encoder.artifacts.folder import digest_of
@@ -26,14 +24,16 @@ from gnn_encoder.pipelines.ladder import ladder
 from gnn_encoder.planning import AUTO
 from gnn_encoder.planning.data_size import with_written
 from gnn_encoder.planning.facts import DataFacts, data_facts
-from gnn_encoder.planning.plan import LENGTHS, DoesNotFit, pair_length, plan_run
+from gnn_encoder.planning.plan import DoesNotFit, pair_length, plan_run
+from gnn_encoder.planning.plan_file import PlannedClimb, read_plan, write_plan
 from gnn_encoder.planning.rates import DROPOUT, Rates, machine, measure_rates
+from gnn_encoder.planning.rung_times import GUARD, Candidate, affordable, reranking_seconds, rung_ends
 from gnn_encoder.settings.foundation import Encode
 from gnn_encoder.settings.pipeline import Settings
 from gnn_encoder.settings.presets import parse_settings
 from gnn_encoder.settings.rungs import AS_IT_IS, LABELS, RERANKING, RUNGS, TRAINING, WORDS, height
 from gnn_encoder.settings.shared import MINILM, is_address
-from gnn_encoder.settings.systems import RERANKED, UNTRAINED
+from gnn_encoder.settings.systems import UNTRAINED
 from gnn_encoder.settings.written import WriteQueries
 
 LADDER = {"index_bm25": {"k1": 0.9, "b": 0.4}}
@@ -43,58 +43,14 @@ PLANNED = ("ingest", "shared", "encode", "write_queries", "select_queries")
 """Sections whose overrides the plan depends on."""
 SHORTEST_TRAINING = 180.0
 """Seconds of a budget below which no training is planned, and its speed is not measured."""
-FIXED = {WORDS: 14.0, AS_IT_IS: 12.0, LABELS: 35.0, RERANKING: 40.0}
-"""Seconds of each rung for a small data set, beside what follows."""
-PER_PASSAGE = {WORDS: 0.0006, AS_IT_IS: 0.0004, LABELS: 0.002, RERANKING: 0.0006}
-PER_QUERY = {WORDS: 0.006, AS_IT_IS: 0.006, LABELS: 0.03, RERANKING: 0.03}
-"""Seconds of each dev and test query: rankings and measures."""
-OF_OTHERS = 0.5
-"""What each further encoder adds to the rung as it is, besides its encoding, as a share of these seconds."""
-PER_SEARCH = 0.01
-"""Seconds of each query in the search for hits that are re-ranked."""
 RERANKED_HITS = (100, 50, 20)
 """Hits of a query that may be re-ranked; the most that fit are."""
-TRAINED_SLOWER = 4.0
-"""How many times as fast a model encodes as it trains, where its training was not measured."""
-PER_LABEL = 0.01
-"""Seconds of each label: the choice among the uses of labels, and the examples of the fusions."""
 PROMPT_TOKENS = 220
 """Of a prompt for queries without its passage, about."""
 CHARACTERS_OF_TOKEN = 4
 """Characters of a token, about, in English and other languages with spaces."""
 SERVED = 20_000.0
 """Tokens a second of an encoder at an address in a forecast; a longer wait is cut by the budget, and kept."""
-GUARD = 0.9
-"""Share of a budget that a rung's end may have in a forecast by which passages are cut shorter."""
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """An encoder that a climb may have."""
-
-    name: str
-    """Its short name."""
-    encoder: str
-    """Its name in the settings."""
-    facts: DataFacts
-    """With texts in its tokens."""
-    rates: Rates
-
-    def seconds(self, length: int) -> float:
-        """Returns how long it takes to encode passages that are cut to a length, and all queries."""
-        queries = sum(self.facts.queries.values()) * self.facts.mean_query(64)
-        return (self.facts.passages * self.facts.mean_read(length) + queries) / self.rates.encoding
-
-
-@dataclass(frozen=True)
-class PlannedClimb:
-    """The settings file of a climb, its last rung, and the seconds of the calls that are known, by title."""
-
-    file: Path
-    until: str
-    seconds: dict[str, float]
-    missing: str
-    """The reachable rungs that do not fit, with the budget that each needs."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +103,7 @@ def planned_climb(
     facts_of_key = {"data": source_digest(settings.ingest), "budget": str(budget), "settings": sorted(overrides)}
     path = root / AUTO / f"{digest_of({**facts_of_key, 'until': until})[:12]}.yaml"
     if path.is_file():
-        former = _kept(path)
+        former = read_plan(path)
         show("plan", f"of an earlier start, up to {former.until}: {path}")
         return former
     survey = _survey(settings, until, budget)
@@ -202,10 +158,10 @@ def _survey(settings: Settings, until: str, budget: float) -> Survey:
         def candidate(name: str, encoder: str) -> Candidate:
             if encode.vectors or is_address(encoder):
                 return Candidate(name, encoder, facts, Rates(machine(), math.inf if encode.vectors else SERVED, 0.0))
-            own = facts if encoder == backbone else facts_for(data, encoder)
-            return Candidate(name, encoder, own, measure_rates(data, encoder, seed, training))
+            own_facts = facts if encoder == backbone else facts_for(data, encoder)
+            return Candidate(name, encoder, own_facts, measure_rates(data, encoder, seed, training))
 
-        named = [candidate(name, of.encoder) for name, of in encode.by_name.items()]
+        named = [candidate(name, entry.encoder) for name, entry in encode.by_name.items()]
         trained = [*named]
         if (trains or RERANKING in reachable) and (encode.vectors or backbone not in (one.encoder for one in named)):
             trained.append(Candidate("", backbone, facts, measure_rates(data, backbone, seed, training)))
@@ -228,8 +184,8 @@ class _Plan:
         self.survey, self.budget, self.lines = survey, budget, dict[str, str]()
         encode, backbone = survey.settings.encode, survey.backbone
         fixed = fixed or bool(encode.vectors) or is_address(encode.encoder)
-        self.kept, self.length = _affordable(survey.named, survey.reachable, budget, encode.passage_length, fixed)
-        self.ends = {rung: end for rung, end in _ends(self.kept, self.length).items() if rung in survey.reachable}
+        self.kept, self.length = affordable(survey.named, survey.reachable, budget, encode.passage_length, fixed)
+        self.ends = {rung: end for rung, end in rung_ends(self.kept, self.length).items() if rung in survey.reachable}
         self.missing = {rung: 1.1 * end for rung, end in self.ends.items() if end > budget}
         self.rungs = [rung for rung in self.ends if rung == WORDS or rung not in self.missing]
         self.local = [] if encode.vectors else [one for one in self.kept if not is_address(one.encoder)]
@@ -259,7 +215,7 @@ class _Plan:
         self.lines["machine"] = survey.named[0].rates.machine + speeds
         self.lines["data"] = f"{facts.passages:,} passages; labelled queries: {counts}"
         if encode.others:
-            whole = _ends(survey.named, encode.passage_length)
+            whole = rung_ends(survey.named, encode.passage_length)
             needed = max(whole[rung] for rung in survey.reachable if rung in whole) / GUARD
             others = "the best on dev, together with BM25, goes on"
             if left_out := survey.named[len(self.kept) :]:
@@ -268,14 +224,14 @@ class _Plan:
         if encode.elsewhere:
             whose = "encoder's weights" if len(survey.named) == 1 else "weights of one encoder"
             self.lines[TRAINING] = f"none: the {whose} are elsewhere"
-        asked = [survey.services[one.encoder] for one in self.kept if one.encoder in survey.services]
-        if asked and not encode.vectors:
-            models = (f"{one.model} at {one.address}, {one.width} numbers a vector" for one in asked)
+        services = [survey.services[one.encoder] for one in self.kept if one.encoder in survey.services]
+        if services and not encode.vectors:
+            models = (f"{one.model} at {one.address}, {one.width} numbers a vector" for one in services)
             tokens = (
                 f"about {survey.characters / CHARACTERS_OF_TOKEN:,.0f} tokens, of {survey.characters:,.0f} characters"
             )
-            each = " for each of them" if len(asked) > 1 else ""
-            self.lines |= {"encoder": "; ".join(models), "to pay": f"{tokens}{each}; each text is sent once"}
+            for_each = " for each of them" if len(services) > 1 else ""
+            self.lines |= {"encoder": "; ".join(models), "to pay": f"{tokens}{for_each}; each text is sent once"}
         if survey.settings.write_queries.is_asked:
             self.lines["to write"] = _writing(survey.settings.write_queries, facts)
         if not facts.queries["train"] and height(survey.until) > height(AS_IT_IS):
@@ -289,14 +245,14 @@ class _Plan:
             if not self.survey.trains:
                 raise DoesNotFit("no training fits", None)
             slowest = max(self.survey.trained, key=lambda one: one.facts.mean_passage(self.length) / one.rates.training)
-            rest = self.budget - self.ends[LABELS]
-            plan = plan_run(slowest.facts, slowest.rates, rest, self.survey.backbone)
+            left = self.budget - self.ends[LABELS]
+            plan = plan_run(slowest.facts, slowest.rates, left, self.survey.backbone)
         except DoesNotFit as error:
             self.missing[TRAINING] = (error.needed or SHORTEST_TRAINING) + self.ends[LABELS]
             return
         self.rungs.append(TRAINING)
         self.tree = _merged(plan.settings, self.tree)
-        self.calls |= {title: took for title, took in plan.calls.items() if title != f"rank: {UNTRAINED}"}
+        self.calls |= {title: seconds for title, seconds in plan.calls.items() if title != f"rank: {UNTRAINED}"}
         self.lines |= {name: reason for name, reason in plan.reasons.items() if name not in self.lines}
         self.ends[TRAINING] = self.ends[LABELS] + sum(plan.seconds.values())
 
@@ -308,11 +264,11 @@ class _Plan:
         top, pair = self.rungs[-1], pair_length(int(self.tree["encode"].get("passage_length", self.length)))
         pair = min(pair, readable_tokens(outline(backbone), pair))
         for depth in RERANKED_HITS:
-            took = _reranking(facts, rates, pair, depth, drawn)
-            self.ends[RERANKING] = self.ends[top] + sum(took.values())
+            seconds_of_calls = reranking_seconds(facts, rates, pair, depth, drawn)
+            self.ends[RERANKING] = self.ends[top] + sum(seconds_of_calls.values())
             if self.ends[RERANKING] <= GUARD * self.budget:
                 self.tree = _merged(self.tree, _reranker_settings(pair, depth, top))
-                self.calls |= {title: seconds for title, seconds in took.items() if title != RERANKING}
+                self.calls |= {title: seconds for title, seconds in seconds_of_calls.items() if title != RERANKING}
                 self.lines[RERANKING] = f"the first {depth} hits of each query, above {top}"
                 self.rungs.append(RERANKING)
                 return
@@ -324,7 +280,7 @@ class _Plan:
         needed = {rung: math.ceil(seconds / 60) for rung, seconds in self.missing.items()}
         if more := ", ".join(f"{rung} (about --budget {minutes}m)" for rung, minutes in needed.items()):
             self.lines["more time"] = more
-        _write(path, self.budget, self.tree, self.rungs[-1], self.lines, self.calls)
+        write_plan(path, self.budget, self.tree, self.rungs[-1], self.lines, self.calls)
         return PlannedClimb(path, self.rungs[-1], self.calls, more)
 
 
@@ -362,42 +318,10 @@ def _names(candidates: Sequence[Candidate]) -> str:
     return ", ".join(one.name for one in candidates)
 
 
-def _speeds(candidates: Sequence[Candidate], which: str) -> str:
+def _speeds(candidates: Sequence[Candidate], rate: str) -> str:
     """Returns a rate of each candidate in words, as `30,000` or `30,000 (minilm), 8,000 (bge-base)`."""
-    speeds = {one.name: f"{getattr(one.rates, which):,.0f}" for one in candidates}
+    speeds = {one.name: f"{getattr(one.rates, rate):,.0f}" for one in candidates}
     return ", ".join(f"{speed} ({name})" if len(speeds) > 1 else speed for name, speed in speeds.items())
-
-
-def _ends(candidates: Sequence[Candidate], length: int) -> dict[str, float]:
-    """Returns the seconds from the start to the end of each rung that trains nothing."""
-    facts = candidates[0].facts
-    asked, ends, end = facts.queries["dev"] + facts.queries["test"], {}, 0.0
-    for rung in (WORDS, AS_IT_IS, LABELS):
-        own = FIXED[rung] + PER_PASSAGE[rung] * facts.passages + PER_QUERY[rung] * asked
-        end += own
-        if rung == AS_IT_IS:
-            end += OF_OTHERS * own * (len(candidates) - 1) + sum(one.seconds(length) for one in candidates)
-        end += PER_LABEL * facts.labels if rung == LABELS else 0.0
-        ends[rung] = end
-    return ends
-
-
-def _reranking(facts: DataFacts, rates: Rates, pair: int, depth: int, drawn: int) -> dict[str, float]:
-    """Returns the seconds of the rung's calls by title, and of all others under the rung's name.
-
-    Args:
-        pair: tokens to which pairs are cut. drawn: queries that are trained on; 0: all.
-    """
-    trained, asked = drawn or facts.queries["train"], facts.queries["dev"] + facts.queries["test"]
-    tokens = min(facts.mean_query(64) + facts.mean_passage(pair), pair)
-    examples = 2 * facts.labels * trained / facts.queries["train"]
-    others = FIXED[RERANKING] + PER_PASSAGE[RERANKING] * facts.passages + PER_QUERY[RERANKING] * asked
-    return {
-        "first_stage": PER_SEARCH * (trained + asked),
-        f"train_reranker: {RERANKED}": examples * tokens / (rates.training or rates.encoding / TRAINED_SLOWER),
-        f"rerank: {RERANKED}": asked * min(depth, facts.passages) * tokens / rates.encoding,
-        RERANKING: others,
-    }
 
 
 def _reranker_settings(pair: int, depth: int, below: str) -> dict[str, dict[str, Any]]:
@@ -408,50 +332,9 @@ def _reranker_settings(pair: int, depth: int, below: str) -> dict[str, dict[str,
     return {"train_reranker": training, "weigh_reranker": {"above": below}}
 
 
-def _affordable(
-    candidates: Sequence[Candidate], reachable: Sequence[str], budget: float, longest: int, fixed: bool = False
-) -> tuple[Sequence[Candidate], int]:
-    """Returns the candidates that fit, and the length to which passages are cut.
-
-    The highest rung counts most, then the number of encoders, from the last named on. Passages are cut shorter, unless
-    the length is `fixed`, only if more of the rungs fit the budget with it.
-    """
-    sizes = [(count, longest) for count in range(len(candidates), 0, -1)]
-    sizes += [(1, length) for length in LENGTHS if length < longest and not fixed]
-    for rung in (LABELS, AS_IT_IS):
-        for count, length in sizes if rung in reachable else ():
-            if _ends(candidates[:count], length)[rung] <= GUARD * budget:
-                return candidates[:count], length
-    return candidates[:1], longest
-
-
 def _merged(tree: dict[str, dict[str, Any]], other: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return {name: {**tree.get(name, {}), **other.get(name, {})} for name in {**tree, **other}}
 
 
 def _clock(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
-
-
-def _write(
-    path: Path, budget: float, tree: dict[str, Any], until: str, lines: dict[str, str], calls: dict[str, float]
-) -> None:
-    comments = [f"# gnn-encoder run --budget {budget / 60:.0f}m" if budget < math.inf else "# gnn-encoder run"]
-    comments += [f"# {name}: {line}" for name, line in lines.items()]
-    comments += [f"# {title} takes about {took:.0f} s" for title, took in calls.items()]
-    text = "\n".join([*comments, f"# until: {until}", yaml.safe_dump(tree, sort_keys=False)])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_suffix(".partial")
-    fresh.write_text(text, encoding="utf-8")
-    fresh.replace(path)
-
-
-def _kept(path: Path) -> PlannedClimb:
-    """Returns the plan in a file that an earlier start wrote; a UserError if it lacks its comments."""
-    text = path.read_text("utf-8")
-    until = re.search(r"^# until: (.+)$", text, flags=re.MULTILINE)
-    if not until or until[1] not in RUNGS:
-        raise UserError(f"{path}: no line '# until: RUNG' with one of {', '.join(RUNGS)}: mend or delete the file")
-    seconds = re.findall(r"^# (.+) takes about (\d+) s$", text, flags=re.MULTILINE)
-    missing = re.search(r"^# more time: (.+)$", text, flags=re.MULTILINE)
-    return PlannedClimb(path, until[1], {title: float(took) for title, took in seconds}, missing[1] if missing else "")

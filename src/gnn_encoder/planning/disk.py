@@ -16,7 +16,7 @@ import numpy as np
 
 from gnn_encoder.artifacts.arrays import STORED
 from gnn_encoder.flow.graph import Node
-from gnn_encoder.models.backbone import backbone_width, read_config, resolve_backbone, vector_width
+from gnn_encoder.models.backbone_files import backbone_width, read_config, resolve_backbone, vector_width
 from gnn_encoder.pipelines.train import train
 from gnn_encoder.planning.data_size import PACKED, DataSize
 from gnn_encoder.settings.graph import BuildGraph

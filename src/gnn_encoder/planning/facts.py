@@ -8,7 +8,8 @@ from gnn_encoder.artifacts import Dataset
 from gnn_encoder.evaluation.measures import labelled_queries
 from gnn_encoder.evaluation.strata import warm_strata
 from gnn_encoder.inference.tokens import Tokens
-from gnn_encoder.models.backbone import load_tokenizer, sentence_transformers_layout, transformer_of
+from gnn_encoder.models.backbone import load_tokenizer
+from gnn_encoder.models.backbone_files import sentence_transformers_layout, transformer_of
 from gnn_encoder.settings.measures import WARM
 from gnn_encoder.settings.shared import LongPassages, shared_tokens
 
@@ -74,8 +75,8 @@ def data_facts(data: Dataset, backbone: str, seed: int, reading: LongPassages = 
     texts = data.passages.take(passage_rows).full_texts()
     query_rows = np.sort(generator.permutation(len(data.queries))[:SAMPLE])
     of_passages, of_queries = (
-        np.sort(Tokens.of(tokenizer, some, most).lengths) if some else np.array([UNKNOWN_QUERY])
-        for some, most in ((texts, UNCUT if reading.in_windows else LONGEST), (data.query_texts(query_rows), LONGEST))
+        np.sort(Tokens.of(tokenizer, sample, most).lengths) if sample else np.array([UNKNOWN_QUERY])
+        for sample, most in ((texts, UNCUT if reading.in_windows else LONGEST), (data.query_texts(query_rows), LONGEST))
     )
     train = data.split_qrels("train").positive()
     counts = {split: len(labelled_queries(data.judged(split))) for split in ("train", "dev", "test")}

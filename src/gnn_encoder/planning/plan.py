@@ -213,8 +213,8 @@ def _seconds(facts: DataFacts, rates: Rates, size: _Size, budget: float) -> dict
 def _calls(facts: DataFacts, rates: Rates, size: _Size, budget: float) -> dict[str, float]:
     seconds: dict[str, float] = {}
     for calls in _parts(facts, rates, size, budget).values():
-        for title, took in calls.items():
-            seconds[title] = seconds.get(title, 0.0) + took
+        for title, spent in calls.items():
+            seconds[title] = seconds.get(title, 0.0) + spent
     del seconds[SPREAD]
     return seconds
 
@@ -343,5 +343,5 @@ def _reasons(facts: DataFacts, rates: Rates, size: _Size, seconds: dict[str, flo
         "training": f"the dual encoder {stop}; the GNN-encoder {size.gnn_epochs} epoch{'s' * (size.gnn_epochs > 1)}",
         "graph": f"{len(_variants(facts, rates, size, budget))} variants tried on dev, with {edges}",
         "time": f"about {sum(seconds.values()) / 60:.0f} of {budget / 60:.0f} minutes: "
-        + ", ".join(f"{name} {took / 60:.1f}" for name, took in seconds.items()),
+        + ", ".join(f"{name} {spent / 60:.1f}" for name, spent in seconds.items()),
     }

@@ -53,7 +53,7 @@ def compare_with_champion(
     qrels, searchers = data.judged(split), {CHAMPION: champion, CHALLENGER: challenger}
     queries = labelled_queries(qrels)
     rows, _ = present_rows(champion.bundle.passages.ids(), data.passages.ids())
-    gone = int((rows >= len(data.passages)).sum())
+    lost = int((rows >= len(data.passages)).sum())
     strata = [warm_strata(qrels, data.seen_labels), old_strata(qrels, earlier_rows(rows, data))]
     values: dict[str, dict[str, np.ndarray]] = {}
     for name, searcher in searchers.items():
@@ -61,19 +61,19 @@ def compare_with_champion(
         for stratum, of_queries in figures.items():
             values.setdefault(stratum, {})[name] = of_queries
     paths = {name: served_path(searcher) for name, searcher in searchers.items()}
-    took = measure_latency(paths, data.query_texts(queries))["systems"]
+    latencies = measure_latency(paths, data.query_texts(queries))["systems"]
     # Dev and test queries are stored beside an encoder without weights, so the time to encode one is not seen here.
     served = any(isinstance(s.encoder, AddressEncoder) for s in searchers.values() if s.bundle.has_vectors)
     costs = {
         name: Costs(
-            took[name]["search_ms"] + (0 if served else took[name]["encode_ms"]),
+            latencies[name]["search_ms"] + (0 if served else latencies[name]["encode_ms"]),
             searcher.bundle.searched_bytes / max(len(searcher.bundle.passages), 1),
         )
         for name, searcher in searchers.items()
     }
     compared = {stratum: _paired(of_both, measures, settings) for stratum, of_both in values.items()}
     one_kind = champion.bundle.has_vectors == challenger.bundle.has_vectors
-    return ChampionComparison(version, gone, costs[CHALLENGER], costs[CHAMPION], compared, one_kind)
+    return ChampionComparison(version, lost, costs[CHALLENGER], costs[CHAMPION], compared, one_kind)
 
 
 def _paired(values: PerQuery, measures: Sequence[str], settings: Evaluate) -> Paired:

@@ -63,7 +63,7 @@ def against_baseline(metrics: Mapping[str, Any], system: str, split: str) -> dic
     Args:
         metrics: the metrics of an `Evaluation`.
     """
-    blocks = {ALL: metrics} | {name: of for name, of in metrics["strata"].items() if split in of["queries"]}
+    blocks = {ALL: metrics} | {name: part for name, part in metrics["strata"].items() if split in part["queries"]}
     return {name: Paired.of_block(block, split, system, metrics["baseline"]) for name, block in blocks.items()}
 
 
@@ -127,7 +127,7 @@ def decide(
         objections.append(f"against {baseline} at least {settings.minimum_gain:+.4f} is asked for")
     counted = plain
     if against is None:
-        counted = {name: of for name, of in plain.items() if not _is_small(settings, of, plain[ALL])}
+        counted = {name: part for name, part in plain.items() if not _is_small(settings, part, plain[ALL])}
         facts += [alone, *_not_counted(settings, plain, counted)]
     objections += _falls(settings, counted, baseline)
     if isinstance(against, str):
@@ -164,9 +164,9 @@ def _falls(settings: Promote, strata: Mapping[str, Paired], other: str) -> Itera
         paired = strata[stratum]
         fall = -paired.difference(measure)
         if fall > allowed and p <= settings.floor_significance:
-            of = f" of the {paired.queries:,} {stratum.replace('_', ' ')} queries" if stratum != ALL else ""
+            group = f" of the {paired.queries:,} {stratum.replace('_', ' ')} queries" if stratum != ALL else ""
             yield (
-                f"{mean_name(measure)}{of} falls by {fall:.4f} (p {p:.2g}) against {other}, "
+                f"{mean_name(measure)}{group} falls by {fall:.4f} (p {p:.2g}) against {other}, "
                 f"where at most {allowed} is allowed"
             )
 

@@ -75,7 +75,7 @@ class Described:
             "licence": licence,
             "reranker": reranker,
             "source": source if "://" in source else Path(source).name,
-            "splits": {split: (len(np.unique(of.query)), len(of.query)) for split, of in labels.items()},
+            "splits": {split: (len(np.unique(qrels.query)), len(qrels.query)) for split, qrels in labels.items()},
             "data_digest": data.manifest.digest,
             "changed": {title: changed for title, record in history.items() if (changed := _changed(title, record))},
         }

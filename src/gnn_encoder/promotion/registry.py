@@ -110,7 +110,7 @@ class Registry:
                 number := str(entity.version),
                 entity.creation_timestamp / 1000,
                 dict(entity.tags),
-                tuple(sorted(alias for alias, at in aliases.items() if at == number)),
+                tuple(sorted(alias for alias, version in aliases.items() if version == number)),
                 entity.description or "",
                 entity.run_id or "",
             )
@@ -124,8 +124,8 @@ class Registry:
             if named in (version.number, *version.aliases):
                 return version
         known = [*(version.number for version in versions), *(alias for v in versions for alias in v.aliases)]
-        there = f"there are {', '.join(known)}" if known else "nothing is registered under that name"
-        raise UserError(f"no version or alias {named!r} of the model {self.name!r}: {there}")
+        known_versions = f"there are {', '.join(known)}" if known else "nothing is registered under that name"
+        raise UserError(f"no version or alias {named!r} of the model {self.name!r}: {known_versions}")
 
     @_naming_store
     def logged(self, version: Version, name: str, folder: str) -> Path:

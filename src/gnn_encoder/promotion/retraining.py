@@ -127,13 +127,13 @@ def summary(news: str, facts: Mapping[str, Any], uri: str, links: Mapping[str, o
     """
     store = without_password(uri)
     page = f"/#/models/{facts['model_name']}/versions/{facts['version']}" if store.startswith("http") else ""
-    places = {"registered": f"{store}{page}", "bundle": facts["bundle"], **links}
+    addresses = {"registered": f"{store}{page}", "bundle": facts["bundle"], **links}
     parts = [
         f"## {facts['model_name']}: {facts['decision']}",
         f"{facts['reason']}.",
         f"Trained because: {news}.",
         _comparison(facts["version"], facts["comparison"]) if facts["comparison"] else _figures(facts),
-        "\n".join(f"- {name}: {where}" for name, where in places.items()),
+        "\n".join(f"- {name}: {where}" for name, where in addresses.items()),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -141,17 +141,17 @@ def summary(news: str, facts: Mapping[str, Any], uri: str, links: Mapping[str, o
 def _comparison(version: str, facts: Mapping[str, Any]) -> str:
     strata, old, new = facts["strata"], facts["champion"], facts["challenger"]
     whole = strata[ALL]
-    parts = {name.replace("_", " "): of for name, of in strata.items() if of["queries"] < whole["queries"]}
+    parts = {name.replace("_", " "): part for name, part in strata.items() if part["queries"] < whole["queries"]}
     measures = list(whole["challenger"])
     compared = [(mean_name(measure), whole, measure) for measure in measures]
-    for name, of in parts.items():
-        compared.append((f"{mean_name(measures[0])}, {of['queries']:,} {name} queries", of, measures[0]))
+    for name, part in parts.items():
+        compared.append((f"{mean_name(measures[0])}, {part['queries']:,} {name} queries", part, measures[0]))
     rows = [
         f"| {whole['queries']:,} queries | version {facts['version']} | version {version} | difference | p |",
         "|---|---|---|---|---|",
     ]
-    for words, of, measure in compared:
-        before, value, p = (of[key][measure] for key in ("other", "challenger", "p_values"))
+    for words, part, measure in compared:
+        before, value, p = (part[key][measure] for key in ("other", "challenger", "p_values"))
         rows.append(f"| {words} | {before:.4f} | {value:.4f} | {value - before:+.4f} | {p:.2g} |")
     for words, cost in {"ms for a question": "query_ms", "index bytes for a passage": "index_bytes"}.items():
         rows.append(f"| {words} | {old[cost]:,.1f} | {new[cost]:,.1f} | × {new[cost] / old[cost]:.2f} | |")

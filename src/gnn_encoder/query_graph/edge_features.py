@@ -19,13 +19,13 @@ class EdgeFeatureWriter:
         self._features = Graph.create_features(draft, "features", shape, np.int8 if kind == "int8" else np.float16)
         self._scales = Graph.create_features(draft, "scales", shape[:2], np.float32) if kind == "int8" else None
 
-    def put(self, places: np.ndarray, vectors: np.ndarray) -> None:
+    def put(self, positions: np.ndarray, vectors: np.ndarray) -> None:
         """Write the vectors [e, d_e] of the edges at flat places [e] in [n, k]."""
         flat = self._features.reshape(-1, self._features.shape[-1])
         if self._scales is None:
-            flat[places] = vectors
+            flat[positions] = vectors
             return
-        flat[places], self._scales.reshape(-1)[places] = eight_bits(vectors)
+        flat[positions], self._scales.reshape(-1)[positions] = eight_bits(vectors)
 
     def flush(self) -> None:
         """Write everything to the disk."""

@@ -52,14 +52,14 @@ def narrowed(graph: Graph, built: GraphShape, wanted: GraphShape) -> Graph:
 
 
 def _refuse_more(built: GraphShape, wanted: GraphShape) -> None:
-    more = {
+    exceeding = {
         "neighbors": wanted.neighbors > built.neighbors and "retrieved" in wanted.edge_kinds,
         "retrieved": wanted.retrieved > built.retrieved,
         "edges": not wanted.edge_kinds <= built.edge_kinds,
         "edge_features": (wanted.edge_features, built.edge_features) == ("cross_encoder", "none"),
         "self_loop_features": (wanted.self_loop_features, built.self_loop_features) == ("cross_encoder", "learned"),
     }
-    for name, is_more in more.items():
+    for name, is_more in exceeding.items():
         if is_more:
             raise UserError(f"{name} = {getattr(wanted, name)}: the graph was built with {getattr(built, name)}")
 

@@ -35,6 +35,9 @@ DEGREES = ((0, 0), (1, 1), (2, 2), (3, 4), (5, 8), (9, 16), (17, 32), (33, np.in
 LOSS, DEV = "loss", "dev_pool/RR_at_10"
 POINTS = 200
 """Most points of a curve."""
+FIT = {"type": "fit-x", "contains": "padding"}
+ANY = {"zero": False}
+"""The scale of an axis that need not begin at 0."""
 SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"
 
 
@@ -64,35 +67,27 @@ def systems_chart(rows: Sequence[Mapping[str, Any]], measure: str, baseline: flo
         rows: `system`, `mean`, `low`, `high`, `kind` (a key of `KINDS`) and `recommended`.
         domain: ends of the axis, which charts beside each other share.
     """
-    y: Spec = {"field": "system", "type": "nominal", "sort": [row["system"] for row in rows]}
-    y |= {"title": None, "axis": {"labelLimit": 230, "ticks": False, "domain": False, "labelPadding": 6}}
+    order, axis = [row["system"] for row in rows], {"labelLimit": 230, "ticks": False, "domain": False}
+    y = _name("system", sort=order, axis=axis | {"labelPadding": 6})
     x: Spec = {"type": "quantitative", "scale": {"domain": list(domain), "zero": False}, "title": measure}
     x |= {"axis": {"grid": True, "tickCount": 6, "format": ".2f"}}
-    colour: Spec = {"field": "kind", "type": "nominal", "title": None}
-    colour |= {"scale": {"domain": list(KINDS), "range": list(KINDS.values())}, "legend": None}
     tooltip = [_tip("system", "system"), _tip("mean", measure, ".3f"), _tip("low", "from", ".3f")]
     tooltip += [_tip("high", "to", ".3f"), _tip("kind", "against the baseline")]
     size, shape = _size_and_shape(55, 190)
-    return {
-        "$schema": SCHEMA,
-        "data": {"values": list(rows)},
-        "width": "container",
-        "height": {"step": 17},
-        "autosize": {"type": "fit-x", "contains": "padding"},
-        "encoding": {"y": y, "color": colour, "tooltip": tooltip},
-        "layer": [
-            {
-                "mark": {"type": "rule", "strokeDash": [5, 3], "color": GREEN, "size": 1.5},
-                "data": {"values": [{"baseline": baseline}]},
-                "encoding": {"x": {"field": "baseline", **x}, "y": None, "color": None, "tooltip": None},
-            },
-            {"mark": {"type": "rule", "size": 2.5}, "encoding": {"x": {"field": "low", **x}, "x2": {"field": "high"}}},
-            {
-                "mark": {"type": "point", "filled": True, "opacity": 1},
-                "encoding": {"x": {"field": "mean", **x}, "size": size, "shape": shape},
-            },
-        ],
-    }
+    layers: list[Spec] = [
+        {
+            "mark": {"type": "rule", "strokeDash": [5, 3], "color": GREEN, "size": 1.5},
+            "data": {"values": [{"baseline": baseline}]},
+            "encoding": {"x": {"field": "baseline", **x}, "y": None, "color": None, "tooltip": None},
+        },
+        {"mark": {"type": "rule", "size": 2.5}, "encoding": {"x": {"field": "low", **x}, "x2": {"field": "high"}}},
+        {
+            "mark": {"type": "point", "filled": True, "opacity": 1},
+            "encoding": {"x": {"field": "mean", **x}, "size": size, "shape": shape},
+        },
+    ]
+    encoding = {"y": y, "color": _colour("kind", KINDS, title=None), "tooltip": tooltip}
+    return _chart(rows, {"step": 17}, autosize=FIT, encoding=encoding, layer=layers)
 
 
 def domain_of(rows: Sequence[Mapping[str, Any]]) -> list[float]:
@@ -111,42 +106,28 @@ def cost_chart(rows: Sequence[Mapping[str, Any]], cost: str, title: str, measure
             best = row["mean"]
     costs = [row[cost] for row in rows]
     wide = max(costs) > 20 * min(costs) > 0
-    scale: Spec = {"type": "log"} if wide else {"zero": False, "nice": True}
-    x: Spec = {"field": cost, "type": "quantitative", "title": title, "scale": scale}
-    x |= {"axis": {"tickCount": 4, "format": "~s" if max(costs) >= 10_000 else "~r", "grid": not wide}}
-    y: Spec = {"field": "mean", "type": "quantitative", "title": measure, "scale": {"zero": False}}
-    y |= {"axis": {"tickCount": 4, "format": ".2f", "grid": True}}
-    colour: Spec = {"field": "kind", "type": "nominal", "legend": None}
-    colour |= {"scale": {"domain": list(KINDS), "range": list(KINDS.values())}}
+    form = "~s" if max(costs) >= 10_000 else "~r"
+    x = _number(cost, title, scale={"type": "log"} if wide else {"zero": False, "nice": True})
+    x |= {"axis": {"tickCount": 4, "format": form, "grid": not wide}}
+    y = _number("mean", measure, scale=ANY, axis={"tickCount": 4, "format": ".2f", "grid": True})
     size, shape = _size_and_shape(40, 160)
     tooltip = [_tip("system", "system"), _tip("mean", measure, ".3f"), _tip(cost, title, ".1f")]
-    named = [(row, "right", -9) for row in rows if row["recommended"]]
-    named += [(row, "left", 7) for row in front[:1] if not row["recommended"]]
-    return {
-        "$schema": SCHEMA,
-        "data": {"values": rows},
-        "width": "container",
-        "height": 150,
-        "encoding": {"x": x, "y": y},
-        "layer": [
-            {
-                "mark": {"type": "line", "color": GREY, "size": 1, "interpolate": "step-after", "strokeDash": [2, 2]},
-                "data": {"values": front},
-            },
-            {
-                "mark": {"type": "point", "filled": True, "opacity": 0.9},
-                "encoding": {"color": colour, "size": size, "shape": shape, "tooltip": tooltip},
-            },
-            *(
-                {
-                    "mark": {"type": "text", "align": side, "dx": shift, "dy": -6, "fontSize": 11},
-                    "data": {"values": [row]},
-                    "encoding": {"text": {"field": "system"}},
-                }
-                for row, side, shift in named
-            ),
-        ],
-    }
+    labelled = [(row, "right", -9) for row in rows if row["recommended"]]
+    labelled += [(row, "left", 7) for row in front[:1] if not row["recommended"]]
+    layers: list[Spec] = [
+        {
+            "mark": {"type": "line", "color": GREY, "size": 1, "interpolate": "step-after", "strokeDash": [2, 2]},
+            "data": {"values": front},
+        },
+        {
+            "mark": {"type": "point", "filled": True, "opacity": 0.9},
+            "encoding": {"color": _colour("kind", KINDS), "size": size, "shape": shape, "tooltip": tooltip},
+        },
+    ]
+    for row, side, shift in labelled:
+        mark = {"type": "text", "align": side, "dx": shift, "dy": -6, "fontSize": 11}
+        layers.append({"mark": mark, "data": {"values": [row]}, "encoding": {"text": {"field": "system"}}})
+    return _chart(rows, 150, encoding={"x": x, "y": y}, layer=layers)
 
 
 def gains_chart(gains: np.ndarray, measure: str) -> Spec:
@@ -157,78 +138,42 @@ def gains_chart(gains: np.ndarray, measure: str) -> Spec:
         for low, high, count in zip(edges, edges[1:], counts, strict=False)
         for side in ["won" if low + high > 0 else "lost"]
     ]
-    x: Spec = {
-        "field": "from",
-        "type": "quantitative",
-        "bin": {"binned": True, "step": 0.1},
-        "title": f"{measure} gained",
-    }
-    colour: Spec = {"field": "side", "type": "nominal", "legend": None}
-    colour |= {"scale": {"domain": ["won", "lost"], "range": [BLUE, RED]}}
+    x = _number("from", f"{measure} gained", bin={"binned": True, "step": 0.1}, axis={"format": "+.1f"})
     tooltip = [_tip("from", "from", ".1f"), _tip("to", "to", ".1f"), _tip("queries", "queries")]
     return _bars(
-        rows,
-        x | {"axis": {"format": "+.1f"}},
-        {"x2": {"field": "to"}, "color": colour, "tooltip": tooltip},
-        "queries",
-        130,
+        rows, 130, x, "queries", x2={"field": "to"}, color=_colour("side", {"won": BLUE, "lost": RED}), tooltip=tooltip
     )
 
 
 def time_chart(rows: Sequence[Mapping[str, Any]], value: str, title: str) -> Spec:
     """Draws a bar for each of `rows`, which have `step` and a `value`, in the given order."""
-    y: Spec = {"field": "step", "type": "nominal", "sort": None, "title": None}
-    y |= {"axis": {"labelLimit": 260, "ticks": False, "domain": False}}
-    x: Spec = {"field": value, "type": "quantitative", "title": title, "axis": {"tickCount": 5, "grid": True}}
-    return {
-        "$schema": SCHEMA,
-        "data": {"values": list(rows)},
-        "width": "container",
-        "height": {"step": 17},
-        "autosize": {"type": "fit-x", "contains": "padding"},
-        "mark": {"type": "bar", "color": BLUE, "height": 11},
-        "encoding": {"y": y, "x": x, "tooltip": [_tip("step", "step"), _tip(value, title)]},
-    }
+    y = _name("step", sort=None, axis={"labelLimit": 260, "ticks": False, "domain": False})
+    x = _number(value, title, axis={"tickCount": 5, "grid": True})
+    encoding = {"y": y, "x": x, "tooltip": [_tip("step", "step"), _tip(value, title)]}
+    return _chart(
+        rows, {"step": 17}, autosize=FIT, mark={"type": "bar", "color": BLUE, "height": 11}, encoding=encoding
+    )
 
 
 def training_charts(history: History) -> dict[str, Spec]:
     """Returns {title of a training: its loss by step, and the dev measure after each epoch, if there was one}."""
     charts = {}
+    x = _number("step", "step", axis={"tickCount": 4, "grid": False})
     for title, record in history.items():
         losses, measured = record.curves.get(LOSS), record.curves.get(DEV, [])
         if not losses:
             continue
-        every = -(-len(losses) // POINTS)
-        line: dict[str, Any] = {
-            "step": [at for at, _ in losses[::every]],
-            "value": [value for _, value in losses[::every]],
-        }
-        x: Spec = {"field": "step", "type": "quantitative", "title": "step", "axis": {"tickCount": 4, "grid": False}}
-        y: Spec = {"field": "value", "type": "quantitative", "axis": {"tickCount": 4}}
-        layers: list[Spec] = [
-            {
-                "data": {"values": _rows(line)},
-                "mark": {"type": "line", "color": BLUE, "size": 1.2},
-                "encoding": {"x": x, "y": y | {"title": "loss", "scale": {"zero": True}}},
-            }
-        ]
+        loss = _number("value", "loss", axis={"tickCount": 4}, scale={"zero": True})
+        mark = {"type": "line", "color": BLUE, "size": 1.2}
+        line = [{"step": step, "value": value} for step, value in losses[:: -(-len(losses) // POINTS)]]
+        layers: list[Spec] = [{"data": {"values": line}, "mark": mark, "encoding": {"x": x, "y": loss}}]
         if measured:
             last = losses[-1][0] / measured[-1][0]
-            points: dict[str, Any] = {
-                "step": [epoch * last for epoch, _ in measured],
-                "value": [value for _, value in measured],
-            }
-            layers.append(
-                {
-                    "data": {"values": _rows(points)},
-                    "mark": {"type": "point", "filled": True, "color": RED, "shape": "diamond", "size": 60},
-                    "encoding": {
-                        "x": x,
-                        "y": y | {"title": "dev MRR@10", "scale": {"domain": [0, 1]}},
-                        "tooltip": [_tip("value", "dev MRR@10", ".3f")],
-                    },
-                }
-            )
+            points = [{"step": epoch * last, "value": value} for epoch, value in measured]
+            dev = _number("value", "dev MRR@10", axis={"tickCount": 4}, scale={"domain": [0, 1]})
+            mark = {"type": "point", "filled": True, "color": RED, "shape": "diamond", "size": 60}
+            encoding = {"x": x, "y": dev, "tooltip": [_tip("value", "dev MRR@10", ".3f")]}
+            layers.append({"data": {"values": points}, "mark": mark, "encoding": encoding})
         of_two = {"resolve": {"scale": {"y": "independent"}}} if measured else {}
         charts[title] = {"$schema": SCHEMA, "width": "container", "height": 110, "layer": layers, **of_two}
     return charts
@@ -243,42 +188,28 @@ def profile_charts(profile: DataProfile) -> dict[str, Spec]:
         counts, _ = np.histogram(words, edges)
         shares = (counts / len(words)).round(5).tolist()
         rows += [
-            {"words": round(at, 2), "share": share, "texts": kind}
-            for at, share in zip(edges.tolist(), shares, strict=False)
+            {"words": round(edge, 2), "share": share, "texts": kind}
+            for edge, share in zip(edges.tolist(), shares, strict=False)
         ]
-    lengths = {
-        "$schema": SCHEMA,
-        "data": {"values": rows},
-        "width": "container",
-        "height": 150,
-        "mark": {"type": "line", "interpolate": "step-after", "size": 1.5},
-        "encoding": {
-            "x": {
-                "field": "words",
-                "type": "quantitative",
-                "title": "words",
-                "scale": {"type": "log"},
-                "axis": {"tickCount": 5},
-            },
-            "y": {"field": "share", "type": "quantitative", "title": "share of texts", "axis": {"tickCount": 4}},
+    lengths = _chart(
+        rows,
+        150,
+        mark={"type": "line", "interpolate": "step-after", "size": 1.5},
+        encoding={
+            "x": _number("words", "words", scale={"type": "log"}, axis={"tickCount": 5}),
+            "y": _number("share", "share of texts", axis={"tickCount": 4}),
             "color": _lines("texts", list(profile.words)),
         },
-    }
+    )
     names = [f"{low}" if low == high else f"{low}–{high}" if high < np.inf else f"{low}+" for low, high in DEGREES]
     inside = [float(((profile.degrees >= low) & (profile.degrees <= high)).mean()) for low, high in DEGREES]
-    bars = _rows({"queries": names, "share": inside})
-    x: Spec = {
-        "field": "queries",
-        "type": "ordinal",
-        "sort": None,
-        "title": "training queries of a passage in the graph",
-    }
+    x: Spec = {"field": "queries", "type": "ordinal", "sort": None, "axis": {"labelAngle": 0}}
     degrees = _bars(
-        bars,
-        x | {"axis": {"labelAngle": 0}},
-        {"tooltip": [_tip("queries", "queries"), _tip("share", "share", ".3f")]},
-        "share",
+        [{"queries": name, "share": share} for name, share in zip(names, inside, strict=True)],
         150,
+        x | {"title": "training queries of a passage in the graph"},
+        "share",
+        tooltip=[_tip("queries", "queries"), _tip("share", "share", ".3f")],
     )
     return {"lengths": lengths, "degrees": degrees}
 
@@ -297,42 +228,25 @@ def sweep_chart(
     for value, variant in points:
         mean, spread = results[variant][measure], deviations.get(variant, {}).get(measure, 0.0)
         rows.append({"variant": variant, "at": value, "mean": mean, "low": mean - spread, "high": mean + spread})
-    x: Spec = {"field": "at", "type": "quantitative", "title": axis, "axis": {"grid": False}}
-    y: Spec = {"type": "quantitative", "title": mean_name(measure), "scale": {"zero": False}}
-    return {
-        "$schema": SCHEMA,
-        "data": {"values": rows},
-        "width": "container",
-        "height": 180,
-        "layer": [
-            {"mark": {"type": "line", "point": True, "color": BLUE}, "encoding": {"x": x, "y": {"field": "mean", **y}}},
-            {
-                "mark": {"type": "rule", "color": BLUE},
-                "encoding": {"x": x, "y": {"field": "low", **y}, "y2": {"field": "high"}},
-            },
-            {
-                "mark": {"type": "rule", "strokeDash": [5, 3], "color": GREEN},
-                "data": {"values": [{"mean": results[baseline][measure]}]},
-                "encoding": {"y": {"field": "mean", **y}},
-            },
-        ],
-    }  # fmt: skip
+    x, name = _number("at", axis, axis={"grid": False}), mean_name(measure)
+    mean_axis, low_axis = (_number(field, name, scale=ANY) for field in ("mean", "low"))
+    layers: list[Spec] = [
+        {"mark": {"type": "line", "point": True, "color": BLUE}, "encoding": {"x": x, "y": mean_axis}},
+        {"mark": {"type": "rule", "color": BLUE}, "encoding": {"x": x, "y": low_axis, "y2": {"field": "high"}}},
+        {
+            "mark": {"type": "rule", "strokeDash": [5, 3], "color": GREEN},
+            "data": {"values": [{"mean": results[baseline][measure]}]},
+            "encoding": {"y": mean_axis},
+        },
+    ]
+    return _chart(rows, 180, layer=layers)
 
 
 def line_chart(points: Sequence[tuple[float, float]], axis: str, title: str) -> Spec:
     """Draws points (x, y), joined."""
-    x: Spec = {"field": "x", "type": "quantitative", "title": axis, "scale": {"zero": False}, "axis": {"grid": False}}
-    y: Spec = {"field": "y", "type": "quantitative", "title": title, "scale": {"zero": False}}
-    values = [{"x": x_value, "y": y_value} for x_value, y_value in points]
-    mark = {"type": "line", "point": True, "color": BLUE}
-    return {
-        "$schema": SCHEMA,
-        "data": {"values": values},
-        "width": "container",
-        "height": 180,
-        "mark": mark,
-        "encoding": {"x": x, "y": y},
-    }
+    encoding = {"x": _number("x", axis, scale=ANY, axis={"grid": False}), "y": _number("y", title, scale=ANY)}
+    rows = [{"x": x, "y": y} for x, y in points]
+    return _chart(rows, 180, mark={"type": "line", "point": True, "color": BLUE}, encoding=encoding)
 
 
 def diffusion_charts(diffusions: Mapping[str, Diffusion]) -> dict[str, Spec]:
@@ -343,28 +257,42 @@ def diffusion_charts(diffusions: Mapping[str, Diffusion]) -> dict[str, Spec]:
         for name, diffusion in diffusions.items():
             counts = diffusion.counts[kind].reshape(CELLS, -1).sum(axis=1)
             shares = (counts / max(counts.sum(), 1)).tolist()
-            rows += [{"cosine": at, "share": share, "encoder": name} for at, share in zip(edges, shares, strict=False)]
-        charts[cosine] = {
-            "$schema": SCHEMA,
-            "data": {"values": rows},
-            "width": "container",
-            "height": 160,
-            "mark": {"type": "line", "interpolate": "step-after"},
-            "encoding": {
-                "x": {"field": "cosine", "type": "quantitative", "title": cosine, "axis": {"grid": False}},
-                "y": {"field": "share", "type": "quantitative", "title": "share of the cosines"},
-                "color": _lines("encoder", list(diffusions)),
-            },
+            rows += [
+                {"cosine": edge, "share": share, "encoder": name} for edge, share in zip(edges, shares, strict=False)
+            ]
+        encoding = {
+            "x": _number("cosine", cosine, axis={"grid": False}),
+            "y": _number("share", "share of the cosines"),
+            "color": _lines("encoder", list(diffusions)),
         }
+        charts[cosine] = _chart(rows, 160, mark={"type": "line", "interpolate": "step-after"}, encoding=encoding)
     return charts
 
 
-def _bars(rows: Sequence[Mapping[str, Any]], x: Spec, more: Spec, y: str, height: int) -> Spec:
+def _chart(rows: Sequence[Mapping[str, Any]], height: Any, **parts: Any) -> Spec:
+    """Returns a specification with its rows, as wide as its place on the page; `parts`: marks and encodings."""
+    return {"$schema": SCHEMA, "data": {"values": list(rows)}, "width": "container", "height": height, **parts}
+
+
+def _bars(rows: Sequence[Mapping[str, Any]], height: int, x: Spec, y: str, **encodings: Any) -> Spec:
     values: Spec = {"field": y, "type": "quantitative", "axis": {"tickCount": 4}}
-    return {
-        "$schema": SCHEMA, "data": {"values": list(rows)}, "width": "container", "height": height,
-        "mark": {"type": "bar", "color": BLUE}, "encoding": {"x": x, "y": values, **more},
-    }  # fmt: skip
+    return _chart(rows, height, mark={"type": "bar", "color": BLUE}, encoding={"x": x, "y": values, **encodings})
+
+
+def _number(field: str, title: str, **parts: Any) -> Spec:
+    """Returns the encoding of a field of numbers."""
+    return {"field": field, "type": "quantitative", "title": title, **parts}
+
+
+def _name(field: str, **parts: Any) -> Spec:
+    """Returns the encoding of a field of names, on an axis without a title."""
+    return {"field": field, "type": "nominal", "title": None, **parts}
+
+
+def _colour(field: str, colours: Mapping[str, str], **parts: Any) -> Spec:
+    """Returns the colours of a field's values, without a legend."""
+    scale = {"domain": list(colours), "range": list(colours.values())}
+    return {"field": field, "type": "nominal", "scale": scale, "legend": None, **parts}
 
 
 def _lines(field: str, names: list[str]) -> Spec:
@@ -374,15 +302,11 @@ def _lines(field: str, names: list[str]) -> Spec:
     return {"field": field, "type": "nominal", "scale": {"domain": names, "range": colours}, "legend": legend}
 
 
-def _rows(columns: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-
-
 def _size_and_shape(usual: int, recommended: int) -> tuple[Spec, Spec]:
     """Returns the encodings of a point's size, in pixels², and shape: the recommended system is a larger diamond."""
-    by: Spec = {"field": "recommended", "legend": None}
-    size = {**by, "type": "ordinal", "scale": {"domain": [False, True], "range": [usual, recommended]}}
-    return size, {**by, "type": "nominal", "scale": {"domain": [False, True], "range": ["circle", "diamond"]}}
+    field: Spec = {"field": "recommended", "legend": None}
+    size = {**field, "type": "ordinal", "scale": {"domain": [False, True], "range": [usual, recommended]}}
+    return size, {**field, "type": "nominal", "scale": {"domain": [False, True], "range": ["circle", "diamond"]}}
 
 
 def _tip(field: str, title: str, form: str = "") -> Spec:

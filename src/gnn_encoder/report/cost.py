@@ -33,11 +33,11 @@ def costs(bundles: Sequence[Path], fusions: Mapping[str, Any], questions: Sequen
     measured once for bundles with the same query encoder. Bundles whose vectors a service made, or were given, are left
     out. `megabytes` (10⁶ bytes): the files of the bundle; for a sum those of the bundle of vectors, with BM25's index.
     """
-    until, asked = time.perf_counter() + BUDGET, list(questions[:QUESTIONS])
+    until, texts = time.perf_counter() + BUDGET, list(questions[:QUESTIONS])
     encoded: dict[tuple[str, ...], tuple[float, list[np.ndarray]]] = {}
     table: dict[str, dict[str, float]] = {}
     for path in bundles:
-        if not asked or not read_manifest(path).rows:
+        if not texts or not read_manifest(path).rows:
             continue
         bundle = Bundle.read(path)
         files = bundle.manifest.files
@@ -47,18 +47,18 @@ def costs(bundles: Sequence[Path], fusions: Mapping[str, Any], questions: Sequen
             continue  # these questions' vectors are stored, and a service would be paid for others
         if encoder and encoder not in encoded and index.reads_vectors:
             encode = Searcher(bundle).encode
-            encode(asked[0])
-            encoded[encoder] = _timed(encode, [(text,) for text in asked], math.inf)
-        nothing = (0.0, [NO_VECTORS] * len(asked))
-        took, vectors = encoded.get(encoder, nothing) if index.reads_vectors else nothing
+            encode(texts[0])
+            encoded[encoder] = _timed(encode, [(text,) for text in texts], math.inf)
+        no_vectors = (0.0, [NO_VECTORS] * len(texts))
+        encoding, vectors = encoded.get(encoder, no_vectors) if index.reads_vectors else no_vectors
         for system, weight in _served(bundle, fusions):
             bm25 = None if weight is None else bm25_of(bundle)
-            pairs = list(zip(asked, vectors, strict=True))
+            pairs = list(zip(texts, vectors, strict=True))
             search = partial(_search, index, bm25, weight)
             search(*pairs[0])
             searching, _ = _timed(search, pairs, until)
             size = sum(facts.bytes for facts in files.values()) / 1e6
-            table[system] = {"ms": took + searching, "megabytes": size}
+            table[system] = {"ms": encoding + searching, "megabytes": size}
     return table
 
 
@@ -74,13 +74,13 @@ def _search(index: PassageIndex, bm25: "Bm25 | None", weight: float | None, text
     return ranking(index, bm25, ASKED, [text], vector, HITS, weight)
 
 
-def _timed(call: Callable[..., Any], asked: Sequence[tuple[Any, ...]], until: float) -> tuple[float, list[Any]]:
+def _timed(function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], until: float) -> tuple[float, list[Any]]:
     """Returns the median milliseconds of calls, and their results; from `until` on, there are only `LEAST` calls."""
     seconds, results = list[float](), list[Any]()
-    for arguments in asked:
+    for arguments in calls:
         began = time.perf_counter()
         if began > until and len(seconds) >= LEAST:
             break
-        results.append(call(*arguments))
+        results.append(function(*arguments))
         seconds.append(time.perf_counter() - began)
     return 1000 * float(np.median(seconds)), results

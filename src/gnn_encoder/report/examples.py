@@ -20,7 +20,7 @@ NEIGHBORS = 3
 
 
 @dataclass(frozen=True)
-class Found:
+class RankedPassage:
     """A passage in a ranking. `row`: of the dataset; `why`: the graph's influence on it; `parts`: of its score."""
 
     rank: int
@@ -40,7 +40,7 @@ class Example:
     query_id: str
     query: str
     figures: dict[str, float]
-    rankings: dict[str, list[Found]]
+    rankings: dict[str, list[RankedPassage]]
 
 
 def most_changed(gains: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -71,17 +71,17 @@ def examples(
     shown = []
     for position, query, query_id, text in zip(positions, queries, ids, dataset.query_texts(queries), strict=True):
         relevant = labels.passage[(labels.query == query) & (labels.relevance >= level)]
-        rankings = {system: _found(dataset, rows[position], relevant) for system, rows in hits.items()}
+        rankings = {system: _ranked(dataset, rows[position], relevant) for system, rows in hits.items()}
         shown.append(Example(query_id, text, {s: float(v[position]) for s, v in figures.items()}, rankings))
     return shown
 
 
-def _found(dataset: Dataset, rows: np.ndarray, relevant: np.ndarray) -> list[Found]:
+def _ranked(dataset: Dataset, rows: np.ndarray, relevant: np.ndarray) -> list[RankedPassage]:
     rows = rows[rows >= 0]
     passages = dataset.passages.take(rows)
     labelled = np.isin(rows, relevant).tolist()
     columns = zip(rows.tolist(), passages.ids, passages.titles, passages.texts, labelled, strict=True)
-    return [Found(rank, *column) for rank, column in enumerate(columns, start=1)]
+    return [RankedPassage(rank, *column) for rank, column in enumerate(columns, start=1)]
 
 
 def explained_by_graph(
@@ -102,8 +102,11 @@ def explained_by_graph(
     for group, hits in groups:
         explained.append([])
         questions = encode_texts(encoder, [example.query for example in group], **speed)
-        for example, why in zip(group, sources.explain(questions, hits, neighbors=NEIGHBORS), strict=True):
-            passages = [replace(passage, why=of) for passage, of in zip(example.rankings[system], why, strict=True)]
+        for example, explanations in zip(group, sources.explain(questions, hits, neighbors=NEIGHBORS), strict=True):
+            passages = [
+                replace(passage, why=explanation)
+                for passage, explanation in zip(example.rankings[system], explanations, strict=True)
+            ]
             explained[-1].append(replace(example, rankings={**example.rankings, system: passages}))
     return explained
 

@@ -75,7 +75,7 @@ def render_page(
     shown = [passage for example in (*won, *lost) for ranking in example.rankings.values() for passage in ranking]
     equal, defaults = systems.distinct(metrics), Settings().model_dump(mode="json")
     split = metrics["headline_split"]
-    enough, few = systems.strata(metrics)
+    shown_strata, other_strata = systems.strata(metrics)
     return fill(
         "report.html.j2",
         title=f"{verdict(metrics)['sentence']} – gnn-encoder",
@@ -93,11 +93,11 @@ def render_page(
         },
         equal=equal,
         small={
-            name: {"spec": drawn[f"stratum-{name}"], "meaning": meaning, "queries": found["queries"][split]}
-            for name, (meaning, found) in enough.items()
+            name: {"spec": drawn[f"stratum-{name}"], "meaning": meaning, "queries": part["queries"][split]}
+            for name, (meaning, part) in shown_strata.items()
             if f"stratum-{name}" in drawn
         },
-        too_few=few,
+        too_few=other_strata,
         drawn=len(systems.drawn(metrics)),
         training={name.removeprefix("training-"): spec for name, spec in drawn.items() if name.startswith("training-")},
         explained=sum(any(p.why or p.parts for r in e.rankings.values() for p in r) for e in (*won, *lost)),
@@ -128,28 +128,28 @@ def verdict(metrics: Mapping[str, Any]) -> dict[str, Any]:
     """Returns what a reader learns first: `sentence`, `facts` by name, and `folded`, on systems with equal figures."""
     split, measure, baseline = metrics["headline_split"], metrics["measures"][0], metrics["baseline"]
     system, name = systems.chosen(metrics), mean_name(metrics["measures"][0])
-    of, queries = metrics["results"][split], metrics["queries"][split]
+    means, queries = metrics["results"][split], metrics["queries"][split]
     kind = charts.kind_of(metrics, split, system, SIGNIFICANT)
-    gain = of[system][measure] - of[baseline][measure]
+    gain = means[system][measure] - means[baseline][measure]
     against = {
-        charts.BETTER: f"significantly above {baseline} ({of[baseline][measure]:.3f})",
-        charts.WORSE: f"significantly below {baseline} ({of[baseline][measure]:.3f})",
-        charts.EQUAL: f"not significantly different from {baseline} ({of[baseline][measure]:.3f})",
+        charts.BETTER: f"significantly above {baseline} ({means[baseline][measure]:.3f})",
+        charts.WORSE: f"significantly below {baseline} ({means[baseline][measure]:.3f})",
+        charts.EQUAL: f"not significantly different from {baseline} ({means[baseline][measure]:.3f})",
         charts.BASELINE: "the baseline itself",
     }[kind]
     use = "Use " if metrics.get("recommendation") else ""
     low, high = metrics["intervals"][split][system][measure]
-    which = of_split(metrics, split).replace(f"{split}, on generated", f"generated {split}")
-    which = which if "queries" in which else f"{which} queries"
+    which_queries = of_split(metrics, split).replace(f"{split}, on generated", f"generated {split}")
+    which_queries = which_queries if "queries" in which_queries else f"{which_queries} queries"
     facts = {"What it is": purpose} if (purpose := systems.purpose(metrics, system)) else {}
-    facts["Measured on"] = f"{queries:,} {which}, labelled in the data"
+    facts["Measured on"] = f"{queries:,} {which_queries}, labelled in the data"
     if split in metrics.get("written", ()):
-        facts["Measured on"] = f"{queries:,} {which}: a generator wrote them, so people's queries may differ"
+        facts["Measured on"] = f"{queries:,} {which_queries}: a generator wrote them, so people's queries may differ"
     elif split in metrics.get("traffic", {"results": {}})["results"]:
-        facts["Measured on"] = f"{queries:,} {which}, all or some of them labelled by clicks in a log"
+        facts["Measured on"] = f"{queries:,} {which_queries}, all or some of them labelled by clicks in a log"
     if profile := metrics.get("profile"):
         facts["Measured on"] += f"; {profile['passages']:,} passages"
-    facts["How sure"] = f"{name} {of[system][measure]:.3f}, 95 % interval {low:.3f}–{high:.3f}"
+    facts["How sure"] = f"{name} {means[system][measure]:.3f}, 95 % interval {low:.3f}–{high:.3f}"
     p = metrics["p_holm"].get(split, {}).get(system, {}).get(measure)
     if p is not None:
         facts["How sure"] += f"; {gain:+.3f} against {baseline}, p {p:.2g}"
@@ -159,21 +159,19 @@ def verdict(metrics: Mapping[str, Any]) -> dict[str, Any]:
     share = [metrics[side].get(split, {}).get(system, {}).get(measure) for side in ("better", "worse")]
     if share[0] is not None:
         facts["By query"] = f"better than {baseline} on {share[0]:.0%}, worse on {share[1]:.0%}, equal on the others"
-    enough, _ = systems.strata(metrics)
-    if enough and system != baseline:
+    strata, _ = systems.strata(metrics)
+    if strata and system != baseline:
         parts = []
-        for stratum, (_, found) in enough.items():
-            means = found["results"][split]
-            if system in means:
-                parts.append(
-                    f"{stratum} {means[system][found['measures'][0]] - means[baseline][found['measures'][0]]:+.3f}"
-                )
+        for stratum, (_, part) in strata.items():
+            of_stratum, first = part["results"][split], part["measures"][0]
+            if system in of_stratum:
+                parts.append(f"{stratum} {of_stratum[system][first] - of_stratum[baseline][first]:+.3f}")
         facts["By kind of query"] = f"{', '.join(parts)} against {baseline}"
     if cost := metrics.get("costs", {}).get(system):
         facts["Cost"] = f"{cost['ms']:.1f} ms a question on this machine, a bundle of {cost['megabytes']:,.0f} MB"
     folded = [f"{one} = {' = '.join(others)}" for one, others in systems.distinct(metrics).items() if others]
     return {
-        "sentence": f"{use}{system}: {name} {of[system][measure]:.3f} on {queries:,} {which}, {against}",
+        "sentence": f"{use}{system}: {name} {means[system][measure]:.3f} on {queries:,} {which_queries}, {against}",
         "facts": facts,
         "folded": f"the same figures: {'; '.join(folded)}" if folded else "",
     }
@@ -188,34 +186,32 @@ def report_charts(metrics: Mapping[str, Any], history: History) -> dict[str, Spe
     if sum("ms" in row for row in rows) > 1:
         drawn["milliseconds"] = charts.cost_chart(rows, "ms", "milliseconds a question", name)
         drawn["megabytes"] = charts.cost_chart(rows, "megabytes", "MB of the bundle", name)
-    enough, _ = systems.strata(metrics)
+    strata, _ = systems.strata(metrics)
     parts = {
-        stratum: systems.rows(
-            metrics, split, found, [s for s in systems.drawn(metrics) if s in found["results"][split]]
-        )
-        for stratum, (_, found) in enough.items()
+        stratum: systems.rows(metrics, split, part, [s for s in systems.drawn(metrics) if s in part["results"][split]])
+        for stratum, (_, part) in strata.items()
     }
     if parts:
-        domain = charts.domain_of([row for of in parts.values() for row in of])
-        for stratum, of in parts.items():
-            found = enough[stratum][1]
-            mean = found["results"][split][metrics["baseline"]][found["measures"][0]]
-            drawn[f"stratum-{stratum}"] = charts.systems_chart(of, name, mean, domain)
+        domain = charts.domain_of([row for rows_of_stratum in parts.values() for row in rows_of_stratum])
+        for stratum, rows_of_stratum in parts.items():
+            part = strata[stratum][1]
+            mean = part["results"][split][metrics["baseline"]][part["measures"][0]]
+            drawn[f"stratum-{stratum}"] = charts.systems_chart(rows_of_stratum, name, mean, domain)
     if history:
         steps = [(title, record.metrics) for title, record in history.items()]
         longest = sorted(steps, key=lambda step: -step[1]["seconds"])[:STEPS]
         shown = [step for step in steps if step in longest]
-        took = [{"step": title, "seconds": round(of["seconds"], 1)} for title, of in shown]
+        seconds_of_steps = [{"step": title, "seconds": round(figures["seconds"], 1)} for title, figures in shown]
         if rest := len(steps) - len(shown):
-            seconds = sum(of["seconds"] for title, of in steps if (title, of) not in longest)
-            took.append({"step": f"{rest} other steps", "seconds": round(seconds, 1)})
-        held = [{"step": title, "GiB": round(of["peak_memory_gib"], 2)} for title, of in shown]
-        drawn["seconds"] = charts.time_chart(took, "seconds", "seconds")
-        drawn["memory"] = charts.time_chart(held, "GiB", "GiB")
-        tokens = {title: of.get("tokens_in", 0) + of.get("tokens_out", 0) for title, of in steps}
+            seconds = sum(figures["seconds"] for title, figures in steps if (title, figures) not in longest)
+            seconds_of_steps.append({"step": f"{rest} other steps", "seconds": round(seconds, 1)})
+        memory_of_steps = [{"step": title, "GiB": round(figures["peak_memory_gib"], 2)} for title, figures in shown]
+        drawn["seconds"] = charts.time_chart(seconds_of_steps, "seconds", "seconds")
+        drawn["memory"] = charts.time_chart(memory_of_steps, "GiB", "GiB")
+        tokens = {title: figures.get("tokens_in", 0) + figures.get("tokens_out", 0) for title, figures in steps}
         if any(tokens.values()):
-            of_steps = [{"step": title, "tokens": count} for title, count in tokens.items() if count]
-            drawn["tokens"] = charts.time_chart(of_steps, "tokens", "tokens of a language model")
+            tokens_of_steps = [{"step": title, "tokens": count} for title, count in tokens.items() if count]
+            drawn["tokens"] = charts.time_chart(tokens_of_steps, "tokens", "tokens of a language model")
     return drawn | {f"training-{title}": spec for title, spec in charts.training_charts(history).items()}
 
 
@@ -234,7 +230,7 @@ def commands(folder: Path, history: History, rung: str) -> dict[str, str]:
     }
     if dataset := history.get("ingest", Record()).settings.get("dataset"):
         settings = folder.absolute() / SETTINGS if root != "ROOT" else SETTINGS  # beside the page
-        until = [word for name, of in NAMES.items() if of == rung for word in ("--until", name)]
+        until = [word for name, reached in NAMES.items() if reached == rung for word in ("--until", name)]
         words = ["run", "--preset", str(settings), "--dataset", dataset, *until, "--root", root]
         lines["Repeat the run"] = f"gnn-encoder {shlex.join(words)}"
     return lines
@@ -243,8 +239,8 @@ def commands(folder: Path, history: History, rung: str) -> dict[str, str]:
 def render_ablation(metrics: dict[str, Any], *, headline: str, drawn: list[Chart], settings: StepSettings) -> str:
     """Returns the page of an ablation; `settings` are the settings of the full model."""
     parts = [part for part in systems.blocks(metrics) if part[2] is not metrics]
-    of = {"headline": headline, "charts": drawn, "parts": parts, "settings": settings.model_dump()}
-    return fill("ablation.html.j2", metrics=metrics, **of)
+    values = {"headline": headline, "charts": drawn, "parts": parts, "settings": settings.model_dump()}
+    return fill("ablation.html.j2", metrics=metrics, **values)
 
 
 def render_study(metrics: dict[str, Any], *, headline: str, drawn: Mapping[str, Chart]) -> str:
@@ -255,8 +251,8 @@ def render_study(metrics: dict[str, Any], *, headline: str, drawn: Mapping[str, 
     mean = metrics["results"][split][metrics["baseline"]][metrics["measures"][0]]
     caption = f"{name} on {of_split(metrics, split)} with 95 % intervals; dashed line: {metrics['baseline']}"
     first = Chart(charts.systems_chart(rows, name, mean, charts.domain_of(rows)), caption)
-    of = {"headline": headline, "charts": {"systems": first, **drawn}, "parts": systems.blocks(metrics)}
-    return fill("study.html.j2", metrics=metrics, systems=names, equal=systems.distinct(metrics), **of)
+    values = {"headline": headline, "charts": {"systems": first, **drawn}, "parts": systems.blocks(metrics)}
+    return fill("study.html.j2", metrics=metrics, systems=names, equal=systems.distinct(metrics), **values)
 
 
 def fill(template: str, **values: Any) -> str:

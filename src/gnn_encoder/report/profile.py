@@ -9,10 +9,10 @@ import numpy as np
 
 from gnn_encoder.artifacts import Dataset, Graph
 from gnn_encoder.artifacts.dataset import SPLITS
-from gnn_encoder.artifacts.tables import warm_labels
+from gnn_encoder.artifacts.known_positives import warm_labels
 
 TEXTS = 20_000
-"""Words are counted in so many texts of a kind, from the first."""
+"""Number of texts of a kind, from the first, in which words are counted."""
 QUANTILES = {"5 %": 0.05, "median": 0.5, "95 %": 0.95}
 
 
@@ -36,8 +36,8 @@ def data_profile(dataset: Dataset, graph: Graph | None) -> DataProfile:
     the share of passages without an edge; `labels_with_neighbors`, the share of each split's positive labels on
     passages of the corpus that have an edge.
     """
-    some = np.arange(min(len(dataset.passages), TEXTS))
-    words = {"passages": _words(dataset.passages.take(some).bare_texts())}
+    sample = np.arange(min(len(dataset.passages), TEXTS))
+    words = {"passages": _words(dataset.passages.take(sample).bare_texts())}
     degrees = np.diff(graph.indptr) if graph else np.zeros(len(dataset.passages), np.int64)
     splits, reached = {}, {}
     for split in SPLITS:

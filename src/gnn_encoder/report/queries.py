@@ -119,7 +119,7 @@ def _write_some(
     kept = kept.where(is_shown)
     used = np.unique(np.concatenate([shown[shown >= 0], kept.passage]))
     begins, ends = (np.searchsorted(kept.query, queries, side=side) for side in ("left", "right"))
-    places = np.where(shown >= 0, np.searchsorted(used, shown), -1)
+    positions = np.where(shown >= 0, np.searchsorted(used, shown), -1)
     labels = np.stack([np.searchsorted(used, kept.passage), kept.relevance], axis=1)
 
     ids = data.queries.column("query_id").take(pa.array(queries)).to_pylist()
@@ -135,16 +135,17 @@ def _write_some(
     size = _write(folder, "index", index)
     for number, start in enumerate(range(0, len(queries), PART)):
         rows = range(start, min(start + PART, len(queries)))
-        hits_of = [[[p for p in of if p >= 0] for of in places[row].tolist()] for row in rows]
+        hits_of = [[[p for p in of if p >= 0] for of in positions[row].tolist()] for row in rows]
         labels_of = [labels[begins[row] : ends[row]].tolist() for row in rows]
         size += _write(folder, f"hits-{number}", [list(both) for both in zip(hits_of, labels_of, strict=True)])
-    asked = _training_queries(data, used)
+    training_queries = _training_queries(data, used)
     for number, start in enumerate(range(0, len(used), PART)):
         rows_of = used[start : start + PART]
         passages = data.passages.take(rows_of)
         columns = zip(passages.ids, passages.titles, passages.texts, rows_of.tolist(), strict=True)
         value = [
-            [name, title, _cut(text, TEXT), source(name), asked.get(row, [])] for name, title, text, row in columns
+            [name, title, _cut(text, TEXT), source(name), training_queries.get(row, [])]
+            for name, title, text, row in columns
         ]
         size += _write(folder, f"passages-{number}", value)
     return size
@@ -164,8 +165,8 @@ def source_of(ingest: Record) -> Callable[[str], str]:
             return passage_id
         if not base:
             return ""
-        file, _, place = passage_id.partition("#")
-        part = quote(place.rpartition(":")[0] or place, safe="=")
+        file, _, anchor = passage_id.partition("#")
+        part = quote(anchor.rpartition(":")[0] or anchor, safe="=")
         return f"{base}{quote(file)}#{part}" if part else base + quote(file)
 
     return source
@@ -178,10 +179,10 @@ def _training_queries(data: Dataset, passages: np.ndarray) -> dict[int, list[str
     labels = labels.where(np.argsort(labels.passage, kind="stable"))
     rank = np.arange(len(labels.passage)) - np.searchsorted(labels.passage, labels.passage)
     labels = labels.where(rank < TRAINING)
-    asked: dict[int, list[str]] = {}
+    texts: dict[int, list[str]] = {}
     for passage, text in zip(labels.passage.tolist(), data.query_texts(labels.query), strict=True):
-        asked.setdefault(passage, []).append(_cut(text, QUERY // 2))
-    return asked
+        texts.setdefault(passage, []).append(_cut(text, QUERY // 2))
+    return texts
 
 
 def _write(folder: Path, name: str, value: Any) -> int:

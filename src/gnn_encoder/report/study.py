@@ -93,8 +93,8 @@ def words_table(real: dict[str, float], written: dict[str, float]) -> dict[str, 
     table: dict[str, list[float | None]] = {
         word: [real.get(word, 0.0), written.get(word, 0.0), *WORDS.get(word, (None, None))] for word in shown
     }
-    rest = [100 - sum(of.get(word, 0.0) for word in WORDS) for of in (real, written)]
-    return table | {"none of the paper's words": [*rest, *OTHERS]}
+    others = [100 - sum(percents.get(word, 0.0) for word in WORDS) for percents in (real, written)]
+    return table | {"none of the paper's words": [*others, *OTHERS]}
 
 
 def words_markdown(table: Mapping[str, list[float | None]]) -> str:

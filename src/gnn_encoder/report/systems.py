@@ -40,8 +40,8 @@ def chosen(metrics: Mapping[str, Any]) -> str:
 def purpose(metrics: Mapping[str, Any], system: str) -> str:
     """Returns what a system is, in words; empty if nobody says."""
     if fusion := metrics["fusions"].get(system):
-        how = "a weighted sum of the scores" if fusion["method"] == CONVEX else "a sum of reciprocal ranks"
-        return f"{fusion['lexical']} and {fusion['dense']} together: {how}."
+        method = "a weighted sum of the scores" if fusion["method"] == CONVEX else "a sum of reciprocal ranks"
+        return f"{fusion['lexical']} and {fusion['dense']} together: {method}."
     return SYSTEMS[system].purpose if system in SYSTEMS else ""
 
 
@@ -51,15 +51,15 @@ def distinct(metrics: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def rows(
-    metrics: Mapping[str, Any], split: str, found: Mapping[str, Any], systems: Sequence[str]
+    metrics: Mapping[str, Any], split: str, part: Mapping[str, Any], systems: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Returns what a chart of systems shows of some of them, in a part `found` of the metrics."""
-    measure, best = found["measures"][0], chosen(metrics) if metrics.get("recommendation") else None
+    """Returns what a chart of systems shows of some of them, in a part of the metrics."""
+    measure, best = part["measures"][0], chosen(metrics) if metrics.get("recommendation") else None
     shown = []
     for system in systems:
-        low, high = found["intervals"][split][system][measure]
-        kind = kind_of({**found, "baseline": metrics["baseline"]}, split, system, SIGNIFICANT)
-        mean = found["results"][split][system][measure]
+        low, high = part["intervals"][split][system][measure]
+        kind = kind_of({**part, "baseline": metrics["baseline"]}, split, system, SIGNIFICANT)
+        mean = part["results"][split][system][measure]
         cost = metrics.get("costs", {}).get(system, {})
         name = f"★ {system}" if system == best else system
         interval = {"low": low, "high": high}
@@ -82,20 +82,20 @@ def best_first(metrics: Mapping[str, Any]) -> list[str]:
 
 def blocks(metrics: Mapping[str, Any]) -> list[tuple[str, str, Mapping[str, Any]]]:
     """Returns the parts of the metrics that are tables of systems: a name, the meaning of its rows, and the part."""
-    return [(name, meaning, found) for name, meaning, found in _blocks(metrics) if found["results"]]
+    return [(name, meaning, part) for name, meaning, part in _blocks(metrics) if part["results"]]
 
 
 def _blocks(metrics: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
     yield "all queries", "labelled queries", metrics
-    for name, found in metrics["strata"].items():
-        yield name.replace("_", " "), MEANING[name], found
-    for name, found in metrics.get("recurrence", {}).items():
+    for name, part in metrics["strata"].items():
+        yield name.replace("_", " "), MEANING[name], part
+    for name, part in metrics.get("recurrence", {}).items():
         which = "a" if name == "recurring" else "no"
-        yield name, f"queries that nearly equal {which} training query", found
-    for name, found in metrics.get("lengths", {}).items():
-        yield name, OF_LENGTHS[name], found
-    for name, found in metrics.get("fields", {}).items():
-        yield name, OLD_NEW.get(name, "queries with this value"), found
+        yield name, f"queries that nearly equal {which} training query", part
+    for name, part in metrics.get("lengths", {}).items():
+        yield name, OF_LENGTHS[name], part
+    for name, part in metrics.get("fields", {}).items():
+        yield name, OLD_NEW.get(name, "queries with this value"), part
     if "traffic" in metrics:
         yield "by traffic", "queries, each weighted by its clicks in the log", metrics["traffic"]
     if metrics.get("answers"):
@@ -108,17 +108,17 @@ def _blocks(metrics: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str,
 
 def strata(metrics: Mapping[str, Any]) -> tuple[dict[str, tuple[str, Mapping[str, Any]]], list[str]]:
     """Returns {name: (meaning, part)} of the strata of queries that can say something, and the others in words."""
-    split, enough, left = metrics["headline_split"], dict[str, tuple[str, Mapping[str, Any]]](), []
+    split, shown, others = metrics["headline_split"], dict[str, tuple[str, Mapping[str, Any]]](), []
     whole = metrics["queries"][split]
-    for name, meaning, found in blocks(metrics):
-        queries = found["queries"].get(split, 0)
+    for name, meaning, part in blocks(metrics):
+        queries = part["queries"].get(split, 0)
         if name in ("all queries", "by traffic", "answers", "labelled hits") or name.endswith(" labels") or not queries:
             continue
         if LEAST <= queries <= WHOLE * whole:
-            enough[name] = meaning, found
+            shown[name] = meaning, part
         else:
-            left.append(f"{name} ({'nearly all' if queries > WHOLE * whole else f'{queries:,}'})")
-    return enough, left
+            others.append(f"{name} ({'nearly all' if queries > WHOLE * whole else f'{queries:,}'})")
+    return shown, others
 
 
 def length_strata(lengths: np.ndarray) -> dict[str, np.ndarray]:
@@ -161,13 +161,13 @@ def of_parts(
 
     `parts`: {name: bool [n]}, `figures`: {system: the measure [n]}.
     """
-    how = {"permutations": 1, "resamples": metrics["resamples"], "seed": metrics["seed"], "test": "t"}
+    options = {"permutations": 1, "resamples": metrics["resamples"], "seed": metrics["seed"], "test": "t"}
     return {
         name: block(
             {split: {system: values[inside, None] for system, values in figures.items()}},
             (measure,),
             baseline=metrics["baseline"],
-            **how,
+            **options,
         )
         for name, inside in parts.items()
     }

@@ -27,7 +27,7 @@ FEWEST = 50
 """Fewest warm and cold queries whose figures the table of a run shows."""
 
 
-def results_table(metrics: dict[str, Any], more: Mapping[str, Sequence[Row]] | None = None) -> Group:
+def results_table(metrics: dict[str, Any], further: Mapping[str, Sequence[Row]] | None = None) -> Group:
     """Returns the table systems × measures, with a block per split (number of queries in brackets), from metrics.
 
     The best value of a column is bold; `*` marks a significant difference from the baseline. The row below a dense
@@ -36,7 +36,7 @@ def results_table(metrics: dict[str, Any], more: Mapping[str, Sequence[Row]] | N
     Remarks on the data follow, if there are any.
 
     Args:
-        more: title → rows of a further block.
+        further: title → rows of a further block.
     """
     baseline, test_name = metrics["baseline"], TESTS[metrics["test"]].removesuffix(" test")
     caption = f"* differs from {baseline}: p < {SIGNIFICANT}, {test_name}, Holm-corrected"
@@ -57,7 +57,7 @@ def results_table(metrics: dict[str, Any], more: Mapping[str, Sequence[Row]] | N
             (label, {measure: f"{value:.3f} " for measure, value in systems[system].items()})
             for system, label in _rows(metrics, split)
         ]
-    blocks |= more or {}
+    blocks |= further or {}
     parts = _fitting(metrics["measures"], max(len(label) for rows in blocks.values() for label, _ in rows))
     tables = [figures_table(part, caption if part is parts[-1] else "") for part in parts]
     for table, part in zip(tables, parts, strict=True):
@@ -167,9 +167,9 @@ def run_table(metrics: dict[str, Any]) -> Group:
     remarks = [*metrics.get("remarks", ())]
     if split in metrics.get("written", ()):
         remarks.append(f"the {split} queries are generated")
-    there = [stratum for stratum, queries in counts.items() if queries]
-    if len(there) == 1:
-        remarks.append(f"all {counts[there[0]]:,} {split} queries are {there[0]}: {MEANING[there[0]]}")
+    present = [stratum for stratum, queries in counts.items() if queries]
+    if len(present) == 1:
+        remarks.append(f"all {counts[present[0]]:,} {split} queries are {present[0]}: {MEANING[present[0]]}")
     return Group(table, *map(Text, remarks))
 
 
@@ -200,22 +200,22 @@ def strata_table(metrics: dict[str, Any], split: str, baseline: str, systems: Ma
         systems: name → label of a row.
     """
     measure, strata = metrics["measures"][0], metrics["strata"]
-    there = {
+    present = {
         name: stratum for name in (WARM, COLD) if split in (stratum := strata.get(name, {"queries": {}}))["queries"]
     }
-    if len(there) < 2:
-        (name,) = there
-        which = "generated " if split in metrics.get("written", ()) else ""
-        return f"all {there[name]['queries'][split]:,} {which}{split} queries are {name}: {MEANING[name]}"
+    if len(present) < 2:
+        (name,) = present
+        kind = "generated " if split in metrics.get("written", ()) else ""
+        return f"all {present[name]['queries'][split]:,} {kind}{split} queries are {name}: {MEANING[name]}"
     caption = f"worse: share of the queries below {baseline}"
     table = figures_table((), caption)
     table.columns[0].header = f"{mean_name(measure)}, {of_split(metrics, split)}"
-    for name, stratum in there.items():
+    for name, stratum in present.items():
         table.add_column(f"{name} ({stratum['queries'][split]:,})", justify="right", no_wrap=True)
         table.add_column("worse", justify="right", no_wrap=True)
     for system, label in systems.items():
         cells = []
-        for stratum in there.values():
+        for stratum in present.values():
             mark = "*" if is_significant(stratum, split, system, measure) else " "
             worse = stratum["worse"][split].get(system, {}).get(measure)
             value = stratum["results"][split][system][measure]

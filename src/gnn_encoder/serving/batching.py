@@ -75,7 +75,7 @@ class Batcher(Generic[Answer]):
                 self._arrived.clear()
             if not requests:
                 continue
-            asks = [ask for some, _ in requests for ask in some]
+            asks = [ask for queries, _ in requests for ask in queries]
             began = time.perf_counter()
             try:
                 answers = list(await loop.run_in_executor(self._thread, self._answer, asks))
@@ -87,8 +87,8 @@ class Batcher(Generic[Answer]):
             finally:
                 self.waiting -= len(asks)
             self._seconds_each += RECENT * ((time.perf_counter() - began) / len(asks) - self._seconds_each)
-            for some, future in requests:
-                own_answers, answers = answers[: len(some)], answers[len(some) :]
+            for queries, future in requests:
+                own_answers, answers = answers[: len(queries)], answers[len(queries) :]
                 if not future.done():  # the client did not go away meanwhile
                     future.set_result(own_answers)
 

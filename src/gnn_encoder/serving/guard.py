@@ -154,16 +154,16 @@ class Guard:
 
     async def _body(self, headers: Mapping[bytes, bytes], receive: Receive) -> bytes | None:
         """Returns the body, or None if it is too large."""
-        said = headers.get(b"content-length", b"0")
-        if said.isdigit() and int(said) > self._limits.body:
+        announced = headers.get(b"content-length", b"0")
+        if announced.isdigit() and int(announced) > self._limits.body:
             return None
-        parts, size, more = [], 0, True
-        while more:
+        parts, size, continues = [], 0, True
+        while continues:
             message = await receive()
             if message["type"] != "http.request":
                 break
             parts.append(message.get("body", b""))
-            size, more = size + len(parts[-1]), message.get("more_body", False)
+            size, continues = size + len(parts[-1]), message.get("more_body", False)
             if size > self._limits.body:
                 return None
         return b"".join(parts)

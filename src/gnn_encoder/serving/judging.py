@@ -53,19 +53,21 @@ class PeoplesJudging:
         """Lets another server take grades for the folder."""
         self._file.close()
 
-    def take(self, given: Given) -> Progressed:
+    def take(self, posted: Given) -> Progressed:
         """Keeps a grade; raises Refused for a pair that is not in the pool, UserError if it cannot be kept."""
-        known = self._pool.passages.get(given.query_id)
-        if known is None or (given.passage_id is not None and given.passage_id not in known):
+        known = self._pool.passages.get(posted.query_id)
+        if known is None or (posted.passage_id is not None and posted.passage_id not in known):
             raise Refused(422, "query_id, passage_id: the pool has no such hit")
-        if given.passage_id is None and given.grade:
+        if posted.passage_id is None and posted.grade:
             raise Refused(422, "grade: a query without a passage takes 0 or none")
         with self._lock:
-            self._file.add(given.query_id, given.passage_id, given.grade)
+            self._file.add(posted.query_id, posted.passage_id, posted.grade)
             progressed = self._progressed()
-        if given.passage_id is not None and given.grade is not None:
-            said = self._judgements.get((given.query_id, given.passage_id))
-            progressed.shown = Shown(grade=said.grade if said else None, reason=said.reason if said else "")
+        if posted.passage_id is not None and posted.grade is not None:
+            judgement = self._judgements.get((posted.query_id, posted.passage_id))
+            progressed.shown = Shown(
+                grade=judgement.grade if judgement else None, reason=judgement.reason if judgement else ""
+            )
         return progressed
 
     def progressed(self) -> Progressed:
@@ -76,8 +78,8 @@ class PeoplesJudging:
     def _progressed(self) -> Progressed:
         people = self._file.people
         decided = self._comparison.decided(people)
-        both = [self._judgements[pair] for pair in people.grades if pair in self._judgements]
-        agreed = agreement(both, people.grades, self._relevant, are_grades=True)
+        graded_by_model = [self._judgements[pair] for pair in people.grades if pair in self._judgements]
+        agreed = agreement(graded_by_model, people.grades, self._relevant, are_grades=True)
         first, *rest = self._pool.hits
         shows = decided.judged >= FEWEST or decided.judged == decided.deciding
         gains = [
@@ -135,10 +137,10 @@ def add_judging(app: FastAPI, judging: PeoplesJudging, **route: Any) -> None:
         return JSONResponse((await asyncio.to_thread(judging.progressed)).model_dump())
 
     @app.post("/judging", response_model=Progressed, **route)
-    async def judge(given: Given) -> Response:
+    async def judge(posted: Given) -> Response:
         """Keeps a grade, or takes it back, and returns what the model said of that passage, and what is next."""
         try:
-            return JSONResponse((await asyncio.to_thread(judging.take, given)).model_dump())
+            return JSONResponse((await asyncio.to_thread(judging.take, posted)).model_dump())
         except UserError as error:
             raise Refused(507, one_line(error)) from None
 

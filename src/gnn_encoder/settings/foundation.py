@@ -76,7 +76,7 @@ class Ingest(StepSettings):
     """A file of `gnn-encoder labels add` (`labels.jsonl`): further labels of training queries. `run`, `update` and
     `retrain` take the labels that were added to the bundle in ROOT/latest, if it was made from the same data."""
     log: str = ""
-    """A log of searches, CSV or JSON lines (`data/query_log.py`): query, passage, and a count or clicks and views.
+    """A log of searches, CSV or JSON lines (`data/log_rows.py`): query, passage, and a count or clicks and views.
     Counts above chance become labels. `run --log FILE` sets it."""
     log_clicks: PositiveInt = 2
     """Fewest clicks on a passage for a label of a query in the log. Queries without such a passage are left out."""

@@ -180,10 +180,10 @@ def changed_settings(settings: Settings) -> dict[str, dict[str, Any]]:
     return {step: of for step, of in changed.items() if of}
 
 
-def _refuse_unknown(source: str, what: str, names: Iterable[str], known: Iterable[str]) -> None:
+def _refuse_unknown(source: str, kind: str, names: Iterable[str], known: Iterable[str]) -> None:
     for name in names:
         if name not in known:
-            raise UserError(f"{source}: unknown {what.format(name)}: {known_names(name, known)}")
+            raise UserError(f"{source}: unknown {kind.format(name)}: {known_names(name, known)}")
 
 
 def described(error: pydantic.ValidationError) -> str:

@@ -34,9 +34,9 @@ def choose_encoder(
     passage_vectors.rows(**read_manifest(vectors[best]).rows)
     shown = ", ".join(f"{name} {figure:.3f}" for name, figure in zip(names, figures, strict=False))
     dev = of_split({"written": data.written_splits}, "dev")
-    why = f"with BM25 on {dev}, {mean_name(measure)}: {shown}" if figures else "the first named, without dev labels"
+    reason = f"with BM25 on {dev}, {mean_name(measure)}: {shown}" if figures else "the first named, without dev labels"
     return {
         **{f"dev/{name}": figure for name, figure in zip(names, figures, strict=False)},
         "chosen": names[best],
-        "headline": f"{names[best]} ({why})",
+        "headline": f"{names[best]} ({reason})",
     }

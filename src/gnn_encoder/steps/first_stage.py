@@ -102,12 +102,12 @@ def _searched(
     of_train, of_evaluation = searched_queries(data, evaluated=evaluated)
     count = (len(of_train) if settings.train_depth else 0) + len(of_evaluation)
     progress = context.progress("encoding", count, "queries")
-    given = passage_vectors if encoder and isinstance(encoder, AddressEncoder) else None
+    encode = passage_vectors if encoder and isinstance(encoder, AddressEncoder) else None
 
     def search(queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         questions = data.query_texts(queries)
-        if given:
-            vectors = vectors_of_queries(given, data, queries)
+        if encode:
+            vectors = vectors_of_queries(encode, data, queries)
         else:
             vectors = encode_texts(encoder, questions, progress=progress, **settings.speed) if encoder else NO_VECTORS
         run = served_run(bundle, index, queries, questions, vectors, k, data.identical[queries], measured=True)

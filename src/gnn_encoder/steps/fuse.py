@@ -45,20 +45,20 @@ def fuse(
     changed: dict[float, np.ndarray] = {}
     dev = labelled_queries(qrels)
     if len(dev) and not data.quoting:
-        some = dev[np.linspace(0, len(dev) - 1, min(len(dev), TUNING_QUERIES)).astype(int)]
+        tried = dev[np.linspace(0, len(dev) - 1, min(len(dev), TUNING_QUERIES)).astype(int)]
         ids, documents = data.judged_ids(), documents_of(data, (settings.measure,))
         tuning = context.progress("tuning", len(fusion.GRID), "weights")
 
         def measured(run: Run) -> np.ndarray:
             tuning.advance()
-            return per_query(run, qrels, some, ids, (settings.measure,), documents)[:, 0]
+            return per_query(run, qrels, tried, ids, (settings.measure,), documents)[:, 0]
 
         k = 0 if of_documents((settings.measure,)) else cutoff(settings.measure)
-        values = fusion.values_by_weight(lexical.of(some), dense.of(some), measured, k or settings.depth)
+        values = fusion.values_by_weight(lexical.of(tried), dense.of(tried), measured, k or settings.depth)
         weight, figures = fusion.GRID[first_best(values)], dict(zip(fusion.GRID, values.mean(1).tolist(), strict=True))
-        tuned = {"tuned_on": "dev", "tuned_by": settings.measure, "tuned_queries": len(some), "figures": figures}
-        of_others = np.take(fusion.GRID, held_out_places(values, data.groups[some]))
-        changed = {w: some[of_others == w] for w in np.unique(of_others).tolist() if w != weight}
+        tuned = {"tuned_on": "dev", "tuned_by": settings.measure, "tuned_queries": len(tried), "figures": figures}
+        of_others = np.take(fusion.GRID, held_out_places(values, data.groups[tried]))
+        changed = {w: tried[of_others == w] for w in np.unique(of_others).tolist() if w != weight}
     parts = {"lexical": first, "dense": second}
     convex, reciprocal = fusion.fuse(lexical, dense, weight, settings.depth)
     if changed:

@@ -25,5 +25,5 @@ def measure_latency(
     questions = data.query_texts(labelled_queries(data.judged(shown_split(data))))
     facts = systems_latency(questions, dual_encoder, passage_vectors, bundle)
     Latency.write(latency, facts)
-    took = {system: times["encode_ms"] + times["search_ms"] for system, times in facts["systems"].items()}
-    return {"headline": ", ".join(f"{system} {ms:.1f} ms" for system, ms in took.items())}
+    milliseconds = {system: times["encode_ms"] + times["search_ms"] for system, times in facts["systems"].items()}
+    return {"headline": ", ".join(f"{system} {ms:.1f} ms" for system, ms in milliseconds.items())}

@@ -161,12 +161,10 @@ def _reranking(metrics: Mapping[str, Any], system: str) -> dict[str, Any] | None
     return {**above[-1], "is_default": False} if above else None
 
 
-def _on_test(
-    results: Mapping[str, Mapping[str, float]], which: str, chosen: str, order: list[str], measure: str
-) -> str:
-    """Returns the recommended system's figure on `which` queries beside the highest one of the candidates, in words."""
+def _on_test(results: Mapping[str, Mapping[str, float]], kind: str, chosen: str, order: list[str], measure: str) -> str:
+    """Returns the recommended system's figure on queries of a `kind` beside the candidates' highest one, in words."""
     best = max(order, key=lambda system: results[system][measure])
-    value = f"on {which} it has {results[chosen][measure]:.3f}"
+    value = f"on {kind} it has {results[chosen][measure]:.3f}"
     if best == chosen:
         return f"{value}, the highest there"
     return f"{value}, where the highest is {results[best][measure]:.3f} ({best})"

@@ -70,11 +70,11 @@ def select_queries(
     texts = [*before, *(selection.texts[number] for number in new)]
     splits = np.append([SPLITS.index(name) for name in data.queries["split"].to_pylist()], split[new]).astype(np.int64)
     similarity = Ingest.model_validate(data.manifest.settings).recurrence_similarity
-    again = np.flatnonzero(recurring(texts, splits, len(SPLITS), similarity)[:, 0])
+    repeats = np.flatnonzero(recurring(texts, splits, len(SPLITS), similarity)[:, 0])
     found_first = first_found(selection, split == SPLITS.index("dev"), lambda texts, k: index.search(texts, k)[1])
     quoting = bool(counts["dev"]) and found_first >= settings.quoting
     extend_queries(
-        dataset, data, selection.texts, [SPLITS[code] for code in split], selection.passages, selection.quoted, again,
+        dataset, data, selection.texts, [SPLITS[code] for code in split], selection.passages, selection.quoted, repeats,
         quoting,
     )  # fmt: skip
 
@@ -98,12 +98,12 @@ def select_queries(
     }
 
 
-def first_found(selection: Selection, dev: np.ndarray, found: Callable[[list[str], int], np.ndarray]) -> float:
+def first_found(selection: Selection, dev: np.ndarray, search: Callable[[list[str], int], np.ndarray]) -> float:
     """Returns the share of some queries, bool [n], of which the first hit is relevant; 0 without queries."""
     if not dev.any():
         return 0.0
     rows = np.flatnonzero(dev).tolist()
-    hits = hits_of([selection.texts[row] for row in rows], [selection.quoted[row] for row in rows], found, 1)
+    hits = hits_of([selection.texts[row] for row in rows], [selection.quoted[row] for row in rows], search, 1)
     return float(
         np.mean([np.isin(selection.passages[row], first).any() for row, first in zip(rows, hits, strict=True)])
     )

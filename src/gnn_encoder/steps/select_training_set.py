@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from gnn_encoder.artifacts import Dataset, Draft, GeneratedQueries, KnownPositives, TrainingSet, pair_keys
-from gnn_encoder.artifacts.tables import ORIGINS
 from gnn_encoder.artifacts.texts import folded, is_blank
+from gnn_encoder.artifacts.training_examples import ORIGINS
 from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.errors import UserError
 from gnn_encoder.settings.foundation import SelectTrainingSet

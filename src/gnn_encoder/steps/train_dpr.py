@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from gnn_encoder.artifacts import Dataset, Draft, Run, TrainingSet
-from gnn_encoder.artifacts.tables import ORIGINS
+from gnn_encoder.artifacts.training_examples import ORIGINS
 from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.retrieval.first_stage import negative_pool
 from gnn_encoder.settings.foundation import TrainDpr

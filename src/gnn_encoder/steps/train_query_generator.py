@@ -144,10 +144,10 @@ def split_pairs(
         if kept_back >= rouge_pairs:
             break
         passages = np.unique(passage[rows[starts[number] : starts[number + 1]]])
-        more = int(pairs_of_passage[passages[~taken[passages]]].sum())
-        if 2 * (lost + more) <= len(pairs.query):
+        added = int(pairs_of_passage[passages[~taken[passages]]].sum())
+        if 2 * (lost + added) <= len(pairs.query):
             chosen[number], taken[passages] = True, True
-            kept_back, lost = kept_back + int(counts[number]), lost + more
+            kept_back, lost = kept_back + int(counts[number]), lost + added
     apart = chosen[group]
     trained = ~apart & ~taken[passage]
     train = generator.permutation(np.flatnonzero(trained))[: max_pairs or None]

@@ -6,7 +6,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from gnn_encoder.artifacts import Dataset, DocumentGraph, Draft, KnownPositives, PairScores, Run, TrainingSet
-from gnn_encoder.artifacts.tables import ORIGINS
+from gnn_encoder.artifacts.training_examples import ORIGINS
 from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.errors import UserError
 from gnn_encoder.retrieval.first_stage import negative_pool

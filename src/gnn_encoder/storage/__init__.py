@@ -63,14 +63,14 @@ def _fetched(path: str, listing: Listing, fetch: Callable[..., None] = fetch_fil
 class Transfer:
     """Prints the number of moved bytes every `LINE_SECONDS`. Several threads may call it."""
 
-    def __init__(self, what: str) -> None:
-        self._what, self._bytes, self._printed = what, 0, time.monotonic()
+    def __init__(self, action: str) -> None:
+        self._action, self._bytes, self._printed = action, 0, time.monotonic()
         self._lock = threading.Lock()
 
-    def __call__(self, more: int) -> None:
+    def __call__(self, count: int) -> None:
         """Count bytes; a negative number takes back the bytes of a part that is retried."""
         with self._lock:
-            self._bytes += more
+            self._bytes += count
             if (now := time.monotonic()) - self._printed >= LINE_SECONDS:
                 self._printed = now
-                print(f"{self._what}: {self._bytes / 1e6:,.0f} MB", file=sys.stderr)
+                print(f"{self._action}: {self._bytes / 1e6:,.0f} MB", file=sys.stderr)

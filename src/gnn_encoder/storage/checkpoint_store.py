@@ -174,9 +174,9 @@ class Checkpoints:
                 remove_files([name for name in outdated if name.startswith(kind)], self._uri)
 
     @contextmanager
-    def _warning(self, what: str) -> Iterator[None]:
+    def _warning(self, action: str) -> Iterator[None]:
         """A block whose failure, whatever it is, ends no training."""
         try:
             yield
         except Exception as error:
-            self.warn(f"{what}: {one_line(error)}")
+            self.warn(f"{action}: {one_line(error)}")

@@ -95,8 +95,8 @@ def list_folder(uri: str, *, indexed: bool = True) -> Listing:
     if not listing:
         raise Missing(f"{address} holds nothing: check the address")
     if not complete:
-        what = "was being sent and is not complete" if marker else "has no index"
-        raise UserError(f"{address} {what}: run what writes it again")
+        state = "was being sent and is not complete" if marker else "has no index"
+        raise UserError(f"{address} {state}: run what writes it again")
     return listing
 
 
@@ -116,8 +116,8 @@ def fetch_files(uri: str, listing: Listing, folder: Path, advance: Advance | Non
         if not (folder / name).resolve().is_relative_to(folder.resolve()):
             raise UserError(f"{address}: {name!r} is outside the folder: somebody tampered with its index")
     shutil.rmtree(folder / FETCHING, ignore_errors=True)  # left by a killed process
-    here = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-    if strange := sorted(name for name in here if name not in listing):
+    present = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    if strange := sorted(name for name in present if name not in listing):
         raise UserError(f"{folder} holds {strange[0]}, which is not at {address}: empty it, or name another folder")
     missing = {name: file for name, file in listing.items() if not (file.sha256 and file.matches(folder / name))}
     with store_errors(address):

@@ -89,7 +89,7 @@ def train_contrastive(
         rows = np.union1d(batch.passages, listed[listed >= 0])
         passage_vectors = embed(passage_encoder, passages, rows, cached=cached)
         batch_rows, listed_rows = (
-            torch.from_numpy(np.searchsorted(rows, some)).to(where) for some in (batch.passages, listed)
+            torch.from_numpy(np.searchsorted(rows, wanted)).to(where) for wanted in (batch.passages, listed)
         )
         divergence = listwise_distillation(
             list_scores(query_vectors, passage_vectors, listed_rows, scale, cached=cached),

@@ -93,7 +93,7 @@ def average_precision(hits: np.ndarray, positives: np.ndarray) -> float:
     return float(((precision * hits).sum(axis=1) / positives).mean())
 
 
-def reciprocal_rank(hits: np.ndarray, cutoff: int = 10) -> float:
-    """Mean reciprocal rank of the first hit in bool [n, k]; 0 for a first hit beyond the cut-off."""
+def reciprocal_rank(hits: np.ndarray) -> float:
+    """Mean reciprocal rank of the first hit in bool [n, k]; 0 for a first hit beyond rank 10."""
     first = np.argmax(hits, axis=1)
-    return float(np.where(hits.any(axis=1) & (first < cutoff), 1.0 / (first + 1), 0.0).mean())
+    return float(np.where(hits.any(axis=1) & (first < 10), 1.0 / (first + 1), 0.0).mean())

@@ -176,12 +176,12 @@ class DocumentBatches:
         """Token vectors of nodes, in this order, with gradient."""
         text, count, parts, orders = self.model.text, self.graph.passages, [], [np.zeros(0, np.int64)]
         for chosen, tokens, start in ((nodes < count, self._passages, 0), (nodes >= count, self._sections, count)):
-            places = np.flatnonzero(chosen)
-            for part in passes(tokens.lengths[nodes[places] - start]) if len(places) else ():
-                ids, mask, used = passage_arrays(text, tokens, nodes[places[part]] - start)
+            positions = np.flatnonzero(chosen)
+            for part in passes(tokens.lengths[nodes[positions] - start]) if len(positions) else ():
+                ids, mask, used = passage_arrays(text, tokens, nodes[positions[part]] - start)
                 vectors = text(*_tensors((ids, mask)))
                 parts.append(TokenMatrices(vectors[torch.from_numpy(used).to(vectors.device)], used.sum(axis=1)))
-                orders.append(places[part])
+                orders.append(positions[part])
         if not parts:
             return TokenMatrices(torch.zeros(0, self.config.width, device=device()), np.zeros(0, np.int64))
         return TokenMatrices.join(parts).take(np.argsort(np.concatenate(orders)))

@@ -56,7 +56,7 @@ def matryoshka_loss(
             return vectors
         return normalize(vectors[:, :dimension], dim=-1) if unit_length else vectors[:, :dimension]
 
-    return torch.stack([loss(first(queries, some), first(passages, some)) for some in dimensions]).sum()
+    return torch.stack([loss(first(queries, width), first(passages, width)) for width in dimensions]).sum()
 
 
 def in_batch_softmax(scores: Tensor, positive: Tensor, excluded: Tensor) -> Tensor:

@@ -119,11 +119,11 @@ class _Gather(torch.autograd.Function):
     """Gathers the vectors [b_r, d] of each rank r to [b, d], rank after rank; every rank knows all b_r."""
 
     @staticmethod
-    def forward(ctx: Any, mine: Tensor, counts: list[int]) -> Tensor:
+    def forward(ctx: Any, own_rows: Tensor, counts: list[int]) -> Tensor:
         ctx.counts = counts
         # Padded to the largest b_r, because gloo and NCCL gather only equal shapes.
-        padded = mine.new_zeros(max(counts), mine.shape[1])
-        padded[: len(mine)] = mine
+        padded = own_rows.new_zeros(max(counts), own_rows.shape[1])
+        padded[: len(own_rows)] = own_rows
         gathered = [torch.empty_like(padded) for _ in counts]
         dist.all_gather(gathered, padded)
         return torch.cat([vectors[:count] for vectors, count in zip(gathered, counts, strict=True)])
@@ -144,8 +144,8 @@ def shared(embed: Callable[[np.ndarray], Tensor], rows: np.ndarray, none: Tensor
     if world == 1:
         return embed(rows)
     shares = [np.arange(rank, len(rows), world) for rank in range(world)]
-    mine = rows[shares[dist.get_rank()]]
-    vectors = embed(mine) if len(mine) else none.requires_grad_()
+    own = rows[shares[dist.get_rank()]]
+    vectors = embed(own) if len(own) else none.requires_grad_()
     gathered: Tensor = _Gather.apply(vectors, [len(share) for share in shares])  # type: ignore[no-untyped-call]
     order = np.argsort(np.concatenate(shares))
     return gathered[torch.from_numpy(order).to(gathered.device)]

@@ -10,7 +10,9 @@ from gnn_encoder.artifacts import Dataset, WrittenQueries
 from gnn_encoder.artifacts.texts import folded
 from gnn_encoder.data.splits import share
 from gnn_encoder.errors import UserError, printable
-from gnn_encoder.inference.language_model import Answer, LanguageModel, LocalModel
+from gnn_encoder.inference.answers import Answer
+from gnn_encoder.inference.language_model import LanguageModel
+from gnn_encoder.inference.local_model import LocalModel
 from gnn_encoder.settings.written import WriteQueries
 from gnn_encoder.tracking.context import Context
 from gnn_encoder.written.prompts import Prompts, queries_in
@@ -34,13 +36,13 @@ class Request:
 
 
 def drawn_passages(data: Dataset, most: int, seed: int) -> np.ndarray:
-    """Returns the rows int64, ascending, of the passages that get queries; more passages include fewer ones.
+    """Returns the rows int64, ascending, of the passages that get queries; a larger draw includes a smaller one.
 
     The draw is by the passages' texts: after a change of the data most of those that were paid for are drawn again.
     """
     if len(data.passages) <= most:
         return np.arange(len(data.passages))
-    shares = [share(text, f"passages {seed}: ") for some in data.passages.stream() for text in some.full_texts()]
+    shares = [share(text, f"passages {seed}: ") for batch in data.passages.stream() for text in batch.full_texts()]
     return np.sort(np.argsort(shares, kind="stable")[:most])
 
 
@@ -70,38 +72,40 @@ def of_language_model(
         queries_in(answer.text or "", request.count, answer.is_cut) if answer else []
         for request, answer in zip(requests, answers, strict=True)
     ]
-    pairs = {(folded(query), request.row) for request, some in zip(requests, queries, strict=True) for query in some}
+    pairs = {
+        (folded(query), request.row) for request, written in zip(requests, queries, strict=True) for query in written
+    }
     passages_of = Counter(query for query, _ in pairs)
-    for request, answer, some in zip(requests, answers, queries, strict=True):
+    for request, answer, written in zip(requests, answers, queries, strict=True):
         if answer is None or answer.text is None:
             wrong["calls failed"].append(answer.failure if answer else "no answer")
             continue
-        if not some:
+        if not written:
             wrong["answers hold no query"].append(answer.text)
-        fitting = [query for query in some if passages_of[folded(query)] <= MOST_PASSAGES]
-        wrong["queries are the same for many passages"] += [query for query in some if query not in fitting]
+        fitting = [query for query in written if passages_of[folded(query)] <= MOST_PASSAGES]
+        wrong["queries are the same for many passages"] += [query for query in written if query not in fitting]
         for query in fitting or [""]:
             row = (request.row, request.kind, query, request.prompt, answer.text, -1)
             for column, value in zip(vars(out).values(), row, strict=True):
                 column.append(value)
-    for what, examples in wrong.items():
+    for problem, examples in wrong.items():
         if examples:
             ((example, _),) = Counter(examples).most_common(1)
-            context.note(f"{len(examples):,} {what}, such as: {printable(example)[:SHOWN] or 'an empty one'}")
+            context.note(f"{len(examples):,} {problem}, such as: {printable(example)[:SHOWN] or 'an empty one'}")
     if not any(out.query):
         raise UserError(f"{model.name} wrote no query that can be used, in {len(requests):,} calls: try another model")
     by_prompt = {
         text: answer for text, answer in zip(texts, answers, strict=True) if answer and answer.text is not None
     }
-    given = list(by_prompt.values())  # equal prompts are asked once
-    tokens_in, tokens_out = (sum(getattr(answer, name) for answer in given) for name in ("tokens_in", "tokens_out"))
+    answered = list(by_prompt.values())  # equal prompts are asked once
+    tokens_in, tokens_out = (sum(getattr(answer, name) for answer in answered) for name in ("tokens_in", "tokens_out"))
     return out, {
         "calls": len(set(texts)),
-        "answers_kept": sum(answer.is_kept for answer in given),
+        "answers_kept": sum(answer.is_kept for answer in answered),
         "tokens_in": tokens_in,
         "tokens_out": tokens_out,
         "cost": (tokens_in * settings.price_in + tokens_out * settings.price_out) / 1e6,
-        **{what.replace(" ", "_"): len(examples) for what, examples in wrong.items()},
+        **{problem.replace(" ", "_"): len(examples) for problem, examples in wrong.items()},
     }
 
 

@@ -78,9 +78,9 @@ class Prompts:
 def queries_in(answer: str, count: int, is_cut: bool = False) -> list[str]:
     """Returns at most `count` queries of an answer, each one line of text; nothing in them is obeyed or executed.
 
-    They are the lines of the list in it, or all lines, if these are not more than the queries that it should have.
-    Lines without a letter or digit, longer than
-    `LONGEST`, or with the passage's tag are none. `is_cut`: the last line may be half a line, and is none.
+    If the answer has a list, its lines are the queries; otherwise all lines are, unless they are more than `count`.
+    Lines without a letter or digit, longer than `LONGEST`, or with the passage's tag are left out. `is_cut`: so is the
+    last line, which may be half a line.
     """
     lines = [line.strip() for line in answer.splitlines() if line.strip()]
     if is_cut:

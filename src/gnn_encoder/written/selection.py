@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gnn_encoder.artifacts import Dataset, WrittenQueries
-from gnn_encoder.artifacts.dataset import SPLITS, Asked, PassageTable
+from gnn_encoder.artifacts.dataset import SPLITS, Asked
+from gnn_encoder.artifacts.passages import PassageTable
 from gnn_encoder.artifacts.texts import folded, is_blank, written_id
 from gnn_encoder.artifacts.words import words as words_of
 from gnn_encoder.data.splits import DEV, TEST, TRAIN, share
@@ -65,8 +66,8 @@ class Selection:
     def keep(self, reason: str, wanted: Sequence[list[int]]) -> None:
         """Keeps of each query the passages that are `wanted`; a query without any is left out for a reason."""
         kept = [row for row, passages in enumerate(wanted) if passages]
-        gone = [(self.texts[row], self.passages[row][0]) for row, passages in enumerate(wanted) if not passages]
-        self.left_out.setdefault(reason, []).extend(gone)
+        without = [(self.texts[row], self.passages[row][0]) for row, passages in enumerate(wanted) if not passages]
+        self.left_out.setdefault(reason, []).extend(without)
         self.texts, self.passages = [self.texts[row] for row in kept], [wanted[row] for row in kept]
         self.quoted = [self.quoted[row] for row in kept]
 
@@ -90,7 +91,7 @@ class Selection:
 def select(
     written: WrittenQueries,
     data: Dataset,
-    found: Callable[[list[str], int], np.ndarray],
+    search: Callable[[list[str], int], np.ndarray],
     settings: SelectQueries,
     reranker: "Scorer | None" = None,
     progress: Callable[[int], Progress] | None = None,
@@ -98,7 +99,7 @@ def select(
     """Applies all filters.
 
     Args:
-        found: returns the rows [n, k] of the first k hits of n queries; -1: no hit.
+        search: returns the rows [n, k] of the first k hits of n queries; -1: no hit.
         reranker: has to agree; None: it is not asked.
         progress: the progress of the re-ranker's work on n queries.
     """
@@ -134,7 +135,7 @@ def select(
             [rows if row in drawn else [] for row, rows in enumerate(selection.passages)],
         )
     count = max(settings.found_within, settings.reranked if reranker else 0)
-    hits = hits_of(selection.texts, selection.quoted, found, count)
+    hits = hits_of(selection.texts, selection.quoted, search, count)
     # All passages stay if one is found: the others are as relevant, and their words are other ones.
     found_again = [
         rows if np.isin(rows, first[: settings.found_within]).any() else []
@@ -156,34 +157,34 @@ def agrees(
     selection: Selection, hits: list[np.ndarray], reranker: "Scorer", passages: PassageTable, settings: SelectQueries,
     progress: Progress | None = None,
 ) -> np.ndarray:  # fmt: skip
-    """Which queries a re-ranker would have for one of their passages, bool [n], as `SelectQueries` says.
+    """Which queries a re-ranker confirms, bool [n]: it ranks one of their passages as high as `SelectQueries` asks.
 
     Args:
         hits: of each query [n], the rows of the hits that it compares with the query's passages; -1: none.
     """
     agreed = np.zeros(len(selection.texts), dtype=bool)
     for start in range(0, len(agreed), RERANKED_AT_A_TIME):
-        some = range(start, min(start + RERANKED_AT_A_TIME, len(agreed)))
-        compared = [np.union1d(selection.passages[row], hits[row][hits[row] >= 0]).astype(np.int64) for row in some]
-        query, passage = np.repeat(np.arange(len(some)), [*map(len, compared)]), np.concatenate(compared)
+        batch = range(start, min(start + RERANKED_AT_A_TIME, len(agreed)))
+        compared = [np.union1d(selection.passages[row], hits[row][hits[row] >= 0]).astype(np.int64) for row in batch]
+        query, passage = np.repeat(np.arange(len(batch)), [*map(len, compared)]), np.concatenate(compared)
         scores = reranker.score(
-            Asked(selection.texts[some.start : some.stop], passages), query, passage, **settings.speed
+            Asked(selection.texts[batch.start : batch.stop], passages), query, passage, **settings.speed
         )
-        for number, row in enumerate(some):
-            own, of_row = np.isin(compared[number], selection.passages[row]), scores[query == number]
-            best = of_row[own].max()
-            is_first = (of_row[~own] > best).sum() < settings.agreed_within
+        for number, row in enumerate(batch):
+            is_own, of_row = np.isin(compared[number], selection.passages[row]), scores[query == number]
+            best = of_row[is_own].max()
+            is_first = (of_row[~is_own] > best).sum() < settings.agreed_within
             agreed[row] = is_first and reranker.probability(best[None])[0] >= settings.agreed_probability
         if progress:
-            progress.advance(len(some))
+            progress.advance(len(batch))
     return agreed
 
 
 def hits_of(
-    texts: list[str], quoted: list[int], found: Callable[[list[str], int], np.ndarray], count: int
+    texts: list[str], quoted: list[int], search: Callable[[list[str], int], np.ndarray], count: int
 ) -> list[np.ndarray]:
     """Returns the rows of the first `count` hits of each query [n], without the passage that it quotes."""
-    every = found(texts, count + 1)
+    every = search(texts, count + 1)
     return [hits[hits != source][:count] for hits, source in zip(every, quoted, strict=True)]
 
 
@@ -217,8 +218,8 @@ def _near(texts: list[str], of_data: Mapping[str, str], similarity: float) -> np
     Texts that are in the data, too, come before the others: they are in train, and a copy may not be in dev or test.
     """
     ids = [written_id(text) for text in texts]
-    order, again = sorted(range(len(texts)), key=lambda row: ids[row] not in of_data), set(ids)
-    others = [text for query_id, text in of_data.items() if query_id not in again]
+    order, new_ids = sorted(range(len(texts)), key=lambda row: ids[row] not in of_data), set(ids)
+    others = [text for query_id, text in of_data.items() if query_id not in new_ids]
     near = np.zeros(len(texts), dtype=bool)
     near[order] = later_copies([*others, *(texts[row] for row in order)], similarity)[len(others) :]
     return near
@@ -260,12 +261,12 @@ def splits_of(queries: Mapping[str, int], shares: Mapping[int, float], seed: int
         queries: unit → the number of its queries, of all units.
         shares: split → its share of the queries, or 0; the rest is train.
     """
-    place = {unit: share(unit, f"split {seed}: ") for unit in queries}
-    split, begin = dict.fromkeys(place, TRAIN), 0.0
+    position = {unit: share(unit, f"split {seed}: ") for unit in queries}
+    split, begin = dict.fromkeys(position, TRAIN), 0.0
     for code, fraction in shares.items():
-        split |= {unit: code for unit, value in place.items() if begin <= value < begin + fraction}
+        split |= {unit: code for unit, value in position.items() if begin <= value < begin + fraction}
         begin += fraction
-    order = sorted((unit for unit, count in queries.items() if count), key=place.__getitem__)
+    order = sorted((unit for unit, count in queries.items() if count), key=position.__getitem__)
     for code, fraction in shares.items():
         wanted = fraction * sum(queries.values())
         inside = sorted((unit for unit in order if split[unit] == code), key=lambda unit: queries[unit])
@@ -285,7 +286,7 @@ def splits_of(queries: Mapping[str, int], shares: Mapping[int, float], seed: int
 def assign(selection: Selection, data: Dataset, labelled: dict[str, int], settings: SelectQueries) -> np.ndarray:
     """Returns the split int8 [n] of each query, that of the unit of its first passage.
 
-    Its passages in other splits are no longer among its passages. A query of dev or test for a passage that has a copy
+    A query keeps only its passages in that split. A query of dev or test for a passage that has a copy
     (`Dataset.passage_groups`) in another split is left out. A split in which people labelled queries (`labelled`: their
     number by split) gets no written ones, but train does. A written query to which people have added labels is in
     train, with those of its passages that are.

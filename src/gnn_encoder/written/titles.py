@@ -54,10 +54,10 @@ def queries_of_sentences(
     for (_, top), group in groupby(rows, key=section):
         passages = list(group) if top else []
         titles = [title for _, (title, _) in passages]
-        for place, (row, (title, text)) in enumerate(passages):
-            around = range(max(0, place - REACH), min(len(passages), place + REACH + 1))
-            inside = [other for other in around if other != place and titles[other] == title]
-            beside = [other for other in (place - 1, place + 1) if 0 <= other < len(passages)]
+        for index, (row, (title, text)) in enumerate(passages):
+            around = range(max(0, index - REACH), min(len(passages), index + REACH + 1))
+            inside = [other for other in around if other != index and titles[other] == title]
+            beside = [other for other in (index - 1, index + 1) if 0 <= other < len(passages)]
             for query in sentences(text)[:per_passage]:
                 for other in inside or beside:
                     yield Written(passages[other][0], SENTENCE, query, row)

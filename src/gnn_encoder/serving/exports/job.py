@@ -76,7 +76,7 @@ class Job:
             return self.progress(name, total, unit).advance
         return lambda count: None
 
-    def facts(self, said: str, **more: Any) -> dict[str, Any]:
+    def facts(self, sentence: str, **more: Any) -> dict[str, Any]:
         """Returns what is written beside an export, for its readers and for the next update."""
         return {
             "format": self.form,
@@ -85,17 +85,19 @@ class Job:
             "similarity": "inner product",
             "width": self.width,
             "bundle_digest": self.bundle.manifest.digest,
-            "replay": said,
+            "replay": sentence,
             **more,
         }
 
     def check_former(self, target: str, facts: dict[str, Any]) -> None:
         """Raises UserError if the table at `target` with the facts of its export is not one to update from this job."""
-        mine = {"format": self.form, "system": self.bundle.system, "width": self.width}
-        theirs = {name: facts.get(name) for name in mine}
-        if mine != theirs:
+        wanted = {"format": self.form, "system": self.bundle.system, "width": self.width}
+        theirs = {name: facts.get(name) for name in wanted}
+        if wanted != theirs:
             names = "{format} of {system}, width {width}"
-            raise UserError(f"{target} holds {names.format(**theirs)}, not {names.format(**mine)}: name another place")
+            raise UserError(
+                f"{target} holds {names.format(**theirs)}, not {names.format(**wanted)}: name another place"
+            )
         if self.index is not None and self.index != bool(facts.get("index")):
             has = "an" if facts.get("index") else "no"
             raise UserError(f"{target} has {has} index, and an update keeps that: export to another place to change it")
@@ -112,8 +114,8 @@ def adapter_of(bundle: Bundle) -> np.ndarray | None:
 def questions_of(bundle: Bundle) -> list[str]:
     """Returns texts to ask for: the titles, or the first words, of passages that are evenly spaced over the corpus."""
     rows = np.unique(np.linspace(0, len(bundle.passages) - 1, QUESTIONS).astype(np.int64))
-    some = bundle.passages.take(rows)
-    pairs = zip(some.titles, some.texts, strict=True)
+    passages = bundle.passages.take(rows)
+    pairs = zip(passages.titles, passages.texts, strict=True)
     texts = (" ".join(text.split()[:12]) if is_blank(title) else title for title, text in pairs)
     return [text for text in texts if not is_blank(text)]
 

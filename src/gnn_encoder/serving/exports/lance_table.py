@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from gnn_encoder.artifacts.dataset import Passages
+from gnn_encoder.artifacts.passages import Passages
 from gnn_encoder.errors import UserError
 from gnn_encoder.serving.exports import rows as export_rows
 from gnn_encoder.serving.exports.job import FACTS, Job, missing, new_folder, write_facts
@@ -45,9 +45,9 @@ def export(job: Job) -> str:
         table = lancedb.connect(folder).create_table(job.table, _reader(job, "writing", None, digests))
         if job.new_index:
             _index(job, table)
-        said, effort = replay(job, np.concatenate(digests), _Table(job, table), job.new_index)
-        write_facts(folder, _facts(job, table, said, job.new_index, effort))
-    return said
+        sentence, effort = replay(job, np.concatenate(digests), _Table(job, table), job.new_index)
+        write_facts(folder, _facts(job, table, sentence, job.new_index, effort))
+    return sentence
 
 
 def _update(job: Job, folder: Path) -> str:
@@ -63,14 +63,14 @@ def _update(job: Job, folder: Path) -> str:
     changes, version = Changes.between(digests, _Table(job, table).digests()), table.version
     try:
         table = _apply(job, changes, database, table, index)
-        said, effort = replay(job, digests, _Table(job, table), index)
+        sentence, effort = replay(job, digests, _Table(job, table), index)
     except BaseException:
         table.checkout_latest()
         if table.version != version:
             table.restore(version)
         raise
-    write_facts(folder, _facts(job, table, said, index, effort))
-    return f"{changes}; {said}"
+    write_facts(folder, _facts(job, table, sentence, index, effort))
+    return f"{changes}; {sentence}"
 
 
 def _apply(job: Job, changes: Changes, database: Any, table: Any, index: bool) -> Any:
@@ -82,14 +82,14 @@ def _apply(job: Job, changes: Changes, database: Any, table: Any, index: bool) -
         if index:
             _index(job, table)
         return table
-    gone = f"digest IN ({', '.join(map(str, changes.old.tolist()))})"
+    is_outdated = f"digest IN ({', '.join(map(str, changes.old.tolist()))})"
     if len(changes.new):
         merge = table.merge_insert("digest").when_not_matched_insert_all()
         if len(changes.old):
-            merge = merge.when_not_matched_by_source_delete(gone)
+            merge = merge.when_not_matched_by_source_delete(is_outdated)
         merge.execute(_reader(job, "sending", changes.new, []))
     else:
-        table.delete(gone)
+        table.delete(is_outdated)
     table.optimize()
     return table
 
@@ -116,9 +116,9 @@ def _index(job: Job, table: Any) -> None:
     done(len(job.bundle.vectors))
 
 
-def _facts(job: Job, table: Any, said: str, index: bool, effort: int | None) -> dict[str, Any]:
+def _facts(job: Job, table: Any, sentence: str, index: bool, effort: int | None) -> dict[str, Any]:
     """Returns the facts of an export; LanceDB's version of the table says which rows they are of."""
-    return job.facts(said, table=job.table, table_version=table.version, index=index, nprobes=effort)
+    return job.facts(sentence, table=job.table, table_version=table.version, index=index, nprobes=effort)
 
 
 class _Table:
@@ -153,11 +153,11 @@ class _Table:
     def search(self, queries: np.ndarray, k: int, effort: int | None) -> list[np.ndarray]:
         hit_digests: list[np.ndarray] = []
         for start in range(0, len(queries), TOGETHER):
-            some = queries[start : start + TOGETHER]
-            search = self._table.search(list(some), vector_column_name="vector").distance_type("dot").limit(k)
+            block = queries[start : start + TOGETHER]
+            search = self._table.search(list(block), vector_column_name="vector").distance_type("dot").limit(k)
             search = search.bypass_vector_index() if effort is None else search.nprobes(effort)
             hits = search.select(["digest", "_distance"]).to_arrow()
-            of = hits.column("query_index").to_numpy() if len(some) > 1 else np.zeros(len(hits), np.int32)
+            of = hits.column("query_index").to_numpy() if len(block) > 1 else np.zeros(len(hits), np.int32)
             digests, order = hits.column("digest").to_numpy(), np.lexsort((hits.column("_distance").to_numpy(), of))
-            hit_digests += np.split(digests[order], np.searchsorted(of[order], np.arange(1, len(some))))
+            hit_digests += np.split(digests[order], np.searchsorted(of[order], np.arange(1, len(block))))
         return hit_digests

@@ -59,18 +59,18 @@ def export(job: Job) -> str:
     with _connected(job.target) as connection:
         table = _Table(job, connection)
         if not table.exists():
-            said, effort = _create(job, table)
+            sentence, effort = _create(job, table)
             index = job.new_index
         elif job.update:
-            said, index, effort = _update(job, table)
+            sentence, index, effort = _update(job, table)
         else:
             raise UserError(
                 f"the table {job.table} exists in {shown(job.target)}: name another by --table, or send the changes "
                 "with --update"
             )
-        said += table.left_out
-        table.keep(job.facts(said, table=job.table, index=index, ef_search=effort))
-    return said
+        sentence += table.left_out
+        table.keep(job.facts(sentence, table=job.table, index=index, ef_search=effort))
+    return sentence
 
 
 def shown(address: str) -> str:
@@ -105,8 +105,8 @@ def _update(job: Job, table: "_Table") -> tuple[str, bool, int | None]:
     table.delete(changes.old)
     table.send(changes.new)
     table.analyze()
-    said, effort = replay(job, digests, table, index)
-    return f"{changes}; {said}", index, effort
+    sentence, effort = replay(job, digests, table, index)
+    return f"{changes}; {sentence}", index, effort
 
 
 @contextmanager
@@ -171,14 +171,14 @@ class _Table:
 
     def stored(self, block: Block) -> Block:
         """Returns the block with texts that PostgreSQL can store; counts the passages that had others."""
-        some = block.passages
-        words = zip(some.ids, some.titles, some.texts, strict=True)
+        passages = block.passages
+        words = zip(passages.ids, passages.titles, passages.texts, strict=True)
         names = [name for name, title, text in words if "\0" in title or "\0" in text]
         if not names:
             return block
         self._with_null |= dict.fromkeys(names)
-        titles, texts = ([text.replace("\0", "") for text in column] for column in (some.titles, some.texts))
-        return Block(Passages(some.ids, titles, texts), block.parts, block.vectors)
+        titles, texts = ([text.replace("\0", "") for text in column] for column in (passages.titles, passages.texts))
+        return Block(Passages(passages.ids, titles, texts), block.parts, block.vectors)
 
     def create(self) -> None:
         """Creates the table, which only this transaction sees."""
@@ -202,13 +202,13 @@ class _Table:
             copy.set_types(types)
             for block in map(self.stored, blocks(job.bundle, rows, done)):
                 digests.append(block.digests())
-                some = block.passages
+                passages = block.passages
                 for row in zip(
                     digests[-1].tolist(),
-                    some.ids,
+                    passages.ids,
                     block.parts.tolist(),
-                    some.titles,
-                    some.texts,
+                    passages.titles,
+                    passages.texts,
                     block.vectors,
                     strict=True,
                 ):

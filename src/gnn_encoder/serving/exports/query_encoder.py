@@ -14,7 +14,7 @@ from torch import nn
 
 from gnn_encoder.errors import UserError
 from gnn_encoder.models.address import AddressEncoder
-from gnn_encoder.models.backbone import check_files
+from gnn_encoder.models.backbone_files import check_files
 from gnn_encoder.models.published import write_layout
 from gnn_encoder.serving.exports.job import Job, export_to_folder
 from gnn_encoder.serving.exports.replay import CLOSE

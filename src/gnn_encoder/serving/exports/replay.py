@@ -71,14 +71,14 @@ def replay(job: Job, digests: np.ndarray, table: Stored, index: bool) -> tuple[s
     for query, hit_digests in zip(query_rows, table.search(job.queries[query_rows], hits.k, None), strict=True):
         if not hits.same(int(query), hit_digests):
             raise UserError(f"{job.questions[query]!r} has other first hits there than in the bundle; not exported")
-    said = f"{len(digests):,} rows are the bundle's, and so are the first hits of {len(query_rows):,} texts"
+    sentence = f"{len(digests):,} rows are the bundle's, and so are the first hits of {len(query_rows):,} texts"
     if not index:
-        return said, None
+        return sentence, None
     for effort in table.efforts:
         answers = table.search(job.queries, hits.k, effort)
         recall = float(np.mean([hits.recall(query, hit_digests) for query, hit_digests in enumerate(answers)]))
         if recall >= RECALL:
-            return f"{said}; recall@{hits.k} of its index is {recall:.3f} with {table.effort} = {effort}", effort
+            return f"{sentence}; recall@{hits.k} of its index is {recall:.3f} with {table.effort} = {effort}", effort
     raise UserError(
         f"the index has a recall@{hits.k} of {recall:.3f} even with {table.effort} = {effort}, below {RECALL}; not "
         "exported: --no-index searches exactly"

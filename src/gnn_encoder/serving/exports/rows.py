@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from gnn_encoder.artifacts import Bundle
-from gnn_encoder.artifacts.dataset import Passages
+from gnn_encoder.artifacts.passages import Passages
 
 ROWS = 16_384
 """Rows of a block: 25 MB of vectors at width 384."""
@@ -35,8 +35,8 @@ class Block:
         """Returns the rows' digests int64 [b]."""
         width = self.vectors.shape[1]
         head, vectors = struct.pack(">HH", width, 0), np.ascontiguousarray(self.vectors, ">f4").tobytes()
-        some, parts, digests = self.passages, np.ascontiguousarray(self.parts, ">i4").tobytes(), []
-        for i, words in enumerate(zip(some.ids, some.titles, some.texts, strict=True)):
+        passages, parts, digests = self.passages, np.ascontiguousarray(self.parts, ">i4").tobytes(), []
+        for i, words in enumerate(zip(passages.ids, passages.titles, passages.texts, strict=True)):
             # As PostgreSQL has it: int4send(part), and vector_send(vector), which begins with the width and a zero.
             numbers = parts[4 * i : 4 * i + 4] + head + vectors[4 * width * i : 4 * width * (i + 1)]
             content = b"\0".join([*(word.encode() for word in words), numbers])
@@ -45,8 +45,8 @@ class Block:
 
     def columns(self) -> dict[str, pa.Array]:
         """Returns the columns passage_id, title, text and vector."""
-        some = self.passages
-        texts = {"passage_id": some.ids, "title": some.titles, "text": some.texts}
+        passages = self.passages
+        texts = {"passage_id": passages.ids, "title": passages.titles, "text": passages.texts}
         vectors = pa.FixedSizeListArray.from_arrays(pa.array(self.vectors.ravel()), self.vectors.shape[1])
         return {name: pa.array(column, pa.string()) for name, column in texts.items()} | {"vector": vectors}
 
@@ -69,16 +69,18 @@ def blocks(
     of = bundle.vector_passages
     for start in range(0, len(bundle.vectors) if rows is None else len(rows), ROWS):
         if rows is None:
-            some = np.arange(start, min(start + ROWS, len(bundle.vectors)))
+            chunk = np.arange(start, min(start + ROWS, len(bundle.vectors)))
             vectors = bundle.vectors[start : start + ROWS]
         else:
-            some = rows[start : start + ROWS]
-            vectors = bundle.vectors[some]
-        passages = passages_of(bundle, some)
-        parts = np.zeros(len(some), np.int32) if of is None else (some - np.searchsorted(of, passages)).astype(np.int32)
+            chunk = rows[start : start + ROWS]
+            vectors = bundle.vectors[chunk]
+        passages = passages_of(bundle, chunk)
+        parts = (
+            np.zeros(len(chunk), np.int32) if of is None else (chunk - np.searchsorted(of, passages)).astype(np.int32)
+        )
         yield Block(bundle.passages.take(passages), parts, np.ascontiguousarray(vectors, np.float32))
         if done:
-            done(len(some))
+            done(len(chunk))
 
 
 def digests_of(

@@ -1,0 +1,93 @@
+"""How long the rungs of a climb take, and which encoders and passages' length fit a budget by that."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gnn_encoder.planning.facts import DataFacts
+from gnn_encoder.planning.plan import LENGTHS
+from gnn_encoder.planning.rates import Rates
+from gnn_encoder.settings.rungs import AS_IT_IS, LABELS, RERANKING, WORDS
+from gnn_encoder.settings.systems import RERANKED
+
+FIXED = {WORDS: 14.0, AS_IT_IS: 12.0, LABELS: 35.0, RERANKING: 40.0}
+"""Seconds of each rung for a small data set, beside what follows."""
+PER_PASSAGE = {WORDS: 0.0006, AS_IT_IS: 0.0004, LABELS: 0.002, RERANKING: 0.0006}
+PER_QUERY = {WORDS: 0.006, AS_IT_IS: 0.006, LABELS: 0.03, RERANKING: 0.03}
+"""Seconds of each dev and test query: rankings and measures."""
+OF_OTHERS = 0.5
+"""What each further encoder adds to the rung as it is, besides its encoding, as a share of these seconds."""
+PER_SEARCH = 0.01
+"""Seconds of each query in the search for hits that are re-ranked."""
+TRAINED_SLOWER = 4.0
+"""How many times as fast a model encodes as it trains, where its training was not measured."""
+PER_LABEL = 0.01
+"""Seconds of each label: the choice among the uses of labels, and the examples of the fusions."""
+GUARD = 0.9
+"""Share of a budget that a rung's end may have in a forecast by which passages are cut shorter."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An encoder that a climb may have."""
+
+    name: str
+    """Its short name."""
+    encoder: str
+    """Its name in the settings."""
+    facts: DataFacts
+    """With texts in its tokens."""
+    rates: Rates
+
+    def seconds(self, length: int) -> float:
+        """Returns how long it takes to encode passages that are cut to a length, and all queries."""
+        queries = sum(self.facts.queries.values()) * self.facts.mean_query(64)
+        return (self.facts.passages * self.facts.mean_read(length) + queries) / self.rates.encoding
+
+
+def rung_ends(candidates: Sequence[Candidate], length: int) -> dict[str, float]:
+    """Returns the seconds from the start to the end of each rung that trains nothing."""
+    facts = candidates[0].facts
+    measured, ends, end = facts.queries["dev"] + facts.queries["test"], {}, 0.0
+    for rung in (WORDS, AS_IT_IS, LABELS):
+        seconds = FIXED[rung] + PER_PASSAGE[rung] * facts.passages + PER_QUERY[rung] * measured
+        end += seconds
+        if rung == AS_IT_IS:
+            end += OF_OTHERS * seconds * (len(candidates) - 1) + sum(one.seconds(length) for one in candidates)
+        end += PER_LABEL * facts.labels if rung == LABELS else 0.0
+        ends[rung] = end
+    return ends
+
+
+def reranking_seconds(facts: DataFacts, rates: Rates, pair: int, depth: int, drawn: int) -> dict[str, float]:
+    """Returns the seconds of the rung's calls by title, and of all others under the rung's name.
+
+    Args:
+        pair: tokens to which pairs are cut. drawn: queries that are trained on; 0: all.
+    """
+    trained, measured = drawn or facts.queries["train"], facts.queries["dev"] + facts.queries["test"]
+    tokens = min(facts.mean_query(64) + facts.mean_passage(pair), pair)
+    examples = 2 * facts.labels * trained / facts.queries["train"]
+    others = FIXED[RERANKING] + PER_PASSAGE[RERANKING] * facts.passages + PER_QUERY[RERANKING] * measured
+    return {
+        "first_stage": PER_SEARCH * (trained + measured),
+        f"train_reranker: {RERANKED}": examples * tokens / (rates.training or rates.encoding / TRAINED_SLOWER),
+        f"rerank: {RERANKED}": measured * min(depth, facts.passages) * tokens / rates.encoding,
+        RERANKING: others,
+    }
+
+
+def affordable(
+    candidates: Sequence[Candidate], reachable: Sequence[str], budget: float, longest: int, fixed: bool = False
+) -> tuple[Sequence[Candidate], int]:
+    """Returns the candidates that fit, and the length to which passages are cut.
+
+    The highest rung counts most, then the number of encoders, from the last named on. Passages are cut shorter, unless
+    the length is `fixed`, only if more of the rungs fit the budget with it.
+    """
+    sizes = [(count, longest) for count in range(len(candidates), 0, -1)]
+    sizes += [(1, length) for length in LENGTHS if length < longest and not fixed]
+    for rung in (LABELS, AS_IT_IS):
+        for count, length in sizes if rung in reachable else ():
+            if rung_ends(candidates[:count], length)[rung] <= GUARD * budget:
+                return candidates[:count], length
+    return candidates[:1], longest
