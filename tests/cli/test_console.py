@@ -12,7 +12,8 @@ from rich.console import Console
 from typer.main import get_command
 
 from gnn_encoder.cli.app import app
-from gnn_encoder.cli.console import JsonLines, Lines, LiveStages, _search, duration, following
+from gnn_encoder.cli.console import JsonLines, Lines, LiveStages, duration, following
+from gnn_encoder.cli.endings import _search
 from gnn_encoder.engines.supervision import Event
 from gnn_encoder.errors import UserError
 
