@@ -121,8 +121,7 @@ def rank_and_fuse(
             fuse = outcome.Fuse(measure=settings.evaluate.measures[0], depth=settings.evaluate.depth)
             of = {"lexical_run": systems.words.bm25_run, "dense_run": runs[system]}
             fused[system] = flow.add("fuse", fuse, system, dataset=systems.words.dataset, **of)[BY_SCORES]
-    made = {**systems.bundles, **bundles}
-    return Compared(systems.words, runs, fused, made, passage_vectors=passage_vectors)
+    return Compared(systems.words, runs, fused, {**systems.bundles, **bundles}, passage_vectors=passage_vectors)
 
 
 def judge_all(flow: Graph, settings: Settings, rung: str, systems: Compared, *others: Output) -> dict[str, Output]:

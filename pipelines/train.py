@@ -205,15 +205,9 @@ def runs_of_systems(
     speed, depth = evaluate.speed, evaluate.depth
     runs: dict[str, Output] = {LEXICAL: base.bm25_run, DPR: base.dpr_run, **below.runs}
     if evaluate.untrained_backbone and UNTRAINED not in runs:
-        training = settings.train_dual_encoder
-        untrained = outcome.Rank(
-            system=UNTRAINED,
-            depth=depth,
-            backbone=evaluate.untrained_backbone,
-            **training.model_dump(include={*VectorsOfTexts.model_fields, "query_length", "passage_length"}),
-            **settings.build_graph.of_windows,
-            **speed,
-        )
+        names = {*VectorsOfTexts.model_fields, "query_length", "passage_length"}
+        of_texts = {**settings.train_dual_encoder.model_dump(include=names), **settings.build_graph.of_windows, **speed}
+        untrained = outcome.Rank(system=UNTRAINED, depth=depth, backbone=evaluate.untrained_backbone, **of_texts)
         runs[UNTRAINED] = flow.add("rank", untrained, UNTRAINED, dataset=base.dataset).output
     for system in SYSTEMS:
         if system in bundles:
@@ -230,18 +224,10 @@ def runs_of_systems(
         )
     order = recommended_from(settings)
     last = [system for system, row in SYSTEMS.items() if row.bundled_last and system in order]
-    fused = {
-        system: flow.add(
-            "fuse",
-            outcome.Fuse(measure=evaluate.measures[0], depth=depth),
-            system,
-            dataset=base.dataset,
-            lexical_run=base.bm25_run,
-            dense_run=runs[system],
-        )
-        for system in (*last, *bundles)
-        if SYSTEMS[system].fusions
-    }
+    fuse = outcome.Fuse(measure=evaluate.measures[0], depth=depth)
+    read = {"dataset": base.dataset, "lexical_run": base.bm25_run}
+    summed = [system for system in (*last, *bundles) if SYSTEMS[system].fusions]
+    fused = {system: flow.add("fuse", fuse, system, **read, dense_run=runs[system]) for system in summed}
     ranked = [runs[system] for system in SYSTEMS if system in runs]
     ranked += [below.fused[system] for system in SYSTEMS if system in below.fused]
     ranked += [fused[s][fusion] for fusion in FUSIONS for s in SYSTEMS if s in fused and fusion in SYSTEMS[s].fusions]

@@ -38,21 +38,12 @@ def update(settings: Settings, models: Mapping[str, Given], untrained: Settings 
         bundles += bundles_without_training(flow, untrained, untrained.encode.speed, True, **below).values()
     encoders = {name: models[name] for name in ("dual_encoder", "cross_encoder")}
     built = flow.add("build_graph", settings.build_graph, dataset=dataset, **encoders)
-    inputs: dict[str, Artifact] = {"dataset": dataset, "dual_encoder": models["dual_encoder"]}
-    inputs["passage_vectors"] = built["passage_vectors"]
-    bundles += bundles_without_training(
-        flow, settings, settings.build_graph.speed, bm25_index=bm25_index, **inputs
-    ).values()
-    _, graph_bundle = encode_graph(
-        flow,
-        settings,
-        dataset=dataset,
-        gnn_encoder=models["gnn_encoder"],
-        passage_vectors=built["passage_vectors"],
-        graph=built["graph"],
-        bm25_index=bm25_index,
-    )
-    bundles += [graph_bundle, bundle_of(flow, settings, DUAL_ENCODER, bm25_index=bm25_index, **inputs)]
+    built_on: dict[str, Artifact | None] = {"dataset": dataset, "passage_vectors": built["passage_vectors"]}
+    built_on["bm25_index"] = bm25_index
+    inputs = {"dual_encoder": models["dual_encoder"], **built_on}
+    bundles += bundles_without_training(flow, settings, settings.build_graph.speed, **inputs).values()
+    _, graph_bundle = encode_graph(flow, settings, gnn_encoder=models["gnn_encoder"], graph=built["graph"], **built_on)
+    bundles += [graph_bundle, bundle_of(flow, settings, DUAL_ENCODER, **inputs)]
     for row in systems_with_models():
         if model := models.get(row.model):
             bundles.append(
