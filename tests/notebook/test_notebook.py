@@ -40,6 +40,8 @@ def test_each_form_of_texts_and_labels_is_the_same_folder(tmp_path: Path) -> Non
         (texts, queries, {str(i): [str(i)] for i in range(30)}),
         (pd.Series(texts), pd.Series(queries), dict(enumerate(range(30)))),
         (np.array(texts), np.array(queries), {i: pd.Series({i: 1}).to_dict() for i in range(30)}),
+        (texts, queries, dict(enumerate(np.arange(30)))),
+        (texts, queries, {i: np.array([i]) for i in range(30)}),
     ]
     for corpus, asked, labels in forms:
         assert write_texts(tmp_path, corpus, asked, {"train": labels}) == plain
@@ -49,11 +51,11 @@ def test_each_form_of_texts_and_labels_is_the_same_folder(tmp_path: Path) -> Non
 
 
 def test_the_folder_has_the_texts_and_labels(tmp_path: Path) -> None:
-    odd = {"a": {"title": "T", "text": 'x "y"\n\tz'}, "b\t": "é\u2028", **CORPUS}
+    odd = {"a": {"_id": "its row's", "title": "T", "text": 'x "y"\n\tz'}, "b\t": "é\u2028", **CORPUS}
     labels = {"q0": {"a": 2, "b\t": 1}, **{key: of for key, of in LABELS.items() if key != "q0"}}
     folder = write_texts(tmp_path, odd, QUERIES, {"train": labels, "test": None})
     records = [json.loads(line) for line in (folder / "corpus.jsonl").read_text("utf-8").split("\n")[:-1]]
-    assert records[:2] == [{"_id": "a", **odd["a"]}, {"_id": "b\t", "text": "é\u2028"}]  # type: ignore[dict-item]
+    assert records[:2] == [{**odd["a"], "_id": "a"}, {"_id": "b\t", "text": "é\u2028"}]  # type: ignore[dict-item]
     rows = [*csv.reader(io.StringIO((folder / "qrels/train.tsv").read_text("utf-8")), delimiter="\t")]
     assert rows[:3] == [["query-id", "corpus-id", "score"], ["q0", "a", "2"], ["q0", "b\t", "1"]]
     report = check(Ingest(dataset=str(folder)))
@@ -75,6 +77,12 @@ def test_the_folder_has_the_texts_and_labels(tmp_path: Path) -> None:
         (CORPUS, None, None, "missing file"),
         (CORPUS, QUERIES, {**LABELS, "q0": {"p0": "high"}}, "relevance that is not an integer"),
         ({**CORPUS, "p0": 3.5}, QUERIES, LABELS, "is missing or not a string"),
+        ({**CORPUS, "p0": b"x"}, QUERIES, LABELS, "the text with the id 'p0' is a bytes"),
+        (pd.DataFrame({"_id": ["p0"], "text": ["x"]}), QUERIES, LABELS, "the text with the id '_id' is a Series"),
+        (pd.Series(CORPUS), pd.Series({**QUERIES, "q0": 1}), LABELS, "is missing or not a string"),
+        (CORPUS, QUERIES, [["p0"]], r"labels are a list: give \{query: \{passage: relevance\}\}"),
+        (CORPUS, QUERIES, {**LABELS, "q0": None}, "label of an unknown passage"),
+        (CORPUS, QUERIES, {**LABELS, "q0": "\ud800"}, "not UTF-8"),
         ("no-such-folder", QUERIES, None, "leave out queries, qrels and test"),
         ("no-such-folder", None, None, "no-such-folder"),
     ],

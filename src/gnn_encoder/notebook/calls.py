@@ -130,7 +130,7 @@ def _climbed(
         dataset = str(corpus)
     else:
         dataset = str(write_texts(writable(folder) / TEXTS, corpus, queries, {"train": qrels, "test": test}))
-        if not (have_ids(corpus) and have_ids(queries or {})):
+        if not (have_ids(corpus) and (queries is None or have_ids(queries))):
             changes.append("ingest.ignore_identical_ids=false")  # positions are equal by chance
     changes += [override(key, value) for key, value in (settings or {}).items()]
     with following() as screen:

@@ -255,7 +255,8 @@ def splits_of(queries: Mapping[str, int], shares: Mapping[int, float], seed: int
 
     Only where a split's queries would be more than `OFF` away from their share, as with few units of unlike size, units
     change places with train: the largest leave a split with too many queries, and those with the lowest hashes enter
-    one with too few, unless they make it too large. A split that still has none gets the unit with the fewest.
+    one with too few, unless they make it too large or leave none for the others. A split that still has none gets the
+    unit with the fewest.
 
     Args:
         queries: unit → the number of its queries, of all units.
