@@ -22,6 +22,7 @@ from gnn_encoder.artifacts import Dataset, Report, drafting
 from gnn_encoder.artifacts.finished_run import place_of
 from gnn_encoder.evaluation.measures import NAMES, mean_name
 from gnn_encoder.evaluation.results import block, detectable_differences
+from gnn_encoder.notebook import calls
 from gnn_encoder.notebook.texts import write_texts
 from gnn_encoder.report.page import report_charts
 from gnn_encoder.settings.foundation import Ingest
@@ -60,6 +61,34 @@ def test_the_folder_has_the_texts_and_labels(tmp_path: Path) -> None:
     assert rows[:3] == [["query-id", "corpus-id", "score"], ["q0", "a", "2"], ["q0", "b\t", "1"]]
     report = check(Ingest(dataset=str(folder)))
     assert not report.problems and report.passages == 32 and sum(report.labels.values()) == 31
+
+
+@pytest.mark.parametrize(
+    ("corpus", "queries", "by_chance"),
+    [
+        (CORPUS, QUERIES, False),
+        (pd.Series(CORPUS), pd.Series(QUERIES), False),
+        (CORPUS, None, False),
+        ({7: "a", 9: "b"}, {9: "c"}, False),
+        ([*CORPUS.values()], QUERIES, True),
+        (CORPUS, [*QUERIES.values()], True),
+        (pd.Series([*CORPUS.values()]), pd.Series([*QUERIES.values()]), True),
+        (dict(enumerate(CORPUS.values())), dict(enumerate(QUERIES.values())), True),
+    ],
+)
+def test_positions_of_a_passage_and_a_query_are_equal_by_chance(
+    corpus: Any, queries: Any, by_chance: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[str] = []
+
+    def climbing(preset: str, dataset: str, changes: list[str], *others: Any) -> None:
+        given.extend(changes)
+        raise UserError("seen")
+
+    monkeypatch.setattr(calls, "climbing", climbing)
+    with pytest.raises(UserError, match="seen"):
+        compare(corpus, queries, LABELS, root=tmp_path)
+    assert ("ingest.ignore_identical_ids=false" in given) == by_chance
 
 
 @pytest.mark.parametrize(

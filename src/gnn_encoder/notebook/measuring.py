@@ -31,8 +31,8 @@ def evaluate(
     """Returns the means of measures over the queries with a positive label, by trec_eval's code.
 
     The retriever ranks as its run recommends, and as `gnn-encoder evaluate --bundle` measures it: a passage that it
-    lacks counts as missed. A passage with a query's own id is no hit, unless the query is labelled with it, the queries
-    are a list, or `ingest.ignore_identical_ids` of the run was false.
+    lacks counts as missed. A passage with a query's own id is no hit, unless the query is labelled with it, the ids of
+    queries are their positions, or `ingest.ignore_identical_ids` of the run was false.
 
     Args:
         retriever: a retriever, or the result of `run`.

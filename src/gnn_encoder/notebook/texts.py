@@ -21,13 +21,13 @@ Labels = Mapping[Id, Mapping[Id, int] | Iterable[Id] | Id]
 
 
 def have_ids(texts: Passages | Queries) -> bool:
-    """Returns whether texts have ids of their own. A pandas Series has."""
-    return hasattr(texts, "items")
+    """Returns whether texts have ids of their own. A pandas Series has, unless its index are the positions from 0."""
+    return hasattr(texts, "items") and any(key != place for place, (key, _) in enumerate(texts.items()))
 
 
 def with_ids(texts: Passages | Queries) -> list[tuple[str, Any]]:
     """Returns (id, text) of each text."""
-    pairs: Iterable[tuple[Any, Any]] = texts.items() if have_ids(texts) else enumerate(texts)  # type: ignore[union-attr]
+    pairs: Iterable[tuple[Any, Any]] = texts.items() if hasattr(texts, "items") else enumerate(texts)
     return [(str(key), text) for key, text in pairs]
 
 
