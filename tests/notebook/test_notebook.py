@@ -132,6 +132,8 @@ def test_what_is_not_usable_is_one_line(
         ({"settings": {"evaluate.permutation": 5}}, "unknown setting evaluate.permutation"),
         ({"settings": {"evaluate.permutations": object()}}, "evaluate.permutations is a object"),
         ({"encoder": "no/such/model"}, "no/such/model"),
+        ({"encoder": Path("no/such/model")}, "no/such/model"),
+        ({"budget": 5}, "--budget 5: write it as 30m"),
     ],
 )
 def test_settings_that_do_not_fit_are_one_line(
