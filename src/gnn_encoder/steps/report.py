@@ -152,8 +152,8 @@ def report(
         changed=settings.changed,
     )
     evaluated.copy_to(report)
-    picture, changed = systems_picture(metrics), yaml_of(settings.changed)
-    Report.write(report, metrics=metrics, plots=charts, page=page, picture=picture, changed=changed)
+    picture, preset = systems_picture(metrics), yaml_of(settings.changed)
+    Report.write(report, metrics=metrics, plots=charts, page=page, picture=picture, changed=preset)
     context.log.artifact(report.path, "report")
     return {
         key: value for key, value in evaluated.manifest.metrics.items() if key not in ("seconds", "peak_memory_gib")
