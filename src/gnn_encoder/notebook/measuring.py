@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from gnn_encoder.artifacts import Qrels
 from gnn_encoder.artifacts.dataset import HIGHEST_RELEVANCE
-from gnn_encoder.artifacts.history import read_history
+from gnn_encoder.artifacts.history import Record, read_history
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.measures import labelled_queries, mean_name, per_query
 from gnn_encoder.evaluation.trec import without_space
@@ -73,8 +73,8 @@ def evaluate(
     measured = labelled_queries(judged)
     if not len(measured):
         raise UserError("qrels have no label above 0, so nothing can be measured: label passages with 1 or more")
-    left_out, ingested = None, read_history(bundle.path).get("ingest")
-    if have_ids(queries) and (ingested is None or ingested.settings["ignore_identical_ids"]):
+    left_out, ingested = None, read_history(bundle.path).get("ingest", Record())
+    if have_ids(queries) and ingested.settings.get("ignore_identical_ids", True):
         own = {query for query, passage, _ in labels if query == passage}
         same = pa.array([None if query in own else query for query, _ in texts], known.type)
         # An id that is null is no passage's.
