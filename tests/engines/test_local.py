@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -348,3 +349,11 @@ def test_nothing_survives_a_killed_launcher_and_an_interrupted_one_ends_in_order
     assert "loss" in runs["ingest"].data.metrics
     assert list(root.glob("pipeline/*/ingest/.dataset.partial-*")) == []
     lifeline.take(root).close()
+
+
+def test_an_engine_runs_from_another_thread_than_the_main_one(tmp_path: Path) -> None:
+    """Python refuses signal handlers there; a notebook's run may be started by a web application."""
+    with ThreadPoolExecutor(1) as pool:
+        command = [sys.executable, "-c", "raise SystemExit(3)"]
+        files = tmp_path / "log", tmp_path / "events"
+        assert pool.submit(supervision.supervise, command, os.environ, *files, lambda events: None).result() == 3

@@ -13,6 +13,7 @@ from gnn_encoder.engines import step as engine
 from gnn_encoder.flow.arguments import ORIGIN, StepArguments
 from gnn_encoder.flow.declared import declared
 from gnn_encoder.kubeflow.components import run_parameters
+from gnn_encoder.settings.presets import changed_settings, load_settings, parse_settings
 from gnn_encoder.steps.__main__ import main, with_parameters
 from gnn_encoder.tracking.mlflow_runs import StepLog
 
@@ -65,6 +66,18 @@ def test_the_trials_of_graphs_have_the_seed_of_the_run() -> None:
     assert [trial["seed"] for trial in call.settings["tried"]] == [12, 12] and "seed" not in call.settings
     assert "seed" in run_parameters(declared("choose_graph")), "a component has the parameter"
     assert changed("choose_graph", StepArguments(), seed="12").settings == {}
+
+
+def test_the_settings_that_repeat_the_run_have_its_seed() -> None:
+    settings = load_settings("scifact", ["train_gnn.seed=5"])
+    report = StepArguments(settings={"changed": changed_settings(settings)})
+    seeded = changed("report", report, seed="12").settings
+    again = parse_settings(seeded["changed"])
+    assert [again.train_gnn.seed, again.evaluate.seed, again.ingest.seed] == [12, 12, 12] and set(seeded) == {"changed"}
+    assert again.train_gnn.model_copy(update={"seed": 5}) == settings.train_gnn
+    assert again.promote == settings.promote and again.index_bm25 == settings.index_bm25
+    assert "seed" in run_parameters(declared("report")), "a component has the parameter"
+    assert changed("report", report, seed="") == report
 
 
 def test_a_seed_that_is_no_number_is_refused() -> None:

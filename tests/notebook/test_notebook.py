@@ -22,6 +22,7 @@ from gnn_encoder.artifacts import Dataset, Report, drafting
 from gnn_encoder.artifacts.finished_run import place_of
 from gnn_encoder.evaluation.measures import NAMES, mean_name
 from gnn_encoder.evaluation.results import block, detectable_differences
+from gnn_encoder.notebook import calls
 from gnn_encoder.notebook.texts import write_texts
 from gnn_encoder.report.page import report_charts
 from gnn_encoder.settings.foundation import Ingest
@@ -40,6 +41,8 @@ def test_each_form_of_texts_and_labels_is_the_same_folder(tmp_path: Path) -> Non
         (texts, queries, {str(i): [str(i)] for i in range(30)}),
         (pd.Series(texts), pd.Series(queries), dict(enumerate(range(30)))),
         (np.array(texts), np.array(queries), {i: pd.Series({i: 1}).to_dict() for i in range(30)}),
+        (texts, queries, dict(enumerate(np.arange(30)))),
+        (texts, queries, {i: np.array([i]) for i in range(30)}),
     ]
     for corpus, asked, labels in forms:
         assert write_texts(tmp_path, corpus, asked, {"train": labels}) == plain
@@ -49,15 +52,43 @@ def test_each_form_of_texts_and_labels_is_the_same_folder(tmp_path: Path) -> Non
 
 
 def test_the_folder_has_the_texts_and_labels(tmp_path: Path) -> None:
-    odd = {"a": {"title": "T", "text": 'x "y"\n\tz'}, "b\t": "é\u2028", **CORPUS}
+    odd = {"a": {"_id": "its row's", "title": "T", "text": 'x "y"\n\tz'}, "b\t": "é\u2028", **CORPUS}
     labels = {"q0": {"a": 2, "b\t": 1}, **{key: of for key, of in LABELS.items() if key != "q0"}}
     folder = write_texts(tmp_path, odd, QUERIES, {"train": labels, "test": None})
     records = [json.loads(line) for line in (folder / "corpus.jsonl").read_text("utf-8").split("\n")[:-1]]
-    assert records[:2] == [{"_id": "a", **odd["a"]}, {"_id": "b\t", "text": "é\u2028"}]  # type: ignore[dict-item]
+    assert records[:2] == [{**odd["a"], "_id": "a"}, {"_id": "b\t", "text": "é\u2028"}]  # type: ignore[dict-item]
     rows = [*csv.reader(io.StringIO((folder / "qrels/train.tsv").read_text("utf-8")), delimiter="\t")]
     assert rows[:3] == [["query-id", "corpus-id", "score"], ["q0", "a", "2"], ["q0", "b\t", "1"]]
     report = check(Ingest(dataset=str(folder)))
     assert not report.problems and report.passages == 32 and sum(report.labels.values()) == 31
+
+
+@pytest.mark.parametrize(
+    ("corpus", "queries", "by_chance"),
+    [
+        (CORPUS, QUERIES, False),
+        (pd.Series(CORPUS), pd.Series(QUERIES), False),
+        (CORPUS, None, False),
+        ({7: "a", 9: "b"}, {9: "c"}, False),
+        ([*CORPUS.values()], QUERIES, True),
+        (CORPUS, [*QUERIES.values()], True),
+        (pd.Series([*CORPUS.values()]), pd.Series([*QUERIES.values()]), True),
+        (dict(enumerate(CORPUS.values())), dict(enumerate(QUERIES.values())), True),
+    ],
+)
+def test_positions_of_a_passage_and_a_query_are_equal_by_chance(
+    corpus: Any, queries: Any, by_chance: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[str] = []
+
+    def climbing(preset: str, dataset: str, changes: list[str], *others: Any) -> None:
+        given.extend(changes)
+        raise UserError("seen")
+
+    monkeypatch.setattr(calls, "climbing", climbing)
+    with pytest.raises(UserError, match="seen"):
+        compare(corpus, queries, LABELS, root=tmp_path)
+    assert ("ingest.ignore_identical_ids=false" in given) == by_chance
 
 
 @pytest.mark.parametrize(
@@ -75,6 +106,12 @@ def test_the_folder_has_the_texts_and_labels(tmp_path: Path) -> None:
         (CORPUS, None, None, "missing file"),
         (CORPUS, QUERIES, {**LABELS, "q0": {"p0": "high"}}, "relevance that is not an integer"),
         ({**CORPUS, "p0": 3.5}, QUERIES, LABELS, "is missing or not a string"),
+        ({**CORPUS, "p0": b"x"}, QUERIES, LABELS, "the text with the id 'p0' is a bytes"),
+        (pd.DataFrame({"_id": ["p0"], "text": ["x"]}), QUERIES, LABELS, "the text with the id '_id' is a Series"),
+        (pd.Series(CORPUS), pd.Series({**QUERIES, "q0": 1}), LABELS, "is missing or not a string"),
+        (CORPUS, QUERIES, [["p0"]], r"labels are a list: give \{query: \{passage: relevance\}\}"),
+        (CORPUS, QUERIES, {**LABELS, "q0": None}, "label of an unknown passage"),
+        (CORPUS, QUERIES, {**LABELS, "q0": "\ud800"}, "not UTF-8"),
         ("no-such-folder", QUERIES, None, "leave out queries, qrels and test"),
         ("no-such-folder", None, None, "no-such-folder"),
     ],
@@ -95,6 +132,8 @@ def test_what_is_not_usable_is_one_line(
         ({"settings": {"evaluate.permutation": 5}}, "unknown setting evaluate.permutation"),
         ({"settings": {"evaluate.permutations": object()}}, "evaluate.permutations is a object"),
         ({"encoder": "no/such/model"}, "no/such/model"),
+        ({"encoder": Path("no/such/model")}, "no/such/model"),
+        ({"budget": 5}, "--budget 5: write it as 30m"),
     ],
 )
 def test_settings_that_do_not_fit_are_one_line(

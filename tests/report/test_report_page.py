@@ -29,7 +29,7 @@ from gnn_encoder.report.systems import best_first, blocks, distinct, field_strat
 from gnn_encoder.report.table import columns, markdown, named_figures, results_table
 from gnn_encoder.retrieval.scorers import Contribution
 from gnn_encoder.settings import outcome
-from gnn_encoder.settings.presets import load_settings, preset_names
+from gnn_encoder.settings.presets import load_settings, preset_names, yaml_of
 
 BASELINE, CANDIDATE = "Dual encoder", "GNN-encoder"
 VOID = {"meta", "img", "br", "link", "input"}
@@ -319,7 +319,8 @@ def test_costs_have_their_front() -> None:
 @pytest.mark.parametrize("preset", preset_names())
 def test_settings_that_differ_repeat_the_run_also_of_steps_that_did_not_run(preset: str, tmp_path: Path) -> None:
     wanted = [
-        "train_gnn.heads=3", "index_bm25.k1=0.9", "encode.query_prompt='query: '", "ingest.packages=[\"a\", \"b\"]",
+        "train_gnn.heads=3", "index_bm25.k1=0.9", "encode.query_prompt='query: '", "encode.passage_prompt='3e-5'",
+        "bm25_retrieve.eval_depth=2000", "first_stage.eval_depth=1000", "ingest.packages=[\"a\", \"b\"]",
         'choose_graph.variants={"one layer": {"train_gnn.layers": 1}}', "fuse_parts.kinds=[]", "promote.floors={}",
         "evaluate.measures=[\"nDCG@10\", \"RR@10\"]", "train_dual_encoder.matryoshka=[64, 32]", "ingest.dataset=data",
     ]  # fmt: skip
@@ -328,7 +329,7 @@ def test_settings_that_differ_repeat_the_run_also_of_steps_that_did_not_run(pres
     (page,) = (node.settings for node in graph.of("report") if node.label == "labels")
     assert isinstance(page, outcome.Report) and not graph.of("fuse_parts") and not graph.of("train_gnn")
     with drafting(tmp_path / "pipeline" / "20260101-000000" / "report-labels" / "report", "report") as draft:
-        Report.write(draft, metrics={}, plots={}, page="", changed=page.changed)
+        Report.write(draft, metrics={}, plots={}, page="", changed=yaml_of(page.changed))
     ingested = {"ingest": Record({"dataset": "data"})}
     printed = commands(draft.target, ingested, "labels")["Repeat the run"]
     program, command, *words = shlex.split(printed)

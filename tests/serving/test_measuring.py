@@ -9,6 +9,7 @@ import pytrec_eval
 
 from gnn_encoder import Retriever, UserError, evaluate
 from gnn_encoder.artifacts import Dataset
+from gnn_encoder.artifacts.history import Record
 from gnn_encoder.evaluation.measures import mean_name
 
 MEASURES = {"RR": "recip_rank", "nDCG@10": "ndcg_cut_10", "AP": "map", "R@100": "recall_100", "P@5": "P_5"}
@@ -43,7 +44,13 @@ def test_means_are_those_of_pytrec_eval(
     assert evaluate(retriever, queries, shifted, [*MEASURES]) != expected, "a control"
 
 
-def test_a_passage_with_the_querys_own_id_is_no_hit(bundles: dict[str, Path]) -> None:
+@pytest.mark.parametrize("settings", [None, {"ignore_identical_ids": True}, {}])
+def test_a_passage_with_the_querys_own_id_is_no_hit(
+    settings: dict[str, bool] | None, bundles: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of a bundle from before there was the setting."""
+    history = {} if settings is None else {"ingest": Record(settings)}
+    monkeypatch.setattr("gnn_encoder.notebook.measuring.read_history", lambda _: history)
     retriever = Retriever.load(bundles["vectors"])  # BM25 has equal scores
     first, second = (hit.passage_id for hit in retriever.search("the old river", 2))
 
@@ -60,6 +67,10 @@ def test_a_passage_with_the_querys_own_id_is_no_hit(bundles: dict[str, Path]) ->
         ({"q": "x"}, {"q": ["9"]}, ["AP"], "are the ids those of its corpus"),
         ({"q": "x"}, {}, ["AP"], "are the ids those of its corpus"),
         ({"q": "x"}, {"q": {"p1": 0}}, ["AP"], "no label above 0"),
+        ({"q": "x"}, {"q": {"p1": 0.5}}, ["AP"], "relevance of query 'q' that is not an integer"),
+        ({"q": "x"}, {"q": {"p1": "high"}}, ["AP"], "relevance of query 'q' that is not an integer"),
+        ({"q": float("nan")}, {"q": ["p1"]}, ["AP"], "a value at 'q' that is no text"),
+        (["x"], [["p1"]], ["AP"], "labels are a list"),
         ({"q": "x"}, {"q": ["p1"]}, ["MRR@10"], "MRR@10 is no measure known here"),
         ({"q": "x"}, {"q": ["p1"]}, ["R(doc)@10"], "needs documents"),
     ],

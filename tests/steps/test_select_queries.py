@@ -375,6 +375,16 @@ def test_twenty_documents_of_unlike_size_are_near_the_shares(off: float, monkeyp
     assert np.mean(is_near) >= 0.98 if off == 0.5 else np.mean(is_near) < 0.7
 
 
+@pytest.mark.parametrize("off", [0.5, math.inf])
+def test_one_large_document_leaves_each_split_some_queries(off: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four small documents beside it are less than test's share: test does not take those that dev needs, too."""
+    monkeypatch.setattr(selection, "OFF", off)
+    for seed in range(50):
+        split = splits_of({f"{seed}-large.md": 1000, **{f"{seed}-{i}.md": 1 for i in range(4)}}, SHARES, 0)
+        assert set(split.values()) == {0, 1, 2}
+        assert off > 1 or split[f"{seed}-large.md"] == 0
+
+
 def test_a_copy_in_another_split_is_no_test_passage(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data, written = Dataset(folder / "dataset"), of(*((row, f"query {row}") for row in range(80)))
 

@@ -23,7 +23,6 @@ decision   decision.json      the decision, its reason, the figures behind it, t
 import json
 import re
 import shutil
-from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-import yaml
 
 from gnn_encoder.artifacts.folder import Artifact, Draft
 from gnn_encoder.errors import UserError
@@ -141,11 +139,11 @@ class Report(_Results):
         page: str,
         picture: str = "",
         per_query: pa.Table | None = None,
-        changed: Mapping[str, Any] | None = None,
+        changed: str | None = None,
     ) -> None:
         """Fill a report draft; `plots` are specifications by name, `per_query` is None if the draft has the table.
 
-        changed: settings for `settings.yaml`; None: there is no such file.
+        changed: content of `settings.yaml`; None: there is no such file.
         """
         _write_json(draft / METRICS, metrics)
         if per_query is not None:
@@ -158,8 +156,7 @@ class Report(_Results):
         if picture:
             (draft / PICTURE).write_text(picture, encoding="utf-8")
         if changed is not None:
-            text = yaml.safe_dump(dict(changed), allow_unicode=True, sort_keys=False)
-            (draft / SETTINGS).write_text(text, encoding="utf-8")
+            (draft / SETTINGS).write_text(changed, encoding="utf-8")
         draft.rows(plots=len(plots))
 
     @staticmethod

@@ -6,6 +6,7 @@ import math
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -66,8 +67,14 @@ def supervise(
 
 @contextmanager
 def _forwarding_signals(group: int) -> Iterator[list[float]]:
-    """Forwards signals to a group of processes inside the block; yields the times of the signals."""
+    """Forwards signals to a group of processes inside the block; yields the times of the signals.
+
+    Python has handlers in the main thread alone: in another one, such as a web application's, none is forwarded.
+    """
     times: list[float] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield times
+        return
 
     def forward(signum: int, frame: object) -> None:
         # SIGINT becomes a step's KeyboardInterrupt: the step discards its drafts and closes its tracked run.

@@ -117,7 +117,8 @@ def run_parameters(step: Declared) -> dict[str, str]:
     """Returns the part of `RUN_PARAMETERS` that a step has."""
     last = step.name == "promote"  # registers digests that hold for the arguments' data set and seed alone
     draws = "seed" in step.settings.model_fields or step.name == "choose_graph"  # whose trials have seeds
-    reads = {"dataset": last or step.name == "ingest", "seed": last or draws, "label": True}
+    shown = step.name == "report"  # in the settings that repeat the run
+    reads = {"dataset": last or step.name == "ingest", "seed": last or draws or shown, "label": True}
     return {name: parameter for name, parameter in RUN_PARAMETERS.items() if reads[name]}
 
 

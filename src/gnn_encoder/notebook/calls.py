@@ -55,7 +55,7 @@ def run(
     test: Labels | None = None,
     budget: str | None = None,
     until: str | None = None,
-    encoder: str | Sequence[str] = (),
+    encoder: str | Path | Sequence[str | Path] = (),
     root: str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> Result:
@@ -96,7 +96,7 @@ def compare(
     test: Labels | None = None,
     budget: str | None = None,
     until: str = "labels",
-    encoder: str | Sequence[str] = (),
+    encoder: str | Path | Sequence[str | Path] = (),
     root: str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> Comparison:
@@ -115,22 +115,22 @@ def _climbed(
     test: Labels | None,
     budget: str | None,
     until: str | None,
-    encoder: str | Sequence[str],
+    encoder: str | Path | Sequence[str | Path],
     root: str | Path | None,
     settings: Mapping[str, Any] | None,
     reached: Callable[[Lines, Outcome], None],
 ) -> Outcome:
     """Climbs the ladder as the command line does; `reached` gets the screen and the outcome after each rung."""
     began, folder = time.time(), given_root(root or os.environ.get(VARIABLE) or DEFAULT_ROOT)
-    seconds = climb_seconds(budget, until)
-    changes = encoder_overrides([encoder] if isinstance(encoder, str) else [*encoder])
+    seconds = climb_seconds(budget and str(budget), until)
+    changes = encoder_overrides([str(one) for one in ([encoder] if isinstance(encoder, str | Path) else encoder)])
     if isinstance(corpus, str | Path):
         if any(part is not None for part in (queries, qrels, test)):
             raise UserError(f"{corpus} has its own queries and labels: leave out queries, qrels and test")
         dataset = str(corpus)
     else:
         dataset = str(write_texts(writable(folder) / TEXTS, corpus, queries, {"train": qrels, "test": test}))
-        if not (have_ids(corpus) and have_ids(queries or {})):
+        if not (have_ids(corpus) and (queries is None or have_ids(queries))):
             changes.append("ingest.ignore_identical_ids=false")  # positions are equal by chance
     changes += [override(key, value) for key, value in (settings or {}).items()]
     with following() as screen:

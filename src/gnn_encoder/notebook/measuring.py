@@ -1,13 +1,16 @@
 """`evaluate`: measures of a retriever on queries and labels in memory."""
 
 from collections.abc import Sequence
+from operator import index
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from gnn_encoder.artifacts import Qrels
-from gnn_encoder.artifacts.history import read_history
+from gnn_encoder.artifacts.dataset import HIGHEST_RELEVANCE
+from gnn_encoder.artifacts.history import Record, read_history
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.measures import labelled_queries, mean_name, per_query
 from gnn_encoder.evaluation.trec import without_space
@@ -28,8 +31,8 @@ def evaluate(
     """Returns the means of measures over the queries with a positive label, by trec_eval's code.
 
     The retriever ranks as its run recommends, and as `gnn-encoder evaluate --bundle` measures it: a passage that it
-    lacks counts as missed. A passage with a query's own id is no hit, unless the query is labelled with it, the queries
-    are a list, or `ingest.ignore_identical_ids` of the run was false.
+    lacks counts as missed. A passage with a query's own id is no hit, unless the query is labelled with it, the ids of
+    queries are their positions, or `ingest.ignore_identical_ids` of the run was false.
 
     Args:
         retriever: a retriever, or the result of `run`.
@@ -39,7 +42,7 @@ def evaluate(
 
     Raises:
         UserError: a label is of an unknown query, no label is of a passage that the retriever has, no label is
-            positive, or a measure is unknown.
+            positive, a query is no text, a relevance is no integer, or a measure is unknown.
     """
     try:
         names = checked_list(list(measures))
@@ -50,6 +53,10 @@ def evaluate(
     bundle = (retriever.retriever if isinstance(retriever, Result) else retriever).bundle
     texts, labels, known = with_ids(queries), triples(qrels), bundle.passages.ids()
     rows = {query: row for row, (query, _) in enumerate(texts)}
+    if wrong := [query for query, text in texts if not isinstance(text, str)]:
+        raise UserError(f"queries have a value at {wrong[0]!r} that is no text: give a str")
+    if wrong := [query for query, _, relevance in labels if not _is_whole(relevance)]:
+        raise UserError(f"qrels have a relevance of query {wrong[0]!r} that is not an integer: give 0, 1 or more")
     if unknown := [query for query, _, _ in labels if query not in rows]:
         raise UserError(f"qrels have a label of query {unknown[0]!r}, which queries lack: add its text to queries")
     named = pa.array(list(dict.fromkeys(passage for _, passage, _ in labels)), known.type)
@@ -66,8 +73,8 @@ def evaluate(
     measured = labelled_queries(judged)
     if not len(measured):
         raise UserError("qrels have no label above 0, so nothing can be measured: label passages with 1 or more")
-    left_out, ingested = None, read_history(bundle.path).get("ingest")
-    if have_ids(queries) and (ingested is None or ingested.settings["ignore_identical_ids"]):
+    left_out, ingested = None, read_history(bundle.path).get("ingest", Record())
+    if have_ids(queries) and ingested.settings.get("ignore_identical_ids", True):
         own = {query for query, passage, _ in labels if query == passage}
         same = pa.array([None if query in own else query for query, _ in texts], known.type)
         # An id that is null is no passage's.
@@ -76,3 +83,11 @@ def evaluate(
     run = measured_run(Searcher(bundle), measured, questions, names, Evaluate(), left_out)
     values = per_query(run, judged, measured, pa.chunked_array([without_space(ids)]), names)
     return dict(zip(map(mean_name, names), values.mean(axis=0).tolist(), strict=True))
+
+
+def _is_whole(relevance: Any) -> bool:
+    """Returns whether a relevance is an integer, Python's or NumPy's, that an array holds as it is."""
+    try:
+        return abs(index(relevance)) <= HIGHEST_RELEVANCE
+    except TypeError:
+        return False

@@ -55,6 +55,18 @@ def read_yaml(text: str) -> Any:
         raise yaml.YAMLError(f"a value cannot be read ({type(error).__name__})") from error
 
 
+class _Dumper(yaml.SafeDumper):
+    """Puts a text between quotes that `_Loader` would read as a number, such as 3e-5."""
+
+
+_Dumper.yaml_implicit_resolvers = _Loader.yaml_implicit_resolvers
+
+
+def yaml_of(value: Any) -> str:
+    """Returns a text that `read_yaml` reads as the value."""
+    return str(yaml.dump(value, Dumper=_Dumper, allow_unicode=True, sort_keys=False))
+
+
 def read_yaml_file(path: Path) -> Any:
     """Returns the value of a YAML file, {} for an empty file; raises UserError if the file is not valid YAML."""
     try:
@@ -170,13 +182,19 @@ def settable(step: str) -> set[str]:
 
 
 def changed_settings(settings: Settings) -> dict[str, dict[str, Any]]:
-    """Returns {step: {setting: value}} of what a user may set and differs from the default, as JSON; not the data."""
+    """Returns {step: {setting: value}} of what a user may set and differs from the default, as JSON; not the data.
+
+    A depth of `first_stage` is there, too, if it is not that of `bm25_retrieve`, which it would be without an entry.
+    """
     values, defaults = (of.model_dump(mode="json") for of in (settings, Settings()))
     changed = {
         step: {name: value for name, value in of.items() if name in settable(step) and value != defaults[step][name]}
         for step, of in values.items()
     }
     changed["ingest"].pop("dataset", None)
+    for name in changed["bm25_retrieve"].keys() & settable("first_stage"):
+        if (depth := values["first_stage"][name]) != values["bm25_retrieve"][name]:
+            changed["first_stage"][name] = depth
     return {step: of for step, of in changed.items() if of}
 
 

@@ -90,10 +90,22 @@ def with_parameters(step: str, arguments: str, values: Mapping[str, str]) -> str
             settings["dataset"] = source
     if seed := values.get("seed"):
         digests.pop(ORIGIN[1], None)
-        drawing = settings.get("tried", []) if step == "choose_graph" else [settings] if step != "promote" else []
-        for seeded in drawing:
+        drawing = settings.get("tried", []) if step == "choose_graph" else [settings]
+        for seeded in drawing if step not in ("promote", "report") else ():
             seeded["seed"] = int(seed)
+        if step == "report":
+            settings["changed"] = _with_seed(settings.get("changed", {}), int(seed))
     return json.dumps(call)
+
+
+def _with_seed(changed: Mapping[str, Mapping[str, Any]], seed: int) -> dict[str, dict[str, Any]]:
+    """Returns the settings that differ from the defaults (`presets.changed_settings`), with the seed of the run."""
+    from gnn_encoder.settings.pipeline import Settings
+    from gnn_encoder.settings.presets import changed_settings
+
+    drawing = [step for step, field in Settings.model_fields.items() if "seed" in type(field.default).model_fields]
+    seeded = {step: {**changed.get(step, {}), "seed": seed} for step in drawing}
+    return changed_settings(Settings.model_validate({**changed, **seeded}))
 
 
 def _numbered(artifacts: dict[str, list[str]], name: str) -> list[str]:

@@ -37,6 +37,7 @@ from gnn_encoder.report.systems import best_first, chosen, drawn, field_strata, 
 from gnn_encoder.retrieval.scorers import load_scorer
 from gnn_encoder.settings import outcome
 from gnn_encoder.settings.measures import COLD, WARM, Parts
+from gnn_encoder.settings.presets import yaml_of
 from gnn_encoder.settings.systems import SYSTEMS
 
 EXAMPLES, EXPLAINED = 5, 3
@@ -151,8 +152,8 @@ def report(
         changed=settings.changed,
     )
     evaluated.copy_to(report)
-    picture = systems_picture(metrics)
-    Report.write(report, metrics=metrics, plots=charts, page=page, picture=picture, changed=settings.changed)
+    picture, preset = systems_picture(metrics), yaml_of(settings.changed)
+    Report.write(report, metrics=metrics, plots=charts, page=page, picture=picture, changed=preset)
     context.log.artifact(report.path, "report")
     return {
         key: value for key, value in evaluated.manifest.metrics.items() if key not in ("seconds", "peak_memory_gib")

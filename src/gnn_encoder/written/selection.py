@@ -255,7 +255,8 @@ def splits_of(queries: Mapping[str, int], shares: Mapping[int, float], seed: int
 
     Only where a split's queries would be more than `OFF` away from their share, as with few units of unlike size, units
     change places with train: the largest leave a split with too many queries, and those with the lowest hashes enter
-    one with too few, unless they make it too large. A split that still has none gets the unit with the fewest.
+    one with too few, unless they make it too large or leave none for the others. A split that still has none gets the
+    unit with the fewest.
 
     Args:
         queries: unit → the number of its queries, of all units.
@@ -267,16 +268,20 @@ def splits_of(queries: Mapping[str, int], shares: Mapping[int, float], seed: int
         split |= {unit: code for unit, value in position.items() if begin <= value < begin + fraction}
         begin += fraction
     order = sorted((unit for unit, count in queries.items() if count), key=position.__getitem__)
-    for code, fraction in shares.items():
+    for at, (code, fraction) in enumerate(shares.items(), start=1):
         wanted = fraction * sum(queries.values())
         inside = sorted((unit for unit in order if split[unit] == code), key=lambda unit: queries[unit])
         has = sum(queries[unit] for unit in inside)
         while has > (1 + OFF) * wanted:
             split[inside[-1]] = TRAIN
             has -= queries[inside.pop()]
+        # Train keeps a unit, and one for each later split that has none.
+        empty = [other for other in [*shares][at:] if shares[other] and other not in {split[unit] for unit in order}]
+        left = sum(split[unit] == TRAIN for unit in order) - 1 - len(empty)
         for unit in order:
-            if has < (1 - OFF) * wanted and split[unit] == TRAIN and has + queries[unit] <= (1 + OFF) * wanted:
-                split[unit], has = code, has + queries[unit]
+            is_wanted = has < (1 - OFF) * wanted and has + queries[unit] <= (1 + OFF) * wanted
+            if is_wanted and left > 0 and split[unit] == TRAIN:
+                split[unit], has, left = code, has + queries[unit], left - 1
         training = [unit for unit in order if split[unit] == TRAIN]
         if wanted and not has and len(training) > 1:
             split[min(training, key=lambda unit: queries[unit])] = code
