@@ -65,7 +65,7 @@ def test_beir(tmp_path: Path, packed: bool) -> None:
 
 
 def test_values_of_a_field_of_the_queries_are_kept_with_them(tmp_path: Path) -> None:
-    more = ({"kind": "a"}, {"metadata": {"kind": 3}}, {"kind": ["b"]}, {"kind": "c"}, {"kind": None, "metadata": None})
+    more = ({"kind": "a "}, {"metadata": {"kind": 3}}, {"kind": ["b"]}, {"kind": "c"}, {"kind": None, "metadata": None})
     queries = "".join(json.dumps({**query, **of}) + "\n" for query, of in zip(QUERIES, more, strict=False))
     folder = write_beir(tmp_path / "d", queries=queries)
     data, _ = read(folder, tmp_path / "out", query_field="kind")
@@ -78,6 +78,8 @@ def test_values_of_a_field_of_the_queries_are_kept_with_them(tmp_path: Path) -> 
         UserError, match=r"ingest.query_field = 'color': no query of .* has a value of it; name a field"
     ):
         check(Ingest(dataset=str(folder), query_field="color"))
+    (folder / "queries.jsonl").unlink()
+    assert check(Ingest(dataset=str(folder), query_field="kind")) == check(Ingest(dataset=str(folder)))
 
 
 def test_blocks_do_not_change_what_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

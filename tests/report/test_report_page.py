@@ -276,10 +276,14 @@ def test_values_of_a_field_and_dates_divide_the_queries() -> None:
     assert {name: np.flatnonzero(part).tolist() for name, part in parts.items()} == {"old": [2, 3], "new": [0, 4]}
     assert list(field_strata("asked", ["2024-01-31", "soon"])) == ["asked: 2024-01-31", "asked: soon"]
     assert field_strata("asked", ["2024-01-31"] * 3) == {}
+    parts = field_strata("asked", ["2025-01-01", "2024-01-01", "2025-01-01"])
+    assert {name: np.flatnonzero(part).tolist() for name, part in parts.items()} == {"old": [1], "new": [0, 2]}
     metrics, figures = fabricated_metrics(), np.random.default_rng(0).random(300)
-    parts = field_strata("kind", ["<b>"] * 100 + ["other"] * 200)
+    parts = field_strata("kind", ["<b>"] * 100 + ["wine labels"] * 200)
     metrics["fields"] = of_parts(parts, {BASELINE: figures, CANDIDATE: figures**2}, "test", "RR@10", metrics)
-    assert {"kind: <b>", "kind: other"} <= strata(metrics)[0].keys() and "kind: &lt;b&gt;" in render(metrics=metrics)
+    assert {"kind: <b>", "kind: wine labels"} <= strata(metrics)[0].keys() and "kind: &lt;b&gt;" in render(
+        metrics=metrics
+    )
 
 
 def test_the_picture_has_all_different_systems_in_the_reports_order(tmp_path: Path) -> None:

@@ -188,7 +188,7 @@ def _value(record: dict[str, Any], field: str) -> str:
     """Returns a record's value of a field, or that in its `metadata`; empty if it is no text, number or truth value."""
     metadata = record.get("metadata")
     value = record.get(field, metadata.get(field) if isinstance(metadata, dict) else None)
-    return str(value) if isinstance(value, str | int | float) else ""
+    return str(value).strip() if isinstance(value, str | int | float) else ""
 
 
 def _normalize(record: dict[str, Any], has_text: bool) -> str:

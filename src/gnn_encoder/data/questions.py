@@ -67,7 +67,8 @@ class Questions:
                 for tables in zip((queries, self.labels), _tables(iter(read.rows), problems), strict=True)
             )
         self.queries = _usable(queries, problems)
-        if (field := settings.query_field) and not pc.any(pc.not_equal(self.queries["value"], "")).as_py():
+        field, valued = settings.query_field, pc.any(pc.not_equal(self.queries["value"], ""))
+        if field and len(self.queries) and not valued.as_py():  # data without a query have a problem of their own
             raise UserError(
                 f"ingest.query_field = {field!r}: no query of {source.name} has a value of it; name a field of "
                 "queries.jsonl, or of its metadata"

@@ -14,6 +14,7 @@ from gnn_encoder.evaluation.significance import SIGNIFICANT
 from gnn_encoder.evaluation.strata import MEANING
 from gnn_encoder.report import table
 from gnn_encoder.report.charts import kind_of
+from gnn_encoder.settings.measures import OF_LABELS
 from gnn_encoder.settings.systems import SYSTEMS
 
 LEAST = 50
@@ -27,6 +28,14 @@ OF_LENGTHS = dict(
     zip(LENGTHS, ("queries of few words", "queries of middle length", "queries of many words"), strict=True)
 )
 OLD_NEW = {"old": "queries of the older half, by their dates", "new": "queries of the newer half, by their dates"}
+NO_STRATA = (
+    "all queries",
+    "by traffic",
+    "answers",
+    "labelled hits",
+    *(n.replace("_", " ") for n in MEANING if OF_LABELS in n),
+)
+"""Parts of the metrics that are no strata of queries; a value of a field may end as those of labels do."""
 MOST_VALUES = 8
 """Most values of a field whose queries are a stratum."""
 
@@ -112,7 +121,7 @@ def strata(metrics: Mapping[str, Any]) -> tuple[dict[str, tuple[str, Mapping[str
     whole = metrics["queries"][split]
     for name, meaning, part in blocks(metrics):
         queries = part["queries"].get(split, 0)
-        if name in ("all queries", "by traffic", "answers", "labelled hits") or name.endswith(" labels") or not queries:
+        if name in NO_STRATA or not queries:
             continue
         if LEAST <= queries <= WHOLE * whole:
             shown[name] = meaning, part
@@ -135,8 +144,11 @@ def field_strata(field: str, values: Sequence[str]) -> dict[str, np.ndarray]:
     """
     given, moments = np.array([bool(value) for value in values]), np.array([_moment(value) for value in values])
     if given.any() and np.isfinite(moments[given]).all():
-        is_new = moments > np.median(moments[given])
-        return {"old": given & ~is_new, "new": is_new} if is_new.any() else {}
+        middle = np.median(moments[given])
+        # If more than half of the queries have the last date, these are the new ones.
+        is_new = moments > middle if (moments > middle).any() else moments >= middle
+        parts = {"old": given & ~is_new, "new": is_new}
+        return parts if all(part.any() for part in parts.values()) else {}
     counts = Counter(value for value in values if value).most_common(MOST_VALUES)
     return {f"{field}: {value}": np.array([one == value for one in values]) for value, _ in counts}
 
