@@ -18,7 +18,8 @@ from gnn_encoder.artifacts import Dataset
 from gnn_encoder.cli import app
 from gnn_encoder.engines import pipelines
 from gnn_encoder.engines.climbing import Climb, climbing
-from gnn_encoder.flow.arguments import ORIGIN
+from gnn_encoder.errors import UserError
+from gnn_encoder.flow.arguments import ORIGIN, PLAN
 from gnn_encoder.pipelines.ladder import ladder
 from gnn_encoder.promotion import retraining
 from gnn_encoder.promotion.registry import Registry, open_registry
@@ -114,6 +115,16 @@ def test_a_climb_is_known_from_its_last_rung_on(root: Root) -> None:
     assert plan("as-it-is").news == "changed since version 2, the champion: settings, code"
 
 
+def test_of_a_climb_on_a_cluster_the_last_promoted_version_is_told(root: Root) -> None:
+    job = climbing(str(root.preset), str(root.beir), [], root.folder / "root", "labels", math.inf, lambda *_: None)
+    plan = retraining.plan(job)
+    for rung, decision in {"words": "promote", "as it is": "promote", "labels": "keep"}.items():
+        tags = {**plan.origin, "decision": decision, "reason": "so it was", "rung": rung}
+        root.models.register("/bundle", tags, {}, "")
+    with pytest.raises(UserError, match=r"version 2 is registered \(promote: so it was\), but not its decision's"):
+        retraining.registered_facts(plan, root.models)
+
+
 def test_of_a_plan_the_options_count_and_not_what_it_decides(root: Root) -> None:
     def settings_of(climb: Climb) -> str:
         return climb.arguments()["promote: words"].source_digests[ORIGIN[1]]
@@ -124,6 +135,10 @@ def test_of_a_plan_the_options_count_and_not_what_it_decides(root: Root) -> None
     assert settings_of(climb) != settings_of(slower), "the control: without a plan all settings count"
     assert settings_of(replace(climb, asked="30m")) == settings_of(replace(slower, asked="30m"))
     assert settings_of(replace(climb, asked="30m")) != settings_of(replace(climb, asked="1h"))
+    plans = [
+        replace(of, asked="30m").arguments()["promote: words"].source_digests[PLAN] for of in (climb, climb, slower)
+    ]
+    assert plans[0] == plans[1] != plans[2], "the gate does not take two plans for one climb"
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from gnn_encoder.artifacts import Dataset, read_manifest
 from gnn_encoder.artifacts.report import Decision
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.measures import NAMES
-from gnn_encoder.flow.arguments import ORIGIN, StepArguments
+from gnn_encoder.flow.arguments import ORIGIN, PLAN, StepArguments
 from gnn_encoder.promotion.registry import CHAMPION, GENERATED, HUMAN, PREVIOUS, QUERIES
 from gnn_encoder.settings.rungs import LABELS, TRAINING, WORDS
 from gnn_encoder.steps.promote import on_generated, promote
@@ -217,15 +217,16 @@ def test_a_bundle_that_the_evaluation_is_not_of_is_refused(gate: Gate, strange: 
 
 @pytest.mark.slow
 def test_a_rung_of_a_climb_is_not_compared_with_a_rung_below(gate: Gate) -> None:
-    def of(label: str, origin: str) -> str:
-        digests = dict.fromkeys(ORIGIN, origin)
+    def of(label: str, origin: str, plan: str = "") -> str:
+        digests = {**dict.fromkeys(ORIGIN, origin), **({PLAN: plan} if plan else {})}
         return StepArguments(settings=CALM.model_dump(), label=label, source_digests=digests).model_dump_json()
 
     assert gate.decided("low", 8, of(LABELS, "one climb"))["decision"] == "promote"
-    for rung, climb in ((TRAINING, "another climb"), (WORDS, "one climb"), (LABELS, "one climb"), ("", "one climb")):
-        another = gate.decided(f"another {rung} {climb}", 9, of(rung, climb))
+    others = [(TRAINING, "another climb"), (WORDS, "one climb"), (LABELS, "one climb"), ("", "one climb")]
+    for rung, climb, *plan in (*others, (TRAINING, "one climb", "another plan for the same options")):
+        another = gate.decided(f"another {rung} {climb}", 9, of(rung, climb, *plan))
         assert another["decision"] == "keep" and "p of at most 0.05 is asked for" in another["reason"]
     high = gate.decided("high", 9, of(TRAINING, "one climb"))
     assert (high["decision"], high["comparison"], high["champion_before"]) == ("promote", None, "1")
     assert "the champion, version 1, is of a rung below, whose systems were candidates" in high["reason"]
-    assert gate.aliases() == {CHAMPION: "6", PREVIOUS: "1"}
+    assert gate.aliases() == {CHAMPION: "7", PREVIOUS: "1"}

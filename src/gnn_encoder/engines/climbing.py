@@ -23,7 +23,7 @@ from gnn_encoder.engines.pipelines import (
 from gnn_encoder.engines.provenance import DATA
 from gnn_encoder.engines.supervision import Show
 from gnn_encoder.errors import UserError
-from gnn_encoder.flow.arguments import ORIGIN, StepArguments
+from gnn_encoder.flow.arguments import ORIGIN, PLAN, StepArguments
 from gnn_encoder.flow.graph import Given, Graph, Output
 from gnn_encoder.models.check import check_models
 from gnn_encoder.pipelines.ladder import ladder
@@ -56,7 +56,8 @@ class Climb(LocalJob):
             models = sorted({digest for of_call in read for name, digest in of_call if name not in apart})
             digest = digest_of({"asked": self.asked, "models": models})
             for node in self.graph.of("promote"):
-                arguments[node.title].source_digests[ORIGIN[1]] = digest
+                digests = arguments[node.title].source_digests
+                digests[PLAN], digests[ORIGIN[1]] = digests[ORIGIN[1]], digest
         return arguments
 
     def run(

@@ -7,6 +7,9 @@ from pydantic import BaseModel
 
 ORIGIN = ("run.data", "run.settings", "run.code")
 """Names of the digests of a whole run, in `promote`'s source digests and in the tags of a registered version."""
+PLAN = "run.plan"
+"""Name of the digest of a plan's settings, if the settings of `ORIGIN` are those that the plan was made for: two plans
+for the same options may have other encoders or lengths."""
 
 
 class StepArguments(BaseModel):

@@ -85,10 +85,14 @@ def plan(job: Job) -> Plan:
 
 
 def registered_facts(plan: Plan, models: Registry) -> dict[str, Any]:
-    """Returns the facts of the `Decision` on the version that a plan's run registered, as logged to MLflow."""
+    """Returns the facts of the `Decision` on the version that a plan's run registered, as logged to MLflow.
+
+    Of a climb's versions it is the last one that was promoted, otherwise the last one.
+    """
     store = without_password(models.uri)
-    fresh = (version for version in models.versions() if version.number not in plan.known)
-    registered = next((version for version in fresh if not _changed(plan.origin, version)), None)
+    fresh = [version for version in models.versions() if version.number not in plan.known]
+    fresh = [version for version in fresh if not _changed(plan.origin, version)]
+    registered = next((version for version in fresh if version.tags.get(DECISION) != KEEP), next(iter(fresh), None))
     if not registered:
         raise UserError(
             f"the run succeeded, but no new version of {models.name} is in {store}: KFP reused an earlier run's "

@@ -14,7 +14,7 @@ from gnn_encoder.artifacts.report import Decision
 from gnn_encoder.engines.step import Metrics, step
 from gnn_encoder.errors import Missing, Unreachable, UserError
 from gnn_encoder.evaluation.results import of_split
-from gnn_encoder.flow.arguments import ORIGIN
+from gnn_encoder.flow.arguments import ORIGIN, PLAN
 from gnn_encoder.promotion.gate import KEEP, ChampionComparison, Verdict, against_baseline, decide
 from gnn_encoder.promotion.model_card import Described
 from gnn_encoder.promotion.registry import (
@@ -184,6 +184,7 @@ class _Challenger:
         """
         origin = {name: self.context.sources.get(name) for name in ORIGIN}
         is_of_climb = all(digest and champion.tags.get(name) == digest for name, digest in origin.items())
+        is_of_climb = is_of_climb and champion.tags.get(PLAN) == self.context.sources.get(PLAN)
         return is_of_climb and 0 <= height(champion.tags.get(RUNG, "")) < height(self.rung)
 
     def _compared(self, champion: Version, split: str) -> ChampionComparison | str:
@@ -230,7 +231,7 @@ class _Challenger:
 
     def register(self, models: Registry, facts: dict[str, Any]) -> str:
         """Registers the bundle as a version; returns the version's number."""
-        tags = {name: digest for name, digest in self.context.sources.items() if name in ORIGIN}
+        tags = {name: digest for name, digest in self.context.sources.items() if name in (*ORIGIN, PLAN)}
         tags |= {RUNG: self.rung} if self.rung else {}
         tags |= {DECISION: facts["decision"], REASON: facts["reason"], DIGEST: facts["bundle_digest"]}
         tags[QUERIES] = self.queries
