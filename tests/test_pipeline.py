@@ -277,6 +277,7 @@ def test_systems_of_labelled_queries_are_bundles(
 
 
 def test_the_same_again_reuses_every_step(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
+    before = len(trained.runs())
     outcome = trained.run()
     assert outcome.status == "FINISHED"
     assert Counter(trained.events(outcome, "cached")) == Counter(trained.titles())
@@ -284,7 +285,8 @@ def test_the_same_again_reuses_every_step(trained: Trained, capsys: pytest.Captu
     assert outcome.outputs == trained.outcomes[0].outputs
     count = len(trained.titles())
     assert capsys.readouterr().out.count("  cached  ") == count
-    assert Counter(run.data.tags.get("cached") for run in trained.runs()[-count:]) == {"true": count}
+    own, *steps = sorted(run.data.tags.get("cached", "") for run in trained.runs()[before:])
+    assert own == "" and set(steps) <= {"true"}  # a step that was reused at once has no run
 
 
 @pytest.mark.slow

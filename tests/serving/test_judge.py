@@ -22,7 +22,7 @@ from gnn_encoder.evaluation.trec import Ids, read_qrels
 from gnn_encoder.judging.order import read_order
 from gnn_encoder.judging.people import PeoplesFile
 from gnn_encoder.judging.pool import Pool
-from gnn_encoder.models.backbone import PACKAGED
+from gnn_encoder.models.backbone_files import PACKAGED
 from gnn_encoder.retrieval.search import Hit
 from gnn_encoder.serving.judging import PeoplesJudging
 from gnn_encoder.serving.retriever import Retriever
@@ -254,7 +254,9 @@ def test_a_packaged_model_is_no_folder_of_its_name(
         digests.append(arguments[-1])
         raise UserError("opened")
 
-    monkeypatch.setattr("gnn_encoder.models.backbone._packaged_weights", lambda _: tmp_path / "packaged" / "weights")
+    monkeypatch.setattr(
+        "gnn_encoder.models.backbone_files._packaged_weights", lambda _: tmp_path / "packaged" / "weights"
+    )
     monkeypatch.setattr("gnn_encoder.inference.language_model.open_language_model", opened)
     monkeypatch.chdir(tmp_path)
     for name in (SMOLLM2, "other"):
