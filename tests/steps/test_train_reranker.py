@@ -165,8 +165,9 @@ def test_a_frozen_encoder_is_read_once_and_only_the_head_learns(
         lambda tensors, *rest, **more: (checkpoints.append(tensors), save_file(tensors, *rest, **more)),
     )
     weights = train(
-        inputs, tmp_path / "out", tiny_backbone, name, epochs=10, head_learning_rate=0.05, memory_dropout=0.0
-    )
+        inputs, tmp_path / "out", tiny_backbone, name, epochs=10, head_learning_rate=0.05, memory_dropout=0.0,
+        checkpoint_seconds=1e-9,
+    )  # fmt: skip
     assert pairs == [180, 160]  # of training, each with two negatives, and of dev
     curve = [value for _, value in read_history(tmp_path / "out")["train_reranker"].curves["loss"]]
     assert np.mean(curve[-4:]) < np.mean(curve[:4])

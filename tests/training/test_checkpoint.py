@@ -267,9 +267,10 @@ def test_an_error_of_the_thread_reaches_the_user(
         return
     if at == "the next state":
         wait_for_each(monkeypatch)
-    rare = SETTINGS.model_copy(update={"epochs": 1, "checkpoint_seconds": 1e9})
+    else:
+        monkeypatch.setattr(Saver, "ready", lambda saver: False)
     with pytest.raises(UserError, match=said):
-        training.run(settings=SETTINGS if at == "the next state" else rare)
+        training.run(settings=SETTINGS.model_copy(update={"epochs": 1}))
     assert training.steps == (2 if at == "the next state" else 3)
     assert "warning" not in capsys.readouterr().err, "it is said once"
 
@@ -318,3 +319,13 @@ def test_a_file_is_not_removed_while_it_is_taken_into_a_state(tmp_path: Path, mo
     assert len(list(tmp_path.glob(f"{checkpoint_store.IN_TRANSIT}/*/files/*"))) == 2
     assert not (tmp_path / "vectors").exists(), "control: it is removed"
     kept.finish()
+
+
+def test_a_training_shorter_than_the_time_between_checkpoints_writes_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved: list[Position] = []
+    monkeypatch.setattr(Saver, "save", lambda saver, position, kept: saved.append(position))
+    for seconds, some in ((60.0, False), (1e-9, True)):
+        Training(tmp_path, monkeypatch).run(settings=SETTINGS.model_copy(update={"checkpoint_seconds": seconds}))
+        assert bool(saved) == some

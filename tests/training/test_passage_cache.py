@@ -17,6 +17,7 @@ from gnn_encoder.settings.graph import TrainGnn
 from gnn_encoder.tracking import mlflow_runs
 from gnn_encoder.tracking.context import CHECKPOINTS, Context
 from gnn_encoder.tracking.progress import Progress
+from gnn_encoder.training.checkpoint import Saver
 from gnn_encoder.training.masked_graph import MaskedGraphTraining, SampledBatches
 from gnn_encoder.training.passage_cache import PassageCache
 from gnn_encoder.training.prefetch import batches_of
@@ -136,8 +137,7 @@ def test_a_version_stays_as_long_as_a_checkpoint_may_need_it(
     job: MaskedGraphTraining, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(CHECKPOINTS, str(tmp_path))
-    rare = SETTINGS.model_copy(update={"checkpoint_seconds": 1e9})
-    monkeypatch.setattr(job, "settings", rare)  # one at the end of the first epoch, when version 1 is in use
+    monkeypatch.setattr(Saver, "ready", lambda saver: job.cache.version == 1)
     fit(job)
     assert sorted(file.name for file in tmp_path.rglob("passages-*")) == [f"passages-{i}.npy" for i in (1, 2, 3)]
 

@@ -161,8 +161,7 @@ class Optimization(StepSettings):
     seed: Count = 0
     """Of the initial weights, the order of the examples, and dropout."""
     checkpoint_seconds: PositiveFloat = 60.0
-    """Seconds between two checkpoints. There is one at the end of each epoch, too. They are rarer where writing them
-    would take more than `checkpoint_share`."""
+    """Seconds between two checkpoints. They are rarer where writing them would take more than `checkpoint_share`."""
     checkpoint_share: Annotated[float, Field(gt=0.0, le=1.0)] = 0.005
     """Largest share, above 0, of the cores' time in which checkpoints are written, in a training on a CPU. With 1
     checkpoints are as frequent as writing them allows."""

@@ -183,6 +183,10 @@ def fit(objective: Objective, settings: Optimization, context: Context) -> dict[
         saver.save(now, kept)
         due = time.monotonic() + settings.checkpoint_seconds
 
+    def save_if_due(epoch: int, in_epoch: int) -> None:
+        if leads and time.monotonic() >= due and saver.ready():
+            save(epoch, in_epoch)
+
     resumed = position.step > 0
     share, frozen = settings.checkpoint_share, not objective.adapters
     with checkpoint.Saver(checkpoints, model, optimizer, kept, share, resumed, frozen) as saver:
@@ -228,23 +232,21 @@ def fit(objective: Objective, settings: Optimization, context: Context) -> dict[
                     if time.monotonic() - trimmed >= TRIM_SECONDS:
                         give_back()
                         trimmed = time.monotonic()
-                    if leads and saver.ready() and time.monotonic() >= due:
-                        save(epoch, index + 1)
+                    save_if_due(epoch, index + 1)
             if step > before and (epoch > position.epoch or not position.step):  # a resumed epoch has work done again
                 context.metric("batches_per_second", (step - before) / (time.monotonic() - started), epoch + 1)
             if measure and leads:
                 measured(epoch + 1)
             if objective.patience and from_leader(epoch + 1 - kept_epoch >= objective.patience, device()):
                 break
-            if leads and epoch + 1 < settings.epochs:
-                due = 0.0  # if the state before is still being written, one of the next steps saves
-                if saver.ready():
-                    save(epoch + 1, 0)
+            if epoch + 1 < settings.epochs:
+                save_if_due(epoch + 1, 0)
         seconds = time.monotonic() - began
         if not leads:
             raise TrainingOver
-        # The last state is kept until the step's output is complete, so that a kill in between loses no training.
-        save(settings.epochs, 0)
+        # A kill before the step's output is complete loses no more than `checkpoint_seconds`, either.
+        if time.monotonic() >= due:
+            save(settings.epochs, 0)
     checkpoints.finish()
     model.load_state_dict(kept, strict=False)
     model.eval()
