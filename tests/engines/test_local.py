@@ -83,12 +83,11 @@ def test_steps_run_then_are_reused_then_recomputed_where_corrupt(root: Path, mon
     assert heard.kinds("ingest") == ["starting", "started", "finished", "outputs"]
     assert (outcome.outputs["bm25_run"] / "run.txt").read_text() == "SOME WORDS"
     runs = tracked(root, "first")
-    assert {name: run.info.status for name, run in runs.items()} == dict.fromkeys(
-        ["first", "ingest", "bm25_retrieve"], "FINISHED"
-    )
+    assert {"first", "bm25_retrieve"} <= set(runs) <= {"first", "bm25_retrieve", "ingest"}  # a short step has none
+    assert {run.info.status for run in runs.values()} == {"FINISHED"}
     assert runs["bm25_retrieve"].data.metrics["R_at_100"] == 0.5
     assert runs["bm25_retrieve"].data.params["train_depth"] == "100"
-    assert runs["ingest"].info.artifact_uri.startswith((root / "artifacts").as_uri())
+    assert runs["bm25_retrieve"].info.artifact_uri.startswith((root / "artifacts").as_uri())
     assert list((root / "tmp").iterdir()) == []
 
     # Other code that makes the same dataset: what follows is reused, for it depends on content.
@@ -109,7 +108,7 @@ def test_steps_run_then_are_reused_then_recomputed_where_corrupt(root: Path, mon
     assert (failed.exit_code, failed.failed_step) == (1, "bm25_retrieve")
     assert failed.message == "ValueError: a bug of two lines"
     runs = tracked(root, "third")
-    assert [runs[name].info.status for name in ("third", "ingest", "bm25_retrieve")] == ["FAILED", "FINISHED", "FAILED"]
+    assert [runs[name].info.status for name in ("third", "bm25_retrieve")] == ["FAILED", "FAILED"]
     assert runs["bm25_retrieve"].data.tags["error"] == "a bug of two lines"
 
 

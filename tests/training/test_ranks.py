@@ -34,7 +34,7 @@ AdamW = partial(torch.optim.AdamW, eps=1e-4)
 
 def train(folder: Path, backbone: Path, cached: bool, workers: int = 0) -> dict[str, torch.Tensor]:
     """20 steps with eq. 2 and distillation, then masked graph training over a random graph."""
-    common = {**COMMON, "gradient_cache": cached, "workers": workers}
+    common = {"checkpoint_seconds": 1e-9, **COMMON, "gradient_cache": cached, "workers": workers}
     data, generator = Dataset(folder), np.random.default_rng(0)
     labels, queries = data.split_qrels("train"), data.query_rows("train")
     examples = TrainingSet(
