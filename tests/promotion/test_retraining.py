@@ -133,10 +133,11 @@ def test_of_a_plan_the_options_count_and_not_what_it_decides(root: Root) -> None
     evaluate = climb.settings.evaluate.model_copy(update={"permutations": 7})
     slower = replace(climb, graph=ladder(climb.settings.model_copy(update={"evaluate": evaluate}), "words"))
     assert settings_of(climb) != settings_of(slower), "the control: without a plan all settings count"
-    assert settings_of(replace(climb, asked="30m")) == settings_of(replace(slower, asked="30m"))
-    assert settings_of(replace(climb, asked="30m")) != settings_of(replace(climb, asked="1h"))
+    assert settings_of(replace(climb, of_options="30m")) == settings_of(replace(slower, of_options="30m"))
+    assert settings_of(replace(climb, of_options="30m")) != settings_of(replace(climb, of_options="1h"))
     plans = [
-        replace(of, asked="30m").arguments()["promote: words"].source_digests[PLAN] for of in (climb, climb, slower)
+        replace(of, of_options="30m").arguments()["promote: words"].source_digests[PLAN]
+        for of in (climb, climb, slower)
     ]
     assert plans[0] == plans[1] != plans[2], "the gate does not take two plans for one climb"
 

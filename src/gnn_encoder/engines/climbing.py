@@ -41,20 +41,20 @@ class Climb(LocalJob):
     """Title of a call → seconds that it takes, of the calls that a plan knows."""
     missing: str = ""
     """The rungs that do not fit the budget, in words."""
-    asked: str = ""
+    of_options: str = ""
     """Of a plan: the digest of the settings and the budget that it was made for."""
 
     def arguments(self, registry: str = "") -> dict[str, StepArguments]:
-        """As for a training, but what was `asked` stands for the settings of a plan, which a machine's speed decides.
+        """As for a training, but `of_options` stands for the settings of a plan, which a machine's speed decides.
 
         Otherwise CI's next runner would always have other settings.
         """
         arguments = super().arguments(registry)
-        if self.asked:
+        if self.of_options:
             read = [call.source_digests.items() for call in arguments.values()]
             apart = (*DATA, *ORIGIN, "registry")
             models = sorted({digest for of_call in read for name, digest in of_call if name not in apart})
-            digest = digest_of({"asked": self.asked, "models": models})
+            digest = digest_of({"options": self.of_options, "models": models})
             for node in self.graph.of("promote"):
                 digests = arguments[node.title].source_digests
                 digests[PLAN], digests[ORIGIN[1]] = digests[ORIGIN[1]], digest
@@ -154,7 +154,7 @@ def climbing(
     Raises:
         UserError: an unknown rung, or settings or a root that are not usable.
     """
-    last, plan, asked = RUNGS[-1] if until is None else rung_named(until), None, ""
+    last, plan, of_options = RUNGS[-1] if until is None else rung_named(until), None, ""
     if preset == AUTO and height(last) >= height(TRAINING) and budget == math.inf:
         raise UserError(f"--until {until}: a training needs a --budget, such as 1h, or a --preset")
     changes = [*overrides, *dataset_override(dataset)]
@@ -168,7 +168,7 @@ def climbing(
             "settings": unplanned(changes).model_dump(mode="json", exclude={"ingest": {*DATA}}),
         }
         others = sorted(change for change in changes if change.partition(".")[0] not in PLANNED)
-        asked = digest_of({**facts, "others": others})
+        of_options = digest_of({**facts, "others": others})
         plan = planned_climb(changes, last, budget, root, tell)
         # Of the encoders, the plan has those that fit.
         changes = [change for change in changes if not change.startswith(("encode.encoder=", "encode.others="))]
@@ -181,7 +181,7 @@ def climbing(
     root = writable(root) if writes else root.resolve()
     settings = with_added_labels(settings, root, writes)
     known = (plan.seconds, plan.missing) if plan else ({}, "")
-    return Climb(preset, settings, ladder(settings, last), root, *known, asked)
+    return Climb(preset, settings, ladder(settings, last), root, *known, of_options)
 
 
 def climbs(preset: str, until: str | None, **options: object) -> bool:

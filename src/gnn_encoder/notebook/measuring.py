@@ -75,8 +75,8 @@ def evaluate(
         raise UserError("qrels have no label above 0, so nothing can be measured: label passages with 1 or more")
     left_out, ingested = None, read_history(bundle.path).get("ingest", Record())
     if have_ids(queries) and ingested.settings.get("ignore_identical_ids", True):
-        own = {query for query, passage, _ in labels if query == passage}
-        same = pa.array([None if query in own else query for query, _ in texts], known.type)
+        same_ids = {query for query, passage, _ in labels if query == passage}
+        same = pa.array([None if query in same_ids else query for query, _ in texts], known.type)
         # An id that is null is no passage's.
         left_out = pc.index_in(same, value_set=known.combine_chunks()).fill_null(-1).to_numpy()[measured]
     questions = [texts[row][1] for row in measured.tolist()]

@@ -22,7 +22,7 @@ Labels = Mapping[Id, Mapping[Id, int] | Iterable[Id] | Id]
 
 def have_ids(texts: Passages | Queries) -> bool:
     """Returns whether texts have ids of their own. A pandas Series has, unless its index are the positions from 0."""
-    return hasattr(texts, "items") and any(key != place for place, (key, _) in enumerate(texts.items()))
+    return hasattr(texts, "items") and any(key != position for position, (key, _) in enumerate(texts.items()))
 
 
 def with_ids(texts: Passages | Queries) -> list[tuple[str, Any]]:

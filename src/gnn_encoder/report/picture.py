@@ -20,10 +20,10 @@ def systems_picture(metrics: Mapping[str, Any]) -> str:
     figure = Figure(figsize=(8.0, 1.0 + 0.26 * len(rows)), layout="constrained")
     axes = figure.subplots()
     axes.axvline(metrics["results"][split][baseline][measure], color=GREEN, linestyle="--", linewidth=1)
-    for place, row in enumerate(rows):
+    for position, row in enumerate(rows):
         colour, shape = KINDS[row["kind"]], "D" if row["recommended"] else "o"
-        axes.hlines(place, row["low"], row["high"], color=colour, linewidth=2)
-        axes.plot(row["mean"], place, color=colour, marker=shape)
+        axes.hlines(position, row["low"], row["high"], color=colour, linewidth=2)
+        axes.plot(row["mean"], position, color=colour, marker=shape)
     axes.set_yticks(range(len(rows)), [row["system"] for row in rows], parse_math=False)
     axes.invert_yaxis()
     axes.tick_params(length=0)

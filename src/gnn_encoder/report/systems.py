@@ -142,12 +142,12 @@ def field_strata(field: str, values: Sequence[str]) -> dict[str, np.ndarray]:
 
     Dates of ISO 8601 make two strata, `old` and `new`; of other values, the most frequent ones make one each.
     """
-    given, moments = np.array([bool(value) for value in values]), np.array([_moment(value) for value in values])
-    if given.any() and np.isfinite(moments[given]).all():
-        middle = np.median(moments[given])
+    has_value, moments = np.array([bool(value) for value in values]), np.array([_moment(value) for value in values])
+    if has_value.any() and np.isfinite(moments[has_value]).all():
+        middle = np.median(moments[has_value])
         # If more than half of the queries have the last date, these are the new ones.
         is_new = moments > middle if (moments > middle).any() else moments >= middle
-        parts = {"old": given & ~is_new, "new": is_new}
+        parts = {"old": has_value & ~is_new, "new": is_new}
         return parts if all(part.any() for part in parts.values()) else {}
     counts = Counter(value for value in values if value).most_common(MOST_VALUES)
     return {f"{field}: {value}": np.array([one == value for one in values]) for value, _ in counts}
