@@ -71,7 +71,7 @@ class Questions:
         if field and len(self.queries) and not valued.as_py():  # data without a query have a problem of their own
             raise UserError(
                 f"ingest.query_field = {field!r}: no query of {source.name} has a value of it; name a field of "
-                "queries.jsonl, or of its metadata"
+                "queries.jsonl, or of its metadata, or leave the setting empty"
             )
         self._added = read_labels(Path(settings.labels)) if settings.labels else []
         self._add_labels(passage_ids)

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from gnn_encoder.errors import UserError
+from gnn_encoder.settings.presets import yaml_of
 from gnn_encoder.settings.rungs import RUNGS
 
 
@@ -30,7 +29,7 @@ def write_plan(
     comments = [f"# gnn-encoder run --budget {budget / 60:.0f}m" if budget < math.inf else "# gnn-encoder run"]
     comments += [f"# {name}: {line}" for name, line in lines.items()]
     comments += [f"# {title} takes about {seconds:.0f} s" for title, seconds in calls.items()]
-    text = "\n".join([*comments, f"# until: {until}", yaml.safe_dump(tree, sort_keys=False)])
+    text = "\n".join([*comments, f"# until: {until}", yaml_of(tree)])
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_suffix(".partial")
     fresh.write_text(text, encoding="utf-8")

@@ -67,7 +67,7 @@ def encode_with_labels(
     gained = ""
     if facts:
         before = next(iter(facts["figures"].values()))
-        where = "dev, in-sample" if facts["tuned_on"] == "dev" else facts["tuned_on"]
+        where = "dev, in-sample" if facts["tuned_on"] == "dev" and use.weight else facts["tuned_on"]
         gained = f"; {mean_name(settings.measure)} {before:.3f} → {facts['figure']:.3f} on {where}"
         if facts["by_chance"]:
             gained += f", chance may explain the gain of {facts['by_chance']}"
