@@ -1,9 +1,11 @@
 """The file of constraints: what a run needs comes first, because `make run` installs that part at once."""
 
-from importlib.metadata import distribution
+import tomllib
+from importlib.metadata import distribution, distributions
 from pathlib import Path
 
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 CONSTRAINTS = Path(__file__).parents[1] / "constraints.txt"
@@ -29,3 +31,12 @@ def test_the_first_part_is_what_a_run_needs() -> None:
     found: set[tuple[str, str]] = set()
     find_needed("gnn-encoder", "", found)
     assert run - BUILD == ({package for package, _ in found} & (run | others)) - BUILD
+
+
+def test_the_oldest_python_is_enough_for_every_pin() -> None:
+    project = tomllib.loads((CONSTRAINTS.parent / "pyproject.toml").read_text("utf-8"))["project"]
+    oldest = f"{project['requires-python'].removeprefix('>=')}.0"
+    pinned = {canonicalize_name(line.split("==")[0]) for line in CONSTRAINTS.read_text().splitlines() if "==" in line}
+    needed = {canonicalize_name(package.name): package.metadata.get("Requires-Python") for package in distributions()}
+    assert not [name for name in pinned & set(needed) if not SpecifierSet(needed[name] or "").contains(oldest)]
+    assert not SpecifierSet(">=3.11.5").contains(oldest)
