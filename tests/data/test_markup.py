@@ -195,6 +195,16 @@ def test_a_readme_alone_is_no_folder_of_pages(tmp_path: Path) -> None:
     assert check(Ingest(dataset=str(tmp_path), format="markup")).passages == 1
 
 
+def test_a_folder_of_documents_is_told_how_they_are_read(tmp_path: Path) -> None:
+    (tmp_path / "data.bin").touch()
+    with pytest.raises(UserError) as without:
+        open_source(Ingest(dataset=str(tmp_path)))
+    assert "--documents" not in str(without.value), "the control"
+    (tmp_path / "Report.PDF").touch()
+    with pytest.raises(UserError, match=r"`run --documents FOLDER` and `data check --format documents`"):
+        open_source(Ingest(dataset=str(tmp_path)))
+
+
 def test_a_heading_without_text_ends_sections_and_a_blank_block_is_no_passage(tmp_path: Path) -> None:
     (tmp_path / "a.md").write_text(
         "# A\n\n&#8203;\n\n&#12644;\n\n## B\n\nin b\n\n# <a name='x'></a>\n\nlast, [x](#x)\n"

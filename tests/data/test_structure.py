@@ -398,6 +398,17 @@ def test_data_check_prints_the_counts(
         "unlinked   1 passages without an edge other than order",
     ):
         assert line in printed.splitlines()
+    assert "isolated" in printed and "queries    none" not in printed, "the control"
+
+
+def test_data_check_of_documents_counts_no_queries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.txt").write_text("five words are a passage")
+    call(monkeypatch, "data", "check", str(tmp_path), "--format", "documents")
+    printed = capsys.readouterr().out
+    assert {"passages   1", "queries    none", "words      5.0 a passage"} <= {*printed.splitlines()}
+    assert not any(f"\n{name}" in printed for name in ("train", "dev", "test", "recurring", "isolated", "forecast"))
 
 
 def test_data_check_names_the_rows_of_bad_structure(

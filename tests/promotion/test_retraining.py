@@ -146,6 +146,7 @@ def test_of_a_plan_the_options_count_and_not_what_it_decides(root: Root) -> None
     ("options", "message"),
     [
         (["--preset", "quickstart", "--budget", "5m"], "--budget is for a run without --preset, or with --until"),
+        (["--preset", "quickstart", "--encoder", "minilm"], "a preset's encoder is --set shared.backbone=…"),
         (["--until", "label"], "--until label: did you mean 'labels'?"),
         (["--dataset", "no/data", "--host", "http://127.0.0.1:1"], "for a cluster name --preset and --until"),
     ],

@@ -363,7 +363,7 @@ def test_page_tells_how_it_was_made() -> None:
     page = " ".join(render().split())
     assert "12.5</td><td>0.75</td>" in page and "fifty queries" in page
     assert "<dt>heads</dt><dd><code>4</code>" in page and "<dt>code</dt><dd><code>c0de</code>" in page
-    assert "test: means over 200 queries without a relevant passage that a training" in page
+    assert "test: means over 200 queries with no relevant passage that is relevant to a training" in page
     assert "(210 labels)" in page and "dev: means over 200 queries with a relevant" in page
     assert "the figures of the labels are those of the queries" in page
     assert "removed from the rankings" not in page

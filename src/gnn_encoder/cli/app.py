@@ -23,7 +23,7 @@ from gnn_encoder.cli.serving import serve
 from gnn_encoder.errors import CONTROL, UserError, print_any_text
 
 app = typer.Typer(
-    help="Train, search and compare a GNN-encoder: dense retrieval with training queries in the passage vectors.",
+    help="Find, train, serve and explain the best retriever for your passages: words, encoders, labels, a GNN-encoder.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

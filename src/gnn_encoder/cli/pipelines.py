@@ -72,7 +72,7 @@ def run(
     dry_run: DryRun = False,
     mermaid: Mermaid = False,
 ) -> None:
-    """Find the best retriever of a time, or run a preset's training pipeline.
+    """Find the best retriever for your data within a time budget, or run a preset's training.
 
     Without a preset, the run climbs: words, an encoder as it is, what labels give it, training, re-ranking. Each rung
     ends with a table, a report and a bundle in ROOT/latest, and the run ends with its budget. --dry-run keeps the plan,

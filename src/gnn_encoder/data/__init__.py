@@ -14,6 +14,7 @@ from gnn_encoder.data.beir import Beir
 from gnn_encoder.data.canonical import canonicalize
 from gnn_encoder.data.document_folder import DocumentFolder
 from gnn_encoder.data.dpr import Dpr
+from gnn_encoder.data.file_reader import ENDINGS
 from gnn_encoder.data.ir_data import PREFIX, IrDatasets
 from gnn_encoder.data.markup import Markup, markup_files
 from gnn_encoder.data.msmarco import MsMarco
@@ -61,6 +62,8 @@ def _source(settings: Ingest) -> Source:
         form = _recognized(folder)
     if not form:
         expected = "corpus.jsonl (BEIR), collection.tsv (MS MARCO), psgs_*.tsv (DPR), *.md or *.html besides a README"
+        if any(path.suffix.lower() in ENDINGS for path in folder.rglob("*")):
+            expected += "; its documents are read by `run --documents FOLDER` and `data check --format documents`"
         raise UserError(f"{folder} holds no data set: expected {expected}")
     if form == DocumentFolder.format:
         return DocumentFolder(folder, settings)

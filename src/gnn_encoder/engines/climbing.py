@@ -190,7 +190,8 @@ def climbs(preset: str, until: str | None, **options: object) -> bool:
         return True
     for name, value in options.items():
         if value:
-            raise UserError(f"--{name} is for a run without --preset, or with --until: --set changes a preset")
+            change = "a preset's encoder is --set shared.backbone=…" if name == "encoder" else "--set changes a preset"
+            raise UserError(f"--{name} is for a run without --preset, or with --until: {change}")
     return False
 
 

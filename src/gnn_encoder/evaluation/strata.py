@@ -29,8 +29,8 @@ from gnn_encoder.evaluation.measures import labelled_queries, per_query
 from gnn_encoder.settings.measures import COLD, NEW, OF_LABELS, OLD, WARM
 
 MEANING = {
-    WARM: "queries with a relevant passage that a training query is labelled with",
-    COLD: "queries without a relevant passage that a training query is labelled with",
+    WARM: "queries with a relevant passage that is relevant to a training query, too",
+    COLD: "queries with no relevant passage that is relevant to a training query, too",
     OLD: "queries whose relevant passages all were in the earlier corpus",
     NEW: "queries with a relevant passage that was not in the earlier corpus",
     WARM + OF_LABELS: "queries with labels on passages that a training query is labelled with, and these labels alone",

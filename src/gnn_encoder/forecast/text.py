@@ -24,7 +24,10 @@ def check_lines(
         power: split -> the smallest difference that its queries can show; None: it has no labelled query.
     """
     lines = {"source": f"{report.source} ({report.format})", "passages": f"{report.passages:,}"}
-    for split, count in report.queries.items():
+    has_queries = any(report.queries.values())
+    if not has_queries:
+        lines["queries"] = "none"
+    for split, count in report.queries.items() if has_queries else ():
         unlabelled = report.without_positive[split]
         lines[split] = f"{count:,} queries, {report.labels[split]:,} labels, {unlabelled:,} without a positive"
     if report.warm_queries:
@@ -35,15 +38,16 @@ def check_lines(
         lines["warm"] = f"{queries} of the queries, {labels} of the labels:{INDENT}" + (
             "another training query is labelled with the passage, so labelled queries can help"
         )
-    recurring = ", ".join(f"{split} {others['train']:,}" for split, others in report.recurring.items())
-    within = ", ".join(f"{split} {report.recurring[split][split]:,}" for split in ("dev", "test"))
-    lines["recurring"] = f"{recurring} queries nearly equal another one of train; within splits: {within}{INDENT}" + (
-        f"(Jaccard similarity of words {settings.recurrence_similarity:g} or more)"
-        if settings.recurrence_similarity
-        else "(equal texts)"
-    )
-    lines["isolated"] = f"{report.isolated_passages:,} passages that no positive label names"
-    lines["words"] = f"{report.passage_words:.1f} a passage, {report.query_words:.1f} a query"
+    if has_queries:
+        recurring = ", ".join(f"{split} {others['train']:,}" for split, others in report.recurring.items())
+        within = ", ".join(f"{split} {report.recurring[split][split]:,}" for split in ("dev", "test"))
+        least = settings.recurrence_similarity
+        alike = f"Jaccard similarity of words {least:g} or more" if least else "equal texts"
+        lines["recurring"] = (
+            f"{recurring} queries nearly equal another one of train; within splits: {within}{INDENT}({alike})"
+        )
+        lines["isolated"] = f"{report.isolated_passages:,} passages that no positive label names"
+    lines["words"] = f"{report.passage_words:.1f} a passage" + (f", {report.query_words:.1f} a query" * has_queries)
     lines |= report.structure.lines() if report.structure else {}
     lines |= report.facts
     if differences := [
@@ -56,9 +60,10 @@ def check_lines(
             f"(p < {SIGNIFICANT} in {POWER:.0%} of tests; standard deviation of a query's difference: "
             f"{deviation}, {source})"
         )
-    lines["forecast"] = (
-        INDENT.join(_forecast(gains)) if gains else "add --forecast to estimate what labelled queries gain (minutes)"
-    )
+    if gains:
+        lines["forecast"] = INDENT.join(_forecast(gains))
+    elif has_queries:
+        lines["forecast"] = "add --forecast to estimate what labelled queries gain (minutes)"
     return lines
 
 

@@ -152,7 +152,7 @@ def run_table(metrics: dict[str, Any]) -> Group:
     if min(counts.values()) >= FEWEST:
         columns |= {f"{s}\n{counts[s]:,}": column({**metrics, **part}, split, first) for s, part in strata.items()}
     columns |= {mean_name(measure): column(metrics, split, measure) for measure in others}
-    notes = _notes(metrics, len(equal) - len(shown), chosen, any(map(count.get, shown)))
+    notes = _notes(metrics, len(equal) - len(shown), chosen, {system: equal[system] for system in shown})
     table = figures_table((), "\n".join(notes))
     table.padding = 0
     table.columns[0].no_wrap, room = True, WIDTH - max(map(len, labels)) - 1
@@ -173,15 +173,16 @@ def run_table(metrics: dict[str, Any]) -> Group:
     return Group(table, *map(Text, remarks))
 
 
-def _notes(metrics: Mapping[str, Any], left_out: int, chosen: str, has_equal: bool) -> Iterator[str]:
-    """Yields the lines below the table of a run."""
+def _notes(metrics: Mapping[str, Any], left_out: int, chosen: str, equal: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Yields the lines below the table of a run; `equal`: system of a row → others with its figures."""
     test_name = TESTS[metrics["test"]].removesuffix(" test")
     if chosen:
         yield "▸ recommended"
     if len(metrics["results"][metrics["headline_split"]]) > 1:
         yield f"* differs from {metrics['baseline']}: p < {SIGNIFICANT}, {test_name}, Holm-corrected"
-    if has_equal:
-        yield "+1: one more system has the same figures"
+    yield from (
+        f"{system} +{len(same)}: the same figures as {', '.join(same)}" for system, same in equal.items() if same
+    )
     if left_out:
         yield f"{left_out} worse systems are in the report"
 
