@@ -60,8 +60,8 @@ def recommend(
     if queries and DEV in data.written_splits and not settings.by_generated:
         choice = Recommendation(baseline, baseline, ())
         words = (
-            f"Recommended: {baseline}, the baseline, as the dev queries are generated: what gains on them may not gain "
-            "on people's (recommend.by_generated)"
+            f"Recommended: {baseline}, the baseline: the dev queries are generated, so they choose nothing "
+            "(recommend.by_generated)"
         )
     elif queries:
         shifted = shift_of(data, passage_vectors) if passage_vectors else None
