@@ -70,7 +70,7 @@ def test_equal_systems_are_one_row_and_the_recommended_one_is_marked() -> None:
     lines = printed(metrics)
     assert list(rows(metrics)) == ["BM25", BASELINE, "Equal +2", "Nearly"]
     assert [line[2:10] for line in lines if line.startswith("▸ ")] == ["Equal +2", "recommen"]
-    assert "Equal +2: the same figures as GNN-encoder, Other" in [line.strip() for line in lines]
+    assert "Equal +2: the same figures as GNN-encoder; Other" in [line.strip() for line in lines]
     assert max(map(len, lines)) <= 80 and not any("…" in line for line in lines)
 
 

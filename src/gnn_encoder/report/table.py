@@ -181,7 +181,7 @@ def _notes(metrics: Mapping[str, Any], left_out: int, chosen: str, equal: Mappin
     if len(metrics["results"][metrics["headline_split"]]) > 1:
         yield f"* differs from {metrics['baseline']}: p < {SIGNIFICANT}, {test_name}, Holm-corrected"
     yield from (
-        f"{system} +{len(same)}: the same figures as {', '.join(same)}" for system, same in equal.items() if same
+        f"{system} +{len(same)}: the same figures as {'; '.join(same)}" for system, same in equal.items() if same
     )
     if left_out:
         yield f"{left_out} worse systems are in the report"
