@@ -24,7 +24,7 @@ def test_counts_stand_in_the_manifest(tmp_path: Path) -> None:
     ingest(Ingest(dataset=str(write_beir(tmp_path / "d"))), dataset=tmp_path / "out")
     manifest = read_manifest(tmp_path / "out", "dataset")
     assert manifest.rows == {"corpus": 6, "queries": 5, "qrels": 5}
-    assert manifest.metrics["headline"] == "6 passages · 3/1/1 queries"
+    assert manifest.metrics["headline"] == "6 passages · 3/1/1 queries · remarks in the log: 1"
     assert manifest.metrics["labels_train"] == 3 and manifest.metrics["isolated_passages"] == 2
 
 
@@ -108,8 +108,10 @@ def test_a_draw_keeps_so_many_training_queries_with_their_labels_and_dev_and_tes
     metrics = {name: read_manifest(tmp_path / name).metrics for name in draws}
     before = metrics["all"]["queries_train"]
     assert metrics["drawn"]["queries_train_before_draw"] == before == metrics["all"]["queries_train_before_draw"]
-    assert metrics["drawn"]["headline"].endswith(f" queries, drawn 20 of {before} for train")
-    assert metrics["all"]["headline"].endswith(" queries")
+    drawn = f" queries, drawn 20 of {before} for train"
+    remarks = "" if dev else " · remarks in the log: 2"
+    assert metrics["drawn"]["headline"].endswith(drawn + remarks)
+    assert metrics["all"]["headline"].endswith(" queries" + remarks)
 
 
 def test_a_draw_of_dev_queries_leaves_train_and_test_as_they_are(tmp_path: Path) -> None:

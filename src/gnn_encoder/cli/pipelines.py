@@ -42,7 +42,8 @@ def run(
         str | None,
         typer.Option(
             help="What writes queries for data that have none or few: titles (headings and sentences, without a "
-            "model), the address of a chat service in OpenAI's form, http://…/v1#MODEL, smollm2, or a model's folder."
+            "model; the default for --documents without queries), the address of a chat service in OpenAI's form, "
+            "http://…/v1#MODEL, smollm2, or a model's folder."
         ),
     ] = None,
     examples: Annotated[
@@ -82,9 +83,12 @@ def run(
     """
     from gnn_encoder.cli.console import follow, following
     from gnn_encoder.cli.endings import show_results
+    from gnn_encoder.data import open_source
     from gnn_encoder.engines import climbing, pipelines
+    from gnn_encoder.planning import AUTO
     from gnn_encoder.planning.budget import climb_seconds
-    from gnn_encoder.settings.written import NO_FOLDERS
+    from gnn_encoder.settings.foundation import Ingest
+    from gnn_encoder.settings.written import NO_FOLDERS, TITLES
 
     began, changes, only_shows = time.time(), overrides or [], dry_run or mermaid
     screen = context.with_resource(following(verbose, as_json and not only_shows))
@@ -92,6 +96,8 @@ def run(
         if dataset is not None:
             raise UserError("--documents and --dataset both name the data: give one of them")
         dataset, changes = str(documents), ["ingest.format=documents", "ingest.copy_similarity=0.9", *changes]
+        if preset == AUTO and not (log or open_source(Ingest(dataset=dataset, format="documents")).has_queries):
+            changes = [f"write_queries.generator={TITLES}", *changes]
     if generator is not None:
         changes = [*changes, *pipelines.path_override("write_queries.generator", generator, NO_FOLDERS)]
     if examples is not None:

@@ -221,13 +221,15 @@ class DataReport:
     @property
     def headline(self) -> str:
         """Such as `2,512 passages · 812/101/99 queries` (train, dev, test), and the size of a split before a draw."""
-        counts = f"{self.passages:,} passages · {'/'.join(f'{n:,}' for n in self.queries.values())} queries"
+        queries = f"{'/'.join(f'{n:,}' for n in self.queries.values())} queries" * any(self.queries.values())
+        counts = f"{self.passages:,} passages · {queries or 'no queries yet'}"
         before = {"train": self.train_before_draw, "dev": self.dev_before_draw}
         draws = [
             f"{self.queries[split]:,} of {n:,} for {split}" for split, n in before.items() if n > self.queries[split]
         ]
         counts += f", drawn {' and '.join(draws)}" if draws else ""
-        return f"{counts}, {self.trained:,} of them trained on" if self.trained < self.queries["train"] else counts
+        counts += f", {self.trained:,} of them trained on" if self.trained < self.queries["train"] else ""
+        return counts + (f" · remarks in the log: {len(self.remarks):,}" if self.remarks else "")
 
     def metrics(self) -> dict[str, Any]:
         """The counts and the dropped rows per kind of problem as flat metrics; the facts as text."""
