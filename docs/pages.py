@@ -43,8 +43,8 @@ def on_files(files: Any, config: Any) -> Any:
     texts = {file.src_uri: file.content_string for file in files if file.src_uri.endswith(".md")}
     for uri, text in texts.items():
         for path, _ in LINK.findall(text):
-            if (target := _source(uri, path)) and not files.get_file_from_path(f"source/{target}.md"):
-                files.append(File.generated(config, f"source/{target}.md", content=_listing(target)))
+            if (target := _source(uri, path)) and not files.get_file_from_path(page_of_file(target)):
+                files.append(File.generated(config, page_of_file(target), content=_listing(target)))
     return files
 
 
@@ -57,7 +57,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     def moved(link: re.Match[str]) -> str:
         path, anchor = link.groups()
         if source := _source(uri, path):
-            return _relative(f"source/{source}.md", uri)
+            return _relative(page_of_file(source), uri)
         target = _target(uri, path)
         if target == "docs/reference/index.md" and anchor:
             return _relative(f"reference/{anchor[1:]}.md", uri)
@@ -297,8 +297,13 @@ def _sentences(text: str | None) -> str:
     return " ".join(inspect.cleandoc(text or "").split()).replace("`|`", "`\\|`")
 
 
+def page_of_file(path: str) -> str:
+    """Returns the page of a file of the source tree; mkdocs leaves out names that begin with a dot."""
+    return f"source/{path.removeprefix('.')}.md"
+
+
 def _listing(path: str) -> str:
-    """Returns the page of a file of the source tree."""
+    """Returns the text of that page."""
     place = PROJECT / path
     kind = {".py": "python", ".yaml": "yaml", ".yml": "yaml"}.get(place.suffix, "text")
     return f"# {path}\n\n````` {{.{kind} linenums=1}}\n{place.read_text('utf-8')}\n`````\n"

@@ -9,7 +9,7 @@ from documentation import PAGES, PROJECT, blocks, commands
 from typer.main import get_command
 
 import gnn_encoder
-from docs.pages import documented, reference
+from docs.pages import documented, page_of_file, reference
 from gnn_encoder.cli.app import app
 from gnn_encoder.settings.pipeline import Settings
 from gnn_encoder.settings.presets import load_settings, settable
@@ -107,3 +107,8 @@ def test_the_reference_has_what_a_user_may_set_in_words() -> None:
     assert "Annotated" not in "".join(sections) and "Literal" not in "".join(sections)
     assert "| `nodes` | `1` | integer 1 to 1024 |" in sections[list(Settings.model_fields).index("train_gnn")]
     assert "[`data/twins.py`](../../src/gnn_encoder/data/twins.py)" in sections[0]
+
+
+def test_mkdocs_takes_the_page_of_a_file_whose_name_begins_with_a_dot() -> None:
+    assert page_of_file(".github/workflows/retrain.yml") == "source/github/workflows/retrain.yml.md"
+    assert page_of_file("docs/pages.py") == "source/docs/pages.py.md"
