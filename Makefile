@@ -26,6 +26,7 @@ suite: $(DEVELOPING)
 docs: $(INSTALLED)
 	$(INSTALL) "torch" -e ".[docs]"
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	@echo "open site/index.html; for its search: $(BIN)/python -m http.server --directory site"
 
 test-slow: $(DEVELOPING)
 	$(BESIDE) -m slow

@@ -9,6 +9,7 @@ token is that of MiniLM times (layers · width²) over MiniLM's.
 """
 
 import argparse
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,6 +114,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--width", type=int, default=768)
     o = parser.parse_args()
+    os.environ["HF_HUB_OFFLINE"] = "1"  # only sizes of backbones are looked up, and a BERT's is assumed without them
     settings = load_settings(o.preset)
     size = DataSize.assumed(o.passages, o.queries)
     rows = []

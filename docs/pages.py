@@ -29,16 +29,8 @@ LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)\s#]+)((?:#[^)\s]*)?)(?=\))")
 PICTURE = re.compile(r"^```mermaid\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 """A flowchart, which GitHub draws. Here the build draws it, so that a reader's browser fetches nothing."""
 SCALED = '<svg style="max-width: 100%; height: auto; background: white; border-radius: 4px" role="img" '
-KINDS = {
-    "PositiveInt": "a whole number, at least 1",
-    "Count": "a whole number, at least 0",
-    "PositiveFloat": "a number above 0",
-    "Fraction": "a number from 0 to 1",
-    "Measure": "the name of a measure as in ir_measures",
-    "TextLength": "a number of tokens",
-    "Candidates": "a list of numbers",
-}
-"""Name of a type in the settings' modules → what it means."""
+NAME = re.compile(r"`(?:gnn_encoder\.)?((?:\w+[./])+\w+)`")
+"""What may be a module or a file of the source tree in a docstring."""
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -51,8 +43,8 @@ def on_files(files: Any, config: Any) -> Any:
     texts = {file.src_uri: file.content_string for file in files if file.src_uri.endswith(".md")}
     for uri, text in texts.items():
         for path, _ in LINK.findall(text):
-            if (target := _source(uri, path)) and not files.get_file_from_path(f"source/{target}.md"):
-                files.append(File.generated(config, f"source/{target}.md", content=_listing(target)))
+            if (target := _source(uri, path)) and not files.get_file_from_path(page_of_file(target)):
+                files.append(File.generated(config, page_of_file(target), content=_listing(target)))
     return files
 
 
@@ -65,7 +57,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     def moved(link: re.Match[str]) -> str:
         path, anchor = link.groups()
         if source := _source(uri, path):
-            return _relative(f"source/{source}.md", uri)
+            return _relative(page_of_file(source), uri)
         target = _target(uri, path)
         if target == "docs/reference/index.md" and anchor:
             return _relative(f"reference/{anchor[1:]}.md", uri)
@@ -90,9 +82,9 @@ def reference() -> dict[str, str]:
     }
 
 
-def documented(model: type) -> dict[str, tuple[str, str]]:
-    """Returns {field: (its type as the source has it, its docstring)} of a settings class, with inherited fields."""
-    fields: dict[str, tuple[str, str]] = {}
+def documented(model: type) -> dict[str, str]:
+    """Returns {field: its docstring} of a settings class, with inherited fields."""
+    fields: dict[str, str] = {}
     for parent in reversed(model.__mro__):
         if not hasattr(parent, "model_fields") or parent.__module__.startswith("pydantic"):
             continue
@@ -103,30 +95,51 @@ def documented(model: type) -> dict[str, tuple[str, str]]:
                 name, text = line.target.id, ""
                 if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
                     text = inspect.cleandoc(str(following.value.value))
-                fields[name] = (ast.unparse(line.annotation), text or fields.get(name, ("", ""))[1])
+                fields[name] = text or fields.get(name, "")
     return {name: fields[name] for name in model.model_fields}  # type: ignore[attr-defined]
 
 
 def _settings() -> Iterator[str]:
     from gnn_encoder.settings.pipeline import PIPELINES, Settings
-    from gnn_encoder.settings.presets import preset_names
+    from gnn_encoder.settings.presets import preset_names, settable
 
     yield "# Settings\n"
-    yield "Every setting of every step. `--set STEP.NAME=VALUE` changes one, and so does a line in a preset's file:\n"
+    yield "A run is a list of steps, and each step has a section of settings. `--set STEP.NAME=VALUE` changes one, and"
+    yield "so does a line in a preset's file:\n"
     yield "```bash\ngnn-encoder run --preset quickstart --set train_gnn.epochs=3 --set ingest.dev_fraction=0.2\n```\n"
-    yield "A setting under `shared` holds for all steps that have it: `--set shared.backbone=bert-base-uncased`."
-    yield f"The presets are {', '.join(f'`{name}`' for name in preset_names())}. Lists are written `[1, 2]`.\n"
-    yield from _table(("values", "meaning"), [(f"`{name}`", meaning) for name, meaning in KINDS.items()])
+    yield "`--set shared.backbone=bert-base-uncased` changes a setting in all sections that have it. A list: `[1, 2]`."
+    yield f"The presets are {', '.join(f'`{name}`' for name in preset_names())}."
+    yield "What a run sets by itself is left out.\n"
+    yield "*Pipelines* are the runs that have the step: `train` is `run --preset`, `ladder` is `run` without a preset,"
+    yield "`ablation` is `ablate`. M_de is the dual encoder, M_ce the cross-encoder, h_p a passage's vector, h'_p that"
+    yield "after the GNN. Equations and sections are those of [the papers](../concepts/papers.md).\n"
     for step, field in Settings.model_fields.items():
         model: Any = field.annotation
-        fields = documented(model)
-        yield f"\n## {step}\n\n{_sentences(model.__doc__)}\n"
-        yield f"In: {', '.join(name for name, steps in PIPELINES.items() if step in steps) or 'other steps'}.\n"
+        kinds = model.model_json_schema()["properties"]
+        yield f"\n## {step}\n\n{_linked(_sentences(model.__doc__))}\n"
+        if pipelines := [f"`{name}`" for name, steps in PIPELINES.items() if step in steps]:
+            yield f"*Pipelines*: {', '.join(pipelines)}.\n"
         rows = [
-            (f"`{name}`", f"`{_value(getattr(field.default, name))}`", f"`{kind}`", text)
-            for name, (kind, text) in fields.items()
+            (f"`{name}`", f"`{_value(getattr(field.default, name))}`", _kind(kinds[name]), _linked(text))
+            for name, text in documented(model).items()
+            if name in settable(step)
         ]
         yield from _table(("setting", "default", "values", "what it does"), rows)
+
+
+def _linked(text: str) -> str:
+    """Returns a docstring in which the names of modules and files of the source tree are links."""
+
+    def link(name: re.Match[str]) -> str:
+        path = name.group(1)
+        places = (path, f"src/gnn_encoder/{path}", f"src/gnn_encoder/{path.replace('.', '/')}.py")
+        return next((f"[{name.group()}](../../{place})" for place in places if _is_file(place)), name.group())
+
+    return NAME.sub(link, text)
+
+
+def _is_file(path: str) -> bool:
+    return (PROJECT / path).is_file()
 
 
 def _value(default: Any) -> str:
@@ -152,6 +165,8 @@ def _command(name: str, command: Any) -> Iterator[str]:
     rows = []
     for option in command.params:
         words = [*option.opts, *option.secondary_opts] if option.param_type_name == "option" else [option.name.upper()]
+        if option.param_type_name == "option" and not option.is_flag:
+            words[0] += f" {option.metavar or option.display_type(None)}"
         plain = option.default not in (None, False, (), [], "") and not callable(option.default)
         default = f" Default: `{option.default}`." if plain and option.default is not Ellipsis else ""
         needed = " Required." if option.required else ""
@@ -167,7 +182,8 @@ def _http() -> Iterator[str]:
     schemas = description["components"]["schemas"]
     yield "# HTTP\n\nWhat `gnn-encoder serve` answers. `/openapi.json` of a server is the same for programs."
     yield "With `GNN_ENCODER_TOKEN` requests need `Authorization: Bearer TOKEN`, except probes, pages and metrics.\n"
-    yield "`GET /health/live`, `GET /health/ready` and `GET /metrics` (Prometheus) are for a cluster."
+    yield "`GET /health/live`, `GET /health/ready` and `GET /metrics` (Prometheus) are for a cluster.\n"
+    yield "An error is a `Problem` (RFC 9457): JSON with `title`, `status`, and `detail`, which says what is wrong.\n"
     for path, methods in description["paths"].items():
         for method, operation in methods.items():
             yield f"\n## {method.upper()} {path}\n\n{_sentences(operation.get('description'))}\n"
@@ -177,7 +193,7 @@ def _http() -> Iterator[str]:
             content = answers["200"].get("content", {}).get("application/json", {})
             yield from _schema("Answer", content.get("schema", {}), schemas)
             others = [f"{status} {answer['description']}" for status, answer in answers.items() if status != "200"]
-            yield f"\nErrors, each a `Problem` (RFC 9457): {', '.join(others)}.\n" if others else ""
+            yield f"\nErrors: {', '.join(others)}.\n" if others else ""
 
 
 def openapi() -> dict[str, Any]:
@@ -201,9 +217,8 @@ def _schema(title: str, schema: Mapping[str, Any], schemas: Mapping[str, Any]) -
     for field, facts in fields.items():
         kinds = [facts, *facts.get("anyOf", [])]
         within += [part for kind in kinds for part in (kind, kind.get("items", {})) if "$ref" in part]
-        words = [_kind(kind) for kind in facts.get("anyOf", [facts])]
         default = "required" if field in needed else f"`{json.dumps(facts.get('default'))}`"
-        rows.append((f"`{field}`", " or ".join(words), default, facts.get("description", "")))
+        rows.append((f"`{field}`", _kind(facts), default, facts.get("description", "")))
     yield from _table(("field", "type", "default", "what it is"), rows)
     for example in schemas[name].get("examples", []):
         yield f"\n```json\n{json.dumps(example, ensure_ascii=False)}\n```\n"
@@ -212,9 +227,20 @@ def _schema(title: str, schema: Mapping[str, Any], schemas: Mapping[str, Any]) -
 
 
 def _kind(schema: Mapping[str, Any]) -> str:
+    """Returns the values that a JSON schema allows, in words."""
     if "$ref" in schema:
         return f"`{schema['$ref'].rpartition('/')[2]}`"
-    return f"array of {_kind(schema['items'])}" if "items" in schema else str(schema.get("type", "any"))
+    if "anyOf" in schema:
+        return " or ".join(_kind(part) for part in schema["anyOf"])
+    if values := schema.get("enum", [schema["const"]] if "const" in schema else []):
+        return ", ".join(f"`{value}`" for value in values)
+    if "items" in schema:
+        return f"list of {_kind(schema['items'])}"
+    low, high, above = (schema.get(bound) for bound in ("minimum", "maximum", "exclusiveMinimum"))
+    least = f"above {above:g}" if above is not None else f"at least {low:g}" if low is not None else ""
+    most = f"at most {high:g}" if high is not None else ""
+    both = f"{low:g} to {high:g}" if low is not None and high is not None else ", ".join(filter(None, (least, most)))
+    return f"{schema.get('type', 'any')} {both}".strip()
 
 
 def _systems() -> Iterator[str]:
@@ -222,8 +248,9 @@ def _systems() -> Iterator[str]:
     from gnn_encoder.settings.systems import LEXICAL, SYSTEMS, UNTRAINED
 
     yield "# Systems\n\nWhat a run compares, simplest first. A run recommends the first that nearly equals the best."
-    yield "*With BM25*: its scores are also summed with BM25's. *Trains*: a network of its own. On the ladder a run has"
-    yield "the systems of its rungs; `, untrained` in a name means that nothing has trained the encoder.\n"
+    yield "*Trains*: a network of its own. *Labels alone*: labelled queries are used without training. *With BM25*: a"
+    yield "row `BM25 + …` has the sum of both scores, too. `untrained` in a name: the encoder is a published one, as it"
+    yield "is. On [the ladder](../concepts/ladder.md) a run has the systems of its rungs.\n"
     rows = [
         (
             row.name,
@@ -234,7 +261,7 @@ def _systems() -> Iterator[str]:
         )
         for row in SYSTEMS.values()
     ]
-    yield from _table(("system", "what it is", "trains", "uses labels", "with BM25"), rows)
+    yield from _table(("system", "what it is", "trains", "labels alone", "with BM25"), rows)
     yield "\n## Re-rankers\n\nThe names of `gnn-encoder rerank --systems`."
     yield "[The guide](../guides/comparisons.md#re-rankers) says what each is.\n"
     reranking = [
@@ -253,9 +280,10 @@ def _python() -> Iterator[str]:
     import gnn_encoder
 
     yield "# Python\n\nWhat `from gnn_encoder import …` offers. [The guide](../guides/python.md) shows its use.\n"
-    for name in gnn_encoder.__all__:
+    for name in sorted(gnn_encoder.__all__, key=lambda name: (name[0].isupper(), name != "run", name == "UserError")):
         if not name.startswith("_"):
-            yield f"::: {getattr(gnn_encoder, name).__module__}.{name}\n"
+            heading = f"    options: {{heading: gnn_encoder.{name}, toc_label: {name}}}"
+            yield f"::: {getattr(gnn_encoder, name).__module__}.{name}\n{heading}\n"
 
 
 def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> Iterator[str]:
@@ -269,8 +297,13 @@ def _sentences(text: str | None) -> str:
     return " ".join(inspect.cleandoc(text or "").split()).replace("`|`", "`\\|`")
 
 
+def page_of_file(path: str) -> str:
+    """Returns the page of a file of the source tree; mkdocs leaves out names that begin with a dot."""
+    return f"source/{path.removeprefix('.')}.md"
+
+
 def _listing(path: str) -> str:
-    """Returns the page of a file of the source tree."""
+    """Returns the text of that page."""
     place = PROJECT / path
     kind = {".py": "python", ".yaml": "yaml", ".yml": "yaml"}.get(place.suffix, "text")
     return f"# {path}\n\n````` {{.{kind} linenums=1}}\n{place.read_text('utf-8')}\n`````\n"

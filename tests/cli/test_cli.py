@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from command_line import call
+from typer.testing import CliRunner
 
 import gnn_encoder
 from gnn_encoder.cli import app
@@ -227,3 +228,16 @@ def test_an_update_refuses_what_it_would_not_do(
         "an update runs ingest, index_bm25, write_queries, select_queries, build_graph, encode_with_labels, "
         "make_parts, fuse_parts, encode_corpus, choose_bundle" in capsys.readouterr().err
     )
+
+
+def test_help_shows_what_a_help_text_has_in_brackets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rich's markup would take `[training]` for a style, and show nothing; the controls are words without brackets."""
+    monkeypatch.setenv("COLUMNS", "200")
+    for command, words in {
+        "submit": ("[training]", "[gnn-encoder-PIPELINE.yaml]", "Follow the run"),
+        "retrain": ("[minilm]", "gnn-encoder-runs"),
+        "judge": ("[people alone]", "[ROOT/latest/bundle]"),
+    }.items():
+        shown = " ".join(CliRunner().invoke(app.app, [command, "--help"]).output.replace("│", " ").split())
+        for word in words:
+            assert word in shown, f"{command}: {word}"

@@ -9,10 +9,10 @@ from documentation import PAGES, PROJECT, blocks, commands
 from typer.main import get_command
 
 import gnn_encoder
-from docs.pages import documented
+from docs.pages import documented, page_of_file, reference
 from gnn_encoder.cli.app import app
 from gnn_encoder.settings.pipeline import Settings
-from gnn_encoder.settings.presets import load_settings
+from gnn_encoder.settings.presets import load_settings, settable
 
 SHELL = {
     path: "".join(block.text for block in blocks(path.read_text("utf-8")) if block.language == "bash") for path in PAGES
@@ -82,7 +82,7 @@ def test_each_setting_that_a_page_names_exists(path: Path) -> None:
 def test_each_setting_has_a_docstring(step: str) -> None:
     model: Any = Settings.model_fields[step].annotation
     assert model.__doc__
-    assert not [name for name, (_, text) in documented(model).items() if not text]
+    assert not [name for name, text in documented(model).items() if not text]
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
@@ -96,3 +96,19 @@ def test_python_in_the_pages_compiles_and_imports_what_there_is(path: Path) -> N
 
 def test_the_readme_is_short() -> None:
     assert len((PROJECT / "README.md").read_text("utf-8").splitlines()) <= 150
+
+
+def test_the_reference_has_what_a_user_may_set_in_words() -> None:
+    sections = reference()["reference/settings.md"].split("\n## ")[1:]
+    assert [text.partition("\n")[0] for text in sections] == list(Settings.model_fields)
+    for text in sections:
+        step = text.partition("\n")[0]
+        assert set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)) == settable(step), step
+    assert "Annotated" not in "".join(sections) and "Literal" not in "".join(sections)
+    assert "| `nodes` | `1` | integer 1 to 1024 |" in sections[list(Settings.model_fields).index("train_gnn")]
+    assert "[`data/twins.py`](../../src/gnn_encoder/data/twins.py)" in sections[0]
+
+
+def test_mkdocs_takes_the_page_of_a_file_whose_name_begins_with_a_dot() -> None:
+    assert page_of_file(".github/workflows/retrain.yml") == "source/github/workflows/retrain.yml.md"
+    assert page_of_file("docs/pages.py") == "source/docs/pages.py.md"

@@ -27,6 +27,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",  # rich's own markup takes [training] in a help text for a style
 )
 app.add_typer(datasets.data, name="data")
 app.add_typer(models.models, name="models")

@@ -120,7 +120,7 @@ def copy(
     source: Annotated[str, typer.Argument(help="A folder, or the s3:// address of one.")],
     target: Annotated[str, typer.Argument(help="The s3:// address or folder to copy to.")],
 ) -> None:
-    """Copy a folder, such as a bundle, to or from an object store. Readers of the store never see a partial copy."""
+    """Copy a folder, such as data or a bundle, to or from an object store. Readers never see a partial copy."""
     from gnn_encoder.storage import Transfer, get_folder, is_remote, put_folder
 
     if is_remote(target) and not is_remote(source):

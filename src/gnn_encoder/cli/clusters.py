@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from gnn_encoder.kubeflow.server import Server
     from gnn_encoder.kubeflow.submission import ClusterReranking, ClusterTraining
 
-schedule = typer.Typer(help="Run a pipeline on a Kubeflow cluster again and again.", no_args_is_help=True)
+schedule = typer.Typer(
+    help="Run a pipeline on a Kubeflow cluster again and again.", no_args_is_help=True, rich_markup_mode="markdown"
+)
 
 Pipeline = Annotated[
     Literal["train", "ladder", "rerank"],
@@ -249,7 +251,7 @@ def _minute(moment: datetime | None) -> str:
 
 def _table_of(graph: "Graph", cluster: "Cluster") -> list[Sequence[str]]:
     """Returns the needs of each step of a graph, one row each, below a header."""
-    rows: list[Sequence[str]] = [("step", "cpu", "memory", "gpu", "timeout", "retries", "image")]
+    rows: list[Sequence[str]] = [("step", "cpu", "memory", "gpu", "node", "timeout", "retries", "image")]
     for step in dict.fromkeys(node.step for node in graph.nodes):
         needs = cluster.needs(step)
         cpu, memory = (
@@ -257,7 +259,8 @@ def _table_of(graph: "Graph", cluster: "Cluster") -> list[Sequence[str]]:
             for amount in (needs.cpu, needs.memory)
         )
         gpu = f"{needs.gpu.count} {needs.gpu.type}" if needs.gpu else ""
+        node = ", ".join(needs.node_selector.values())
         timeout = f"{needs.timeout_seconds} s" if needs.timeout_seconds else ""
         retries = str(needs.retries.count) if needs.retries else ""
-        rows.append((step, cpu, memory, gpu, timeout, retries, cluster.image(step)))
+        rows.append((step, cpu, memory, gpu, node, timeout, retries, cluster.image(step)))
     return rows

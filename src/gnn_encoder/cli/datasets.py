@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gnn_encoder.data.validation import DataReport
     from gnn_encoder.settings.foundation import Ingest
 
-data = typer.Typer(help="Check data before training on it.", no_args_is_help=True)
+data = typer.Typer(help="Check data before training on it.", no_args_is_help=True, rich_markup_mode="markdown")
 MOST = 10_000
 """Passages that a forecast encodes unless told otherwise: 1 to 3 minutes of MiniLM on two cores."""
 

@@ -13,7 +13,11 @@ if TYPE_CHECKING:
     from gnn_encoder.labels.requests import Wanted
     from gnn_encoder.labels.suggestions import PassageSuggestion, QuerySuggestion
 
-labels = typer.Typer(help="Add labels to a finished run's bundle at once, and see which to add.", no_args_is_help=True)
+labels = typer.Typer(
+    help="Add labels to a finished run's bundle at once, and see which to add.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
 
 Named = Annotated[
     str,

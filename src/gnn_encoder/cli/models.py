@@ -12,7 +12,9 @@ from gnn_encoder.errors import UserError
 if TYPE_CHECKING:
     from gnn_encoder.promotion.registry import Registry
 
-models = typer.Typer(help="List registered models and choose the champion.", no_args_is_help=True)
+models = typer.Typer(
+    help="List registered models and choose the champion.", no_args_is_help=True, rich_markup_mode="markdown"
+)
 
 Name = Annotated[str, typer.Option("--model-name", help="Name of the registered model (`promote.model_name`).")]
 Which = Annotated[str, typer.Argument(metavar="VERSION|ALIAS", help="Number of a version, or champion, or previous.")]

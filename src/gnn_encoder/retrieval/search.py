@@ -38,14 +38,18 @@ NO_VECTORS = np.empty((0, 0), np.float32)
 
 @dataclass(frozen=True)
 class Hit:
-    """A passage for a query; `rank` from 1; `score` E_Q(q)ᵀ h'_p (GNN-encoder eq. 11), or as the bundle,
-    a fusion or a re-ranker has it."""
+    """A passage for a query."""
 
     rank: int
+    """From 1."""
     score: float
+    """E_Q(q)ᵀ h'_p (GNN-encoder eq. 11), or as the bundle, a fusion or a re-ranker has it."""
     passage_id: str
+    """The passage's id in the data."""
     title: str
+    """Its title, which may be empty."""
     text: str
+    """Its text, without the title."""
 
     def heading(self) -> str:
         """The line above the text on a terminal."""

@@ -266,9 +266,10 @@ def test_a_dry_run_asks_nobody(
     arguments = ["submit", "--preset", "quickstart", "--cluster", str(EXAMPLE), "--dry-run"]
     assert call(monkeypatch, *arguments) == 0
     head, *rows = capsys.readouterr().out.splitlines()
-    assert head.split() == ["step", "cpu", "memory", "gpu", "timeout", "retries", "image"]
+    assert head.split() == ["step", "cpu", "memory", "gpu", "node", "timeout", "retries", "image"]
     (training,) = (row for row in rows if row.startswith("train_gnn "))
-    assert training.split()[:8] == ["train_gnn", "4-8", "32Gi-64Gi", "4", "nvidia.com/gpu", "86400", "s", "3"]
+    needs = ["train_gnn", "4-8", "32Gi-64Gi", "4", "nvidia.com/gpu", "amd64,", "nvidia-l4", "86400", "s", "3"]
+    assert training.split()[:10] == needs
     assert rows[-1] == "wrote gnn-encoder-train.yaml"
     assert (tmp_path / "gnn-encoder-train.yaml").is_file()
     assert call(monkeypatch, *arguments, "--package", "package.txt") == 2
