@@ -84,6 +84,7 @@ def run(
     from gnn_encoder.cli.endings import show_results
     from gnn_encoder.engines import climbing, pipelines
     from gnn_encoder.planning.budget import climb_seconds
+    from gnn_encoder.settings.rungs import TRAINING, height
     from gnn_encoder.settings.written import NO_FOLDERS
 
     began, changes, only_shows = time.time(), overrides or [], dry_run or mermaid
@@ -120,7 +121,10 @@ def run(
     screen.stages.planned = climb.planned
     reached, deadline = (lambda outcome: screen.table(outcome, time.time() - began)), began + seconds
     outcome = follow(screen, partial(climb.run, shown=reached, deadline=deadline))
-    show_results(screen, root, outcome, climb.missing)
+    missing = climb.missing
+    if until and not missing and height(outcome.rung) < height(TRAINING):
+        missing = f"{'--budget 30m' if preset == 'auto' else '--until training'} instead of --until {until} climbs on"
+    show_results(screen, root, outcome, missing)
 
 
 def update(
