@@ -301,7 +301,7 @@ def test_the_command_says_what_changes(
     root = ("--root", str(latest.parent))
     assert call(monkeypatch, "labels", "add", NEW, "p7", *root) == 0
     (line,) = capsys.readouterr().out.splitlines()
-    assert line.startswith("1 added; ") and words in line and line.endswith("; 1 added labels in force")
+    assert line.startswith("1 added; ") and words in line and line.endswith("; added labels in force: 1")
     assert call(monkeypatch, "labels", "list", *root) == 0
     assert capsys.readouterr().out.split("\t")[1:] == [NEW, "p7\n"]
     for command in ("search", "explain"):
@@ -328,7 +328,7 @@ def test_wrong_labels_and_other_folders_are_one_line(
     assert "a test query has these words" in refused("add", tested.upper(), "p7")
     assert "the bundle has no such passage" in refused("add", NEW, "p40")
     assert "no such label was added" in refused("remove", asked, answer)
-    assert "was made by encode_with_labels, and not from the graph" in refused("suggest")
+    assert "was made by encode_with_labels, and not from a graph" in refused("suggest")
     other = with_labels(data, tmp_path / "other", [Wanted(NEW, "p7")])
     (latest / "dataset").unlink()
     assert "no dataset beside it" in refused("add", NEW, "p7")

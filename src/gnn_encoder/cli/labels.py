@@ -165,5 +165,5 @@ def _wanted(query: str | None, passage: str | None, file: Path | None) -> "list[
 
 def _show(change: str, outcome: "Outcome") -> None:
     typer.echo(
-        f"{change}; {outcome.effect}, after {outcome.seconds:.2f} s; {len(outcome.labels):,} added labels in force"
+        f"{change}; {outcome.effect}, after {outcome.seconds:.2f} s; added labels in force: {len(outcome.labels):,}"
     )

@@ -88,6 +88,7 @@ def run(
     from gnn_encoder.planning import AUTO
     from gnn_encoder.planning.budget import climb_seconds
     from gnn_encoder.settings.foundation import Ingest
+    from gnn_encoder.settings.rungs import TRAINING, height
     from gnn_encoder.settings.written import NO_FOLDERS, TITLES
 
     began, changes, only_shows = time.time(), overrides or [], dry_run or mermaid
@@ -126,7 +127,10 @@ def run(
     screen.stages.planned = climb.planned
     reached, deadline = (lambda outcome: screen.table(outcome, time.time() - began)), began + seconds
     outcome = follow(screen, partial(climb.run, shown=reached, deadline=deadline))
-    show_results(screen, root, outcome, climb.missing)
+    missing = climb.missing
+    if until and not missing and height(outcome.rung) < height(TRAINING):
+        missing = f"{'--budget 30m' if preset == 'auto' else '--until training'} instead of --until {until} climbs on"
+    show_results(screen, root, outcome, missing)
 
 
 def update(

@@ -25,7 +25,10 @@ class Kind(StrEnum):
     EMPTY_CORPUS = "empty corpus"
     NO_TRAINING = f"fewer than {FEWEST_TRAINING} different training queries with a relevant passage"
     NO_NEGATIVE = "no passage that is irrelevant to a training query, so there is nothing to tell apart"
-    NO_EVALUATION = "no dev or test query with a relevant passage, so nothing can be measured"
+    NO_EVALUATION = (
+        "no dev or test query with a relevant passage, so nothing can be measured; without qrels of dev and test, "
+        f"label at least {FEWEST_TRAINING + 2} queries"
+    )
     ENCODING = "not UTF-8"
     BAD_JSON = "bad JSON"
     BAD_ROW = "wrong columns or fields"

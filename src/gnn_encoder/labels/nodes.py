@@ -42,8 +42,8 @@ class FinishedRun:
         """Opens the artifacts; a UserError if one is missing, or the bundle is of a kind that has no graph."""
         if bundle.manifest.step != "encode_corpus":
             raise UserError(
-                f"{bundle.path} was made by {bundle.manifest.step or 'another program'}, and not from the graph: "
-                f"give --bundle ROOT/latest/{place_of(GNN_ENCODER)}, or put the label into the data"
+                f"{bundle.path} was made by {bundle.manifest.step or 'another program'}, and not from a graph of "
+                f"queries: give --bundle ROOT/latest/{place_of(GNN_ENCODER)}, which a run with a training has"
             )
         return cls(bundle, sources_of(bundle))
 
