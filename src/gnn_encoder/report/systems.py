@@ -15,7 +15,8 @@ from gnn_encoder.evaluation.strata import MEANING
 from gnn_encoder.report import table
 from gnn_encoder.report.charts import kind_of
 from gnn_encoder.settings.measures import OF_LABELS
-from gnn_encoder.settings.systems import SYSTEMS
+from gnn_encoder.settings.reranking_systems import SYSTEMS as RERANKERS
+from gnn_encoder.settings.systems import LEXICAL, SYSTEMS, UNTRAINED
 
 LEAST = 50
 """Fewest queries of a stratum whose figures are drawn."""
@@ -28,6 +29,8 @@ OF_LENGTHS = dict(
     zip(LENGTHS, ("queries of few words", "queries of middle length", "queries of many words"), strict=True)
 )
 OLD_NEW = {"old": "queries of the older half, by their dates", "new": "queries of the newer half, by their dates"}
+NO_TRAINING = (LEXICAL, UNTRAINED, f"{LEXICAL} + {UNTRAINED}")
+"""Systems that anybody has without labels."""
 NO_STRATA = (
     "all queries",
     "by traffic",
@@ -44,6 +47,14 @@ def chosen(metrics: Mapping[str, Any]) -> str:
     """Returns the recommended system; if nothing recommends, the candidate."""
     advice = metrics.get("recommendation") or {}
     return str(advice.get("system") or metrics["candidate"])
+
+
+def rerankers(metrics: Mapping[str, Any]) -> list[str]:
+    """Returns the names of the compared re-rankers, the candidate last; empty if one has none for `--systems`."""
+    named = {system.title: name for name, system in RERANKERS.items()}
+    titles = [title for title in metrics["results"][metrics["headline_split"]] if title != metrics["baseline"]]
+    titles.sort(key=metrics["candidate"].__eq__)
+    return [named[title] for title in titles] if set(titles) <= set(named) else []
 
 
 def purpose(metrics: Mapping[str, Any], system: str) -> str:
