@@ -31,6 +31,7 @@ from gnn_encoder.report.systems import (
     blocks,
     distinct,
     field_strata,
+    is_explained,
     length_strata,
     of_parts,
     rerankers,
@@ -354,6 +355,7 @@ def test_settings_that_differ_repeat_the_run_also_of_steps_that_did_not_run(pres
     of_preset = commands(draft.target, ingested, "")
     assert "--until" not in of_preset["Repeat the run"]
     assert of_preset["Search"].endswith(f"--bundle {tmp_path}/latest/bundle")
+    assert list(commands(draft.target, ingested, "", (), True))[1].startswith("Explain") and len(of_preset) == 3
     listed = render(changed=page.changed)
     assert "train_gnn.heads" in listed and "bm25_retrieve.train_depth" not in listed.partition("All settings")[0]
 
@@ -531,6 +533,14 @@ def test_a_comparison_of_rerankers_has_its_costs_and_the_command_that_repeats_it
     printed = commands(Path("report"), {"ingest": Record({"dataset": "data"})}, "", rerankers(metrics))
     command = "gnn-encoder rerank --systems ss_bert_h,colbert --preset settings.yaml --dataset data --root ROOT"
     assert printed == {"Repeat the run": command}
+
+
+def test_only_hits_with_parts_or_neighbours_are_explained() -> None:
+    metrics = {"fusions": {f"BM25 + {dense}": {"dense": dense} for dense in (BASELINE, CANDIDATE, "Query sum")}}
+    names = ("BM25", BASELINE, CANDIDATE, "Query sum", "Query adapter", "Linear fusion", "of another package")
+    explained = [name for name in (*names, *metrics["fusions"]) if is_explained(metrics, name)]
+    plain = {BASELINE, f"BM25 + {BASELINE}", "of another package"}
+    assert set(explained) == {*names, *metrics["fusions"]} - plain
 
 
 def test_a_study_says_what_its_systems_are_tested_against() -> None:

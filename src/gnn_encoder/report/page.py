@@ -223,25 +223,25 @@ def report_charts(metrics: Mapping[str, Any], history: History) -> dict[str, Spe
     return drawn | {f"training-{title}": spec for title, spec in charts.training_charts(history).items()}
 
 
-def commands(folder: Path, history: History, rung: str, rerankers: Sequence[str] = ()) -> dict[str, str]:
+def commands(
+    folder: Path, history: History, rung: str, rerankers: Sequence[str] = (), explained: bool = False
+) -> dict[str, str]:
     """Returns {title: command} that search, explain and serve the result of a run, and repeat the run.
 
     Args:
         folder: of the report, in ROOT/pipeline/RUN/STEP. Elsewhere ROOT stands for the run's folder.
         rung: the highest rung of a ladder; empty if the run was none.
         rerankers: names of the compared re-rankers. Such a run is only repeated, as it may have no bundle.
+        explained: whether the bundle's hits can be explained.
     """
     root = next((str(parent.parent) for parent in folder.absolute().parents if parent.name == "pipeline"), "ROOT")
     bundle = shlex.quote(f"{root}/latest/bundle")
-    lines = (
-        {}
-        if rerankers
-        else {
-            "Search": f"gnn-encoder search 'your question' --bundle {bundle}",
-            "Explain why its hits are there": f"gnn-encoder explain 'your question' --bundle {bundle} --html why.html",
-            "Serve over HTTP, with a page": f"gnn-encoder serve --bundle {bundle}",
-        }
-    )
+    lines = {}
+    if not rerankers:
+        lines["Search"] = f"gnn-encoder search 'your question' --bundle {bundle}"
+        if explained:
+            lines["Explain why its hits are there"] = f"gnn-encoder explain 'your question' --bundle {bundle}"
+        lines["Serve over HTTP, with a page"] = f"gnn-encoder serve --bundle {bundle}"
     if dataset := history.get("ingest", Record()).settings.get("dataset"):
         settings = folder.absolute() / SETTINGS if root != "ROOT" else SETTINGS  # beside the page
         until = [word for name, reached in NAMES.items() if reached == rung for word in ("--until", name)]

@@ -16,7 +16,7 @@ from gnn_encoder.report import table
 from gnn_encoder.report.charts import kind_of
 from gnn_encoder.settings.measures import OF_LABELS
 from gnn_encoder.settings.reranking_systems import SYSTEMS as RERANKERS
-from gnn_encoder.settings.systems import LEXICAL, SYSTEMS, UNTRAINED
+from gnn_encoder.settings.systems import GNN_ENCODER, LEXICAL, SYSTEMS, UNTRAINED
 
 LEAST = 50
 """Fewest queries of a stratum whose figures are drawn."""
@@ -63,6 +63,13 @@ def purpose(metrics: Mapping[str, Any], system: str) -> str:
         method = "a weighted sum of the scores" if fusion["method"] == CONVEX else "a sum of reciprocal ranks"
         return f"{fusion['lexical']} and {fusion['dense']} together: {method}."
     return SYSTEMS[system].purpose if system in SYSTEMS else ""
+
+
+def is_explained(metrics: Mapping[str, Any], system: str) -> bool:
+    """Whether `explain` has more to say on a hit of the system's bundle than its score."""
+    vectors = metrics["fusions"].get(system, {}).get("dense", system)
+    row = SYSTEMS.get(vectors)
+    return row is not None and bool(row.labels or row.fusion or vectors in (LEXICAL, GNN_ENCODER))
 
 
 def distinct(metrics: Mapping[str, Any]) -> dict[str, list[str]]:

@@ -33,7 +33,16 @@ from gnn_encoder.report.picture import systems_picture
 from gnn_encoder.report.profile import data_profile
 from gnn_encoder.report.queries import source_of, write_queries
 from gnn_encoder.report.study import learned
-from gnn_encoder.report.systems import best_first, chosen, drawn, field_strata, length_strata, of_parts, rerankers
+from gnn_encoder.report.systems import (
+    best_first,
+    chosen,
+    drawn,
+    field_strata,
+    is_explained,
+    length_strata,
+    of_parts,
+    rerankers,
+)
 from gnn_encoder.retrieval.scorers import load_scorer
 from gnn_encoder.settings import outcome
 from gnn_encoder.settings.measures import COLD, WARM, Parts
@@ -140,6 +149,7 @@ def report(
         simple=[name for name in names if name in SYSTEMS and SYSTEMS[name].fusion not in ("linear", "trees")],
     )
     compared, rung = [] if bundles else rerankers(metrics), context.title.partition(": ")[2]
+    printed = commands(report.target, history, rung, compared, is_explained(metrics, best))
     page = render_page(
         metrics,
         headline=evaluated.manifest.metrics["headline"],
@@ -149,7 +159,7 @@ def report(
         manifests={name: read_manifest(path) for name, path in inputs.items()},
         history=history,
         browsed=browsed,
-        commands=commands(report.target, history, rung, compared) if bundles or compared else {},
+        commands=printed if bundles or compared else {},
         changed=settings.changed,
     )
     evaluated.copy_to(report)
