@@ -51,7 +51,7 @@ function showTables() {
     const measures = cell.closest("table").dataset.measures.split("|");
     cell.hidden = measures.some((name) => wanted.has(name)) && !wanted.has(cell.dataset.m);
   }
-  for (const kind of ["p", "ci", "other"]) document.body.classList.toggle(`with-${kind}`, options.elements[kind].checked);
+  for (const kind of ["p", "ci", "other"]) document.body.classList.toggle(`with-${kind}`, Boolean(options.elements[kind]?.checked));
 }
 function asText(kind) {
   const table = all("[data-block] table").find((each) => each.offsetParent);
