@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from browser_page import Page
 from evaluation_inputs import reported, write_inputs
@@ -172,6 +173,37 @@ def test_a_hit_is_in_no_other_system_only_if_none_has_it(wide: Page, report: Rep
             assert passages[place][0] in text
             alone = sum(place in of for of in hits[row][0]) == 1
             assert ("in no other system's first hits" in text) == alone
+
+
+def test_one_click_shows_the_lost_queries_and_where_their_relevant_hits_are(
+    report: Report, browser: Any, tmp_path: Path
+) -> None:
+    folder, index = shutil.copytree(report.path, tmp_path / "report"), part(report, "index")
+    index["one"], index["other"] = index["other"], index["one"]  # which has lost queries
+    (folder / "queries" / "index.js").write_text(f"part({json.dumps('index')},{json.dumps(index)})", "utf-8")
+    opened = Page(browser, viewport={"width": 1440, "height": 900})
+    page = opened.page
+    page.goto((folder / "report.html").as_uri())
+    page.locator("#browse").wait_for()
+    page.get_by_label("Words or id").fill("no query has these words")
+    page.locator("a[data-outcome]").click()
+    one, other = (np.array(index["figures"][index["systems"].index(index[side])]) for side in ("one", "other"))
+    lost, listed = np.flatnonzero(one < other), page.locator("#found button")
+    assert listed.count() == len(lost) > 0
+    row = int(listed.first.get_attribute("data-row"))
+    assert one[row] - other[row] == (one - other).min()
+    page.wait_for_function(
+        "text => document.querySelector('#hits > h3')?.textContent === text", arg=index["texts"][row]
+    )
+    hits, labels = part(report, "hits-0")[row]
+    relevant = {passage for passage, grade in labels if grade >= index["relevant"]}
+    shown = page.locator("#hits > p").nth(1).inner_text().partition(": ")[2].split("; ")
+    assert {index["one"], index["other"], *index["simple"]} == {entry.rpartition(" ")[0] for entry in shown}
+    for system, _, rank in (entry.rpartition(" ") for entry in shown):
+        of = hits[index["systems"].index(system)]
+        assert rank == next((str(1 + at) for at, passage in enumerate(of) if passage in relevant), "none")
+    assert opened.errors == []
+    page.close()
 
 
 def part(report: Report, name: str) -> Any:

@@ -22,10 +22,21 @@ from gnn_encoder.pipelines.ladder import ladder
 from gnn_encoder.report import charts
 from gnn_encoder.report.charts import BASELINE as AS_BASELINE
 from gnn_encoder.report.charts import cost_chart, gains_chart, library, systems_chart
+from gnn_encoder.report.cost import reranking_costs
 from gnn_encoder.report.examples import Example, RankedPassage, examples, most_changed
 from gnn_encoder.report.page import commands, render_page, render_study, report_charts, verdict
 from gnn_encoder.report.picture import systems_picture
-from gnn_encoder.report.systems import best_first, blocks, distinct, field_strata, length_strata, of_parts, strata
+from gnn_encoder.report.systems import (
+    best_first,
+    blocks,
+    distinct,
+    field_strata,
+    is_explained,
+    length_strata,
+    of_parts,
+    rerankers,
+    strata,
+)
 from gnn_encoder.report.table import columns, markdown, named_figures, results_table
 from gnn_encoder.retrieval.scorers import Contribution
 from gnn_encoder.settings import outcome
@@ -344,6 +355,7 @@ def test_settings_that_differ_repeat_the_run_also_of_steps_that_did_not_run(pres
     of_preset = commands(draft.target, ingested, "")
     assert "--until" not in of_preset["Repeat the run"]
     assert of_preset["Search"].endswith(f"--bundle {tmp_path}/latest/bundle")
+    assert list(commands(draft.target, ingested, "", (), True))[1].startswith("Explain") and len(of_preset) == 3
     listed = render(changed=page.changed)
     assert "train_gnn.heads" in listed and "bm25_retrieve.train_depth" not in listed.partition("All settings")[0]
 
@@ -483,13 +495,52 @@ def test_tried_graphs_are_shown_with_what_speaks_against_them() -> None:
 
 def test_labels_from_clicks_are_called_so() -> None:
     metrics = fabricated_metrics()
-    assert verdict(metrics)["facts"]["Measured on"].startswith("300 test queries, labelled in the data")
+    assert verdict(metrics)["facts"]["Measured on"].startswith("300 test queries with the data set's own labels")
     metrics["traffic"] = {"results": {"test": {}}, "queries": {"test": 300}}
     assert verdict(metrics)["facts"]["Measured on"].startswith(
         "300 test queries, all or some of them labelled by clicks"
     )
     metrics["traffic"] = {"results": {"dev": {}}, "queries": {"dev": 300}}
-    assert "labelled in the data" in verdict(metrics)["facts"]["Measured on"]
+    assert "own labels" in verdict(metrics)["facts"]["Measured on"]
+
+
+def test_the_facts_name_what_needs_no_training_and_where_another_is_ahead() -> None:
+    metrics = fabricated_metrics()
+    metrics["recommendation"] = {"system": CANDIDATE, "sentence": "Recommended: it", "standings": []}
+    means = {system: of["RR@10"] for system, of in metrics["results"]["test"].items()}
+    facts = verdict(metrics)["facts"]
+    assert facts["Without training"] == f"BM25 {means['BM25']:.3f} ({means['BM25'] - means[CANDIDATE]:+.3f})"
+    best, of = "BM25 + GNN-encoder (RRF)", metrics["strata"]["cold"]["results"]["test"]
+    ahead = f"cold: {best} {of[best]['RR@10']:.3f} against {of[CANDIDATE]['RR@10']:.3f}"
+    assert facts["Another is ahead"].startswith(f"{ahead}; recurring: {best} ")
+    for part in (metrics["strata"]["cold"], *metrics["recurrence"].values()):
+        part["results"]["test"][CANDIDATE]["RR@10"] = 1.0
+    assert verdict(metrics)["facts"]["Another is ahead"] == "on none of these kinds"
+
+
+def test_a_comparison_of_rerankers_has_its_costs_and_the_command_that_repeats_it() -> None:
+    def steps(rate: float) -> dict[str, Record]:
+        took = {"pairs": 100, "pairs_per_second": rate}
+        return {"rerank: SS-BERT(h)": Record({"system": "SS-BERT(h)", "depth": 50}, metrics=took)}
+
+    weighed = steps(200.0) | {"evaluate_passages: SS-BERT(d)": Record(metrics={"pairs_per_second": 3.0})}
+    assert reranking_costs(steps(200.0)) == {"SS-BERT(h)": {"ms": 250.0}} and reranking_costs(steps(0.0)) == {}
+    assert reranking_costs(weighed) == {"SS-BERT(h)": {"ms": 250.0}, "SS-BERT(d)": {"ms": 250.0}}
+    metrics = {"headline_split": "test", "baseline": "BM25", "candidate": "ColBERT"}
+    metrics |= {"results": {"test": {"BM25": {}, "ColBERT": {}, "SS-BERT(h)": {}}}}
+    assert rerankers(metrics) == ["ss_bert_h", "colbert"]
+    assert rerankers({**metrics, "baseline": "another"}) == []
+    printed = commands(Path("report"), {"ingest": Record({"dataset": "data"})}, "", rerankers(metrics))
+    command = "gnn-encoder rerank --systems ss_bert_h,colbert --preset settings.yaml --dataset data --root ROOT"
+    assert printed == {"Repeat the run": command}
+
+
+def test_only_hits_with_parts_or_neighbours_are_explained() -> None:
+    metrics = {"fusions": {f"BM25 + {dense}": {"dense": dense} for dense in (BASELINE, CANDIDATE, "Query sum")}}
+    names = ("BM25", BASELINE, CANDIDATE, "Query sum", "Query adapter", "Linear fusion", "of another package")
+    explained = [name for name in (*names, *metrics["fusions"]) if is_explained(metrics, name)]
+    plain = {BASELINE, f"BM25 + {BASELINE}", "of another package"}
+    assert set(explained) == {*names, *metrics["fusions"]} - plain
 
 
 def test_a_study_says_what_its_systems_are_tested_against() -> None:

@@ -35,7 +35,8 @@ DEGREES = ((0, 0), (1, 1), (2, 2), (3, 4), (5, 8), (9, 16), (17, 32), (33, np.in
 LOSS, DEV = "loss", "dev_pool/RR_at_10"
 POINTS = 200
 """Most points of a curve."""
-FIT = {"type": "fit-x", "contains": "padding"}
+ROW = 17
+"""Height of a system or a step in a chart, in pixels."""
 ANY = {"zero": False}
 """The scale of an axis that need not begin at 0."""
 SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"
@@ -87,7 +88,7 @@ def systems_chart(rows: Sequence[Mapping[str, Any]], measure: str, baseline: flo
         },
     ]
     encoding = {"y": y, "color": _colour("kind", KINDS, title=None), "tooltip": tooltip}
-    return _chart(rows, {"step": 17}, autosize=FIT, encoding=encoding, layer=layers)
+    return _chart(rows, ROW * len(rows), encoding=encoding, layer=layers)
 
 
 def domain_of(rows: Sequence[Mapping[str, Any]]) -> list[float]:
@@ -109,7 +110,7 @@ def cost_chart(rows: Sequence[Mapping[str, Any]], cost: str, title: str, measure
     form = "~s" if max(costs) >= 10_000 else "~r"
     x = _number(cost, title, scale={"type": "log"} if wide else {"zero": False, "nice": True})
     x |= {"axis": {"tickCount": 4, "format": form, "grid": not wide}}
-    y = _number("mean", measure, scale=ANY, axis={"tickCount": 4, "format": ".2f", "grid": True})
+    y = _number("mean", measure, scale=ANY, axis={"tickCount": 4, "format": ".3~f", "grid": True})
     size, shape = _size_and_shape(40, 160)
     tooltip = [_tip("system", "system"), _tip("mean", measure, ".3f"), _tip(cost, title, ".1f")]
     labelled = [(row, "right", -9) for row in rows if row["recommended"]]
@@ -150,9 +151,7 @@ def time_chart(rows: Sequence[Mapping[str, Any]], value: str, title: str) -> Spe
     y = _name("step", sort=None, axis={"labelLimit": 260, "ticks": False, "domain": False})
     x = _number(value, title, axis={"tickCount": 5, "grid": True})
     encoding = {"y": y, "x": x, "tooltip": [_tip("step", "step"), _tip(value, title)]}
-    return _chart(
-        rows, {"step": 17}, autosize=FIT, mark={"type": "bar", "color": BLUE, "height": 11}, encoding=encoding
-    )
+    return _chart(rows, ROW * len(rows), mark={"type": "bar", "color": BLUE, "height": 11}, encoding=encoding)
 
 
 def training_charts(history: History) -> dict[str, Spec]:

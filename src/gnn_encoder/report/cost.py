@@ -12,10 +12,12 @@ import numpy as np
 from gnn_encoder.artifacts import Bundle, Run
 from gnn_encoder.artifacts.bundle import QUERY_ENCODER
 from gnn_encoder.artifacts.folder import read_manifest
+from gnn_encoder.artifacts.history import History
 from gnn_encoder.artifacts.tables import CONVEX
 from gnn_encoder.models.backbone import ADDRESS
 from gnn_encoder.retrieval.passage_index import PassageIndex
 from gnn_encoder.retrieval.search import ASKED, NO_VECTORS, Searcher, bm25_of, ranking
+from gnn_encoder.settings.reranking_systems import SYSTEMS as RERANKERS
 
 if TYPE_CHECKING:
     from gnn_encoder.retrieval.bm25 import Bm25
@@ -60,6 +62,20 @@ def costs(bundles: Sequence[Path], fusions: Mapping[str, Any], questions: Sequen
             size = sum(facts.bytes for facts in files.values()) / 1e6
             table[system] = {"ms": encoding + searching, "megabytes": size}
     return table
+
+
+def reranking_costs(history: History) -> dict[str, dict[str, float]]:
+    """Returns {re-ranker: `ms`}: milliseconds to re-rank a question's hits, of many questions at a time."""
+    records = [record for title, record in history.items() if title.partition(": ")[0] == "rerank"]
+    table = {
+        str(record.settings["system"]): {"ms": 1000 * record.settings["depth"] / record.metrics["pairs_per_second"]}
+        for record in records
+        if record.metrics["pairs_per_second"]
+    }
+    # A system that changes another's ranking adds numbers that are stored with the passages.
+    steps = ((of, f"{of.step}: {of.title}") for of in RERANKERS.values() if of.evaluates)
+    changed = {of.title: RERANKERS[of.evaluates].title for of, title in steps if title in history}
+    return table | {title: table[of] for title, of in changed.items() if of in table}
 
 
 def _served(bundle: Bundle, fusions: Mapping[str, Any]) -> Iterator[tuple[str, float | None]]:

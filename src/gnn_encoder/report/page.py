@@ -142,7 +142,7 @@ def verdict(metrics: Mapping[str, Any]) -> dict[str, Any]:
     which_queries = of_split(metrics, split).replace(f"{split}, on generated", f"generated {split}")
     which_queries = which_queries if "queries" in which_queries else f"{which_queries} queries"
     facts = {"What it is": purpose} if (purpose := systems.purpose(metrics, system)) else {}
-    facts["Measured on"] = f"{queries:,} {which_queries}, labelled in the data"
+    facts["Measured on"] = f"{queries:,} {which_queries} with the data set's own labels"
     if split in metrics.get("written", ()):
         facts["Measured on"] = f"{queries:,} {which_queries}: a generator wrote them, so people's queries may differ"
     elif split in metrics.get("traffic", {"results": {}})["results"]:
@@ -152,23 +152,30 @@ def verdict(metrics: Mapping[str, Any]) -> dict[str, Any]:
     facts["How sure"] = f"{name} {means[system][measure]:.3f}, 95 % interval {low:.3f}–{high:.3f}"
     p = metrics["p_holm"].get(split, {}).get(system, {}).get(measure)
     if p is not None:
-        facts["How sure"] += f"; {gain:+.3f} against {baseline}, p {p:.2g}"
+        facts["How sure"] += f"; {gain:+.3f} against {baseline}, Holm-corrected p {p:.2g}"
     least = metrics["detectable"].get(split, {}).get(system, {}).get(measure)
     if least is not None:
-        facts["Smallest effect"] = f"these queries show a true difference of {least:.3f} or more in 4 of 5 cases"
+        facts["Smallest effect"] = f"a true difference of {least:.3f} or more shows in 4 of 5 cases"
+    if before := [name for name in systems.NO_TRAINING if name in means and name not in (system, baseline)]:
+        lower = ((name, means[name][measure], means[name][measure] - means[system][measure]) for name in before)
+        facts["Without training"] = ", ".join(f"{name} {mean:.3f} ({less:+.3f})" for name, mean, less in lower)
     share = [metrics[side].get(split, {}).get(system, {}).get(measure) for side in ("better", "worse")]
     if share[0] is not None:
-        facts["By query"] = f"better than {baseline} on {share[0]:.0%}, worse on {share[1]:.0%}, equal on the others"
+        facts["By query"] = f"better than {baseline} on {share[0]:.0%}, worse on {share[1]:.0%}"
     strata, _ = systems.strata(metrics)
     if strata and system != baseline:
-        parts = []
+        parts, ahead = [], []
         for stratum, (_, part) in strata.items():
-            of_stratum, first = part["results"][split], part["measures"][0]
-            if system in of_stratum:
-                parts.append(f"{stratum} {of_stratum[system][first] - of_stratum[baseline][first]:+.3f}")
+            of = {name: figures[part["measures"][0]] for name, figures in part["results"][split].items()}
+            if system in of:
+                parts.append(f"{stratum} {of[system] - of[baseline]:+.3f}")
+                if of[best := max(of, key=of.__getitem__)] > of[system]:
+                    ahead.append(f"{stratum}: {best} {of[best]:.3f} against {of[system]:.3f}")
         facts["By kind of query"] = f"{', '.join(parts)} against {baseline}"
+        facts["Another is ahead"] = "; ".join(ahead) or "on none of these kinds"
     if cost := metrics.get("costs", {}).get(system):
-        facts["Cost"] = f"{cost['ms']:.1f} ms a question on this machine, a bundle of {cost['megabytes']:,.0f} MB"
+        facts["Cost"] = f"{cost['ms']:.1f} ms a question on this machine"
+        facts["Cost"] += f", a bundle of {cost['megabytes']:,.0f} MB" if "megabytes" in cost else " to re-rank its hits"
     folded = [f"{one} = {' = '.join(others)}" for one, others in systems.distinct(metrics).items() if others]
     return {
         "sentence": f"{use}{system}: {name} {means[system][measure]:.3f} on {queries:,} {which_queries}, {against}",
@@ -185,6 +192,7 @@ def report_charts(metrics: Mapping[str, Any], history: History) -> dict[str, Spe
     drawn = {"systems": charts.systems_chart(rows, name, baseline, charts.domain_of(rows))}
     if sum("ms" in row for row in rows) > 1:
         drawn["milliseconds"] = charts.cost_chart(rows, "ms", "milliseconds a question", name)
+    if sum("megabytes" in row for row in rows) > 1:
         drawn["megabytes"] = charts.cost_chart(rows, "megabytes", "MB of the bundle", name)
     strata, _ = systems.strata(metrics)
     parts = {
@@ -215,23 +223,30 @@ def report_charts(metrics: Mapping[str, Any], history: History) -> dict[str, Spe
     return drawn | {f"training-{title}": spec for title, spec in charts.training_charts(history).items()}
 
 
-def commands(folder: Path, history: History, rung: str) -> dict[str, str]:
-    """Returns {title: command} that search and serve the result of a run, and repeat the run.
+def commands(
+    folder: Path, history: History, rung: str, rerankers: Sequence[str] = (), explained: bool = False
+) -> dict[str, str]:
+    """Returns {title: command} that search, explain and serve the result of a run, and repeat the run.
 
     Args:
         folder: of the report, in ROOT/pipeline/RUN/STEP. Elsewhere ROOT stands for the run's folder.
         rung: the highest rung of a ladder; empty if the run was none.
+        rerankers: names of the compared re-rankers. Such a run is only repeated, as it may have no bundle.
+        explained: whether the bundle's hits can be explained.
     """
     root = next((str(parent.parent) for parent in folder.absolute().parents if parent.name == "pipeline"), "ROOT")
     bundle = shlex.quote(f"{root}/latest/bundle")
-    lines = {
-        "Search": f"gnn-encoder search 'your question' --bundle {bundle}",
-        "Serve over HTTP, with a page": f"gnn-encoder serve --bundle {bundle}",
-    }
+    lines = {}
+    if not rerankers:
+        lines["Search"] = f"gnn-encoder search 'your question' --bundle {bundle}"
+        if explained:
+            lines["Explain why its hits are there"] = f"gnn-encoder explain 'your question' --bundle {bundle}"
+        lines["Serve over HTTP, with a page"] = f"gnn-encoder serve --bundle {bundle}"
     if dataset := history.get("ingest", Record()).settings.get("dataset"):
         settings = folder.absolute() / SETTINGS if root != "ROOT" else SETTINGS  # beside the page
         until = [word for name, reached in NAMES.items() if reached == rung for word in ("--until", name)]
-        words = ["run", "--preset", str(settings), "--dataset", dataset, *until, "--root", root]
+        compared = ["rerank", "--systems", ",".join(rerankers)] if rerankers else ["run"]
+        words = [*compared, "--preset", str(settings), "--dataset", dataset, *until, "--root", root]
         lines["Repeat the run"] = f"gnn-encoder {shlex.join(words)}"
     return lines
 

@@ -51,7 +51,7 @@ function showTables() {
     const measures = cell.closest("table").dataset.measures.split("|");
     cell.hidden = measures.some((name) => wanted.has(name)) && !wanted.has(cell.dataset.m);
   }
-  for (const kind of ["p", "ci", "other"]) document.body.classList.toggle(`with-${kind}`, options.elements[kind].checked);
+  for (const kind of ["p", "ci", "other"]) document.body.classList.toggle(`with-${kind}`, Boolean(options.elements[kind]?.checked));
 }
 function asText(kind) {
   const table = all("[data-block] table").find((each) => each.offsetParent);
@@ -122,7 +122,7 @@ function browse(index) {
     const side = { won: (gain) => gain > 0, lost: (gain) => gain < 0, equal: (gain) => !gain }[fields.outcome.value];
     const gain = (row) => one[row] - other[row];
     rows = within.filter((row) => (!side || side(gain(row))) && Math.abs(gain(row)) >= least - 1e-5 && (fields.outcome.value !== "none" || !(one[row] || other[row])));
-    const order = { gain: (a, b) => gain(b) - gain(a), loss: (a, b) => gain(a) - gain(b), low: (a, b) => one[a] - one[b] }[fields.order.value];
+    const order = { gap: (a, b) => Math.abs(gain(b)) - Math.abs(gain(a)), low: (a, b) => one[a] - one[b] }[fields.order.value];
     if (order) rows.sort(order);
     const count = (test) => within.filter((row) => test(gain(row))).length.toLocaleString("en");
     byId("counts").textContent = `Of ${within.length.toLocaleString("en")} queries, ${fields.one.value} won ${count((g) => g > 0)}, lost ${count((g) => g < 0)}, and had the same ${index.measure} in ${count((g) => !g)}. ${rows.length.toLocaleString("en")} are listed.`;
@@ -163,20 +163,26 @@ function browse(index) {
       const name = /^(https?|file):/.test(source) ? element("a", { href: source }, id) : id;
       const others = systems.map((system, at) => [system, hits[at].indexOf(number) + 1]).filter(([system, rank]) => rank && system !== compared);
       const simple = others.filter(([system]) => index.simple.includes(system)), by = (simple.length ? simple : others).map(([system, rank]) => `${system} ${rank}`);
-      node.append(element("p", { class: "quiet" }, name, by.length ? ` · rank in others: ${by.join(", ")}` : compared ? " · in no other system's first hits" : ""));
+      node.append(element("p", { class: "quiet" }, name, by.length ? ` · rank in others: ${by.join("; ")}` : compared ? " · in no other system's first hits" : ""));
       if (training.length) node.append(element("p", { class: "quiet" }, `Training queries with this passage: ${training.map((each) => `“${each}”`).join(" ")}`));
       return node;
     };
     const columns = pair.map((system, at) => element("div", {}, element("h3", {}, `${systems[system]}: ${index.measure} ${three(figures[system][row])}`), element("ol", {}, ...hits[system].map((number) => item(number, systems[system])))));
     const missed = labels.filter(([number, grade]) => isRelevant(grade) && !pair.some((system) => hits[system].includes(number))).map(([number]) => number);
     const inside = Object.keys(members).filter((name) => members[name].has(row));
-    const heading = element("h3", { tabindex: -1 }, texts[row]);
-    detail.replaceChildren(heading, element("p", { class: "quiet" }, `${ids[row]}${inside.length ? ` · ${inside.join(", ")}` : ""} · marked: words of the query that few other queries have`), element("div", { class: "rankings" }, ...columns));
+    const heading = element("h3", { tabindex: -1 }, texts[row]), ranked = [...new Set([...pair, ...index.simple.map((name) => systems.indexOf(name))])];
+    const first = ranked.map((at) => `${systems[at]} ${hits[at].findIndex((number) => isRelevant(relevant.get(number))) + 1 || "none"}`);
+    detail.replaceChildren(heading, element("p", { class: "quiet" }, `${ids[row]}${inside.length ? ` · ${inside.join(", ")}` : ""} · marked: words of the query that few other queries have`), element("p", { class: "quiet" }, element("strong", {}, "First relevant hit"), `: ${first.join("; ")}`), element("div", { class: "rankings" }, ...columns));
     if (missed.length) detail.append(element("div", { class: "rankings" }, element("div", {}, element("h3", {}, "Relevant, and not among these hits"), element("ol", {}, ...missed.map((number) => item(number))))));
     const graph = document.getElementById(`explained-${ids[row]}`);
     if (graph) detail.append(element("p", {}, element("a", { href: `#explained-${encodeURIComponent(ids[row])}` }, "What the graph changed for this query")));
   }
   form.addEventListener("input", choose);
+  for (const link of all("[data-outcome]")) link.addEventListener("click", () => {
+    form.reset();
+    [fields.one.value, fields.other.value, fields.outcome.value] = [index.one, index.other, link.dataset.outcome];
+    choose();
+  });
   form.addEventListener("submit", (event) => event.preventDefault());
   more.addEventListener("click", extend);
   list.addEventListener("click", (event) => { const button = event.target.closest("button"); if (button) open(Number(button.dataset.row)); });

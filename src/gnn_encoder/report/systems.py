@@ -15,7 +15,8 @@ from gnn_encoder.evaluation.strata import MEANING
 from gnn_encoder.report import table
 from gnn_encoder.report.charts import kind_of
 from gnn_encoder.settings.measures import OF_LABELS
-from gnn_encoder.settings.systems import SYSTEMS
+from gnn_encoder.settings.reranking_systems import SYSTEMS as RERANKERS
+from gnn_encoder.settings.systems import GNN_ENCODER, LEXICAL, SYSTEMS, UNTRAINED
 
 LEAST = 50
 """Fewest queries of a stratum whose figures are drawn."""
@@ -28,6 +29,8 @@ OF_LENGTHS = dict(
     zip(LENGTHS, ("queries of few words", "queries of middle length", "queries of many words"), strict=True)
 )
 OLD_NEW = {"old": "queries of the older half, by their dates", "new": "queries of the newer half, by their dates"}
+NO_TRAINING = (LEXICAL, UNTRAINED, f"{LEXICAL} + {UNTRAINED}")
+"""Systems that anybody has without labels."""
 NO_STRATA = (
     "all queries",
     "by traffic",
@@ -46,12 +49,27 @@ def chosen(metrics: Mapping[str, Any]) -> str:
     return str(advice.get("system") or metrics["candidate"])
 
 
+def rerankers(metrics: Mapping[str, Any]) -> list[str]:
+    """Returns the names of the compared re-rankers, the candidate last; empty if one has none for `--systems`."""
+    named = {system.title: name for name, system in RERANKERS.items()}
+    titles = [title for title in metrics["results"][metrics["headline_split"]] if title != metrics["baseline"]]
+    titles.sort(key=metrics["candidate"].__eq__)
+    return [named[title] for title in titles] if set(titles) <= set(named) else []
+
+
 def purpose(metrics: Mapping[str, Any], system: str) -> str:
     """Returns what a system is, in words; empty if nobody says."""
     if fusion := metrics["fusions"].get(system):
         method = "a weighted sum of the scores" if fusion["method"] == CONVEX else "a sum of reciprocal ranks"
         return f"{fusion['lexical']} and {fusion['dense']} together: {method}."
     return SYSTEMS[system].purpose if system in SYSTEMS else ""
+
+
+def is_explained(metrics: Mapping[str, Any], system: str) -> bool:
+    """Whether `explain` has more to say on a hit of the system's bundle than its score."""
+    vectors = metrics["fusions"].get(system, {}).get("dense", system)
+    row = SYSTEMS.get(vectors)
+    return row is not None and bool(row.labels or row.fusion or vectors in (LEXICAL, GNN_ENCODER))
 
 
 def distinct(metrics: Mapping[str, Any]) -> dict[str, list[str]]:

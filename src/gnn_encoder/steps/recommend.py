@@ -164,7 +164,7 @@ def _reranking(metrics: Mapping[str, Any], system: str) -> dict[str, Any] | None
 def _on_test(results: Mapping[str, Mapping[str, float]], kind: str, chosen: str, order: list[str], measure: str) -> str:
     """Returns the recommended system's figure on queries of a `kind` beside the candidates' highest one, in words."""
     best = max(order, key=lambda system: results[system][measure])
-    value = f"on {kind} it has {results[chosen][measure]:.3f}"
+    value = f"on {kind} {chosen} has {results[chosen][measure]:.3f}"
     if best == chosen:
         return f"{value}, the highest there"
     return f"{value}, where the highest is {results[best][measure]:.3f} ({best})"

@@ -26,14 +26,23 @@ from gnn_encoder.evaluation.embedding import figures_by_dimension
 from gnn_encoder.evaluation.measures import labelled_queries, mean_name
 from gnn_encoder.evaluation.strata import warm_strata
 from gnn_encoder.report.charts import gains_chart, profile_charts
-from gnn_encoder.report.cost import costs
+from gnn_encoder.report.cost import costs, reranking_costs
 from gnn_encoder.report.examples import Example, examples, explained_by_graph, explained_by_scorer, most_changed
 from gnn_encoder.report.page import commands, render_page, report_charts
 from gnn_encoder.report.picture import systems_picture
 from gnn_encoder.report.profile import data_profile
 from gnn_encoder.report.queries import source_of, write_queries
 from gnn_encoder.report.study import learned
-from gnn_encoder.report.systems import best_first, chosen, drawn, field_strata, length_strata, of_parts
+from gnn_encoder.report.systems import (
+    best_first,
+    chosen,
+    drawn,
+    field_strata,
+    is_explained,
+    length_strata,
+    of_parts,
+    rerankers,
+)
 from gnn_encoder.retrieval.scorers import load_scorer
 from gnn_encoder.settings import outcome
 from gnn_encoder.settings.measures import COLD, WARM, Parts
@@ -94,7 +103,7 @@ def report(
             metrics["dimensions"] = figures_by_dimension(passage_vectors, data, dimensions, first)
     rows = labelled_queries(data.judged(shown).positive())
     questions = data.query_texts(rows)
-    metrics["costs"] = costs(bundles or [], metrics["fusions"], questions)
+    metrics["costs"] = costs(bundles, metrics["fusions"], questions) if bundles else reranking_costs(history)
     of_all, names = evaluated.figures_of(shown, first), best_first(metrics)
     lengths = length_strata(np.array([len(text.split()) for text in questions]))
     fields = field_strata(data.manifest.settings.get("query_field", ""), data.query_values(rows))
@@ -139,6 +148,8 @@ def report(
         other=next((name for name in (baseline, candidate, *names) if name in names and name != best), best),
         simple=[name for name in names if name in SYSTEMS and SYSTEMS[name].fusion not in ("linear", "trees")],
     )
+    compared, rung = [] if bundles else rerankers(metrics), context.title.partition(": ")[2]
+    printed = commands(report.target, history, rung, compared, is_explained(metrics, best))
     page = render_page(
         metrics,
         headline=evaluated.manifest.metrics["headline"],
@@ -148,7 +159,7 @@ def report(
         manifests={name: read_manifest(path) for name, path in inputs.items()},
         history=history,
         browsed=browsed,
-        commands=commands(report.target, history, context.title.partition(": ")[2]) if bundles else {},
+        commands=printed if bundles or compared else {},
         changed=settings.changed,
     )
     evaluated.copy_to(report)
