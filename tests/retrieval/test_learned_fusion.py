@@ -30,6 +30,31 @@ def test_the_regression_is_scikit_learns() -> None:
     assert not np.allclose(scores, other, atol=0.1)
 
 
+def test_a_weight_that_would_fall_is_zero_and_the_others_are_the_best_without_it() -> None:
+    """Where each passage answers one query, a label says that a passage is not relevant to another query."""
+    features, relevant, _ = candidates()
+    features[:, 2] = np.where(relevant, 0.0, features[:, 0] > 0)  # as query memory: nothing relevant has a label
+    rising = np.array([False, False, True, False])
+    held, free = Linear.fit(features, relevant, rising), Linear.fit(features, relevant)
+    assert held.weights[2] == 0 and free.weights[2] < -1
+    without = Linear.fit(features * ~rising, relevant)
+    np.testing.assert_allclose(held.weights, without.weights, rtol=1e-3, atol=1e-6)
+    gaining = Linear.fit(features, relevant, np.array([True, False, False, False]))
+    np.testing.assert_allclose(gaining.weights, free.weights, rtol=1e-3, atol=1e-6)
+
+
+def test_trees_never_fall_with_a_feature_that_may_only_raise() -> None:
+    features, relevant, sizes = candidates()
+    features[:, 2] = np.where(relevant, 0.0, features[:, 0] > 0)
+    with_label = features.copy()
+    with_label[:, 2] = 1.0
+    falls = []
+    for rising in (np.array([False, False, True, False]), None):
+        trees = Trees.fit(features, relevant, sizes, rising)
+        falls.append((trees.scores(with_label) < trees.scores(features) - 1e-6).any())
+    assert falls == [False, True]
+
+
 @pytest.mark.parametrize("form", ["trees", "linear"])
 def test_a_written_fusion_has_the_same_scores_and_no_pickle(form, tmp_path) -> None:
     features, relevant, sizes = candidates()

@@ -21,7 +21,7 @@ from gnn_encoder.labels.requests import Wanted
 from gnn_encoder.promotion.champion import compare_with_champion
 from gnn_encoder.retrieval.held_out import HeldOut
 from gnn_encoder.retrieval.learned_fusion import Linear, read_fusion
-from gnn_encoder.retrieval.parts import FEATURES
+from gnn_encoder.retrieval.parts import FEATURES, FROM_LABELS
 from gnn_encoder.retrieval.passage_index import PassageIndex
 from gnn_encoder.retrieval.search import Searcher, served_run
 from gnn_encoder.settings.fusion import FuseParts, MakeParts
@@ -263,7 +263,7 @@ def test_over_a_trained_encoder_the_linear_fusion_is_learnt_from_dev_queries_wit
     rank(Rank(system="Linear fusion", precision="fp32"), dataset=data.path, bundle=bundle.path, run=tmp_path / "run")
     run, rows = Run.read(tmp_path / "run"), np.repeat(examples.fold, examples.sizes)
     for row, fold, text in zip(dev.tolist(), examples.fold.tolist(), texts, strict=True):
-        fusion = Linear.fit(examples.features[rows != fold], examples.relevant[rows != fold])
+        fusion = Linear.fit(examples.features[rows != fold], examples.relevant[rows != fold], FROM_LABELS)
         vector = vectors_of_queries(inputs["passage_vectors"], data, np.array([row]))
         expected = replace(search, fusion=fusion).run(np.array([row]), [text], vector, 10)
         np.testing.assert_allclose(run.of(np.array([row]), 10).score, expected.score, atol=1e-4)
@@ -275,7 +275,7 @@ def test_over_a_trained_encoder_the_linear_fusion_is_learnt_from_dev_queries_wit
     assert not np.allclose(served.score, measured.score, atol=1e-5), "a question in service has the fusion of all"
     assert not len(served_run(bundle, index, dev[:0], [], vectors[:0], 10, measured=True).query)
     assert not any("examples" in name for name in bundle.manifest.files)
-    whole = Linear.fit(examples.features, examples.relevant)
+    whole = Linear.fit(examples.features, examples.relevant, FROM_LABELS)
     np.testing.assert_allclose(read_fusion(bundle.fusion_path, FEATURES).weights, whole.weights, rtol=1e-4, atol=1e-6)
     held = HeldOut.read(bundle.fusion_path)
     assert held is not None
@@ -283,11 +283,13 @@ def test_over_a_trained_encoder_the_linear_fusion_is_learnt_from_dev_queries_wit
         wrong = np.where(rows == fold, ~examples.relevant, examples.relevant)  # its own labels do not reach it
         np.testing.assert_allclose(
             fusion.weights,
-            Linear.fit(examples.features[rows != fold], wrong[rows != fold]).weights,
+            Linear.fit(examples.features[rows != fold], wrong[rows != fold], FROM_LABELS).weights,
             rtol=1e-4,
             atol=1e-6,
         )
-        assert not np.allclose(Linear.fit(examples.features, wrong).weights, whole.weights, rtol=1e-2), "a control"
+        assert not np.allclose(Linear.fit(examples.features, wrong, FROM_LABELS).weights, whole.weights, rtol=1e-2), (
+            "a control"
+        )
 
     # Few dev queries, an encoder as it is, or trees: from training queries.
     make_parts(MakeParts(trained_encoder=True, smallest_dev=1000), **read, parts=tmp_path / "few")

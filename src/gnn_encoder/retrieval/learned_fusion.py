@@ -3,6 +3,10 @@
 `trees` is LambdaMART (Burges, 2010) by LightGBM; `linear` is a logistic regression over standardised features. Features
 of a training query come from parts that know neither its labels nor those of its fold. Where the training queries have
 trained the encoder, the linear form is learnt from dev queries (`held_out`).
+
+A feature can be held to raise scores only: a weight of at least 0, or trees that rise with it. What labels say of a
+passage is (`parts.FROM_LABELS`). Otherwise a fusion learns how the data were split: where each passage answers one
+query, no relevant passage of another query has a label, so a label would demote its passage.
 """
 
 import ctypes
@@ -77,8 +81,13 @@ class Linear:
     form: str = LINEAR
 
     @classmethod
-    def fit(cls, features: np.ndarray, relevant: np.ndarray, penalty: float = 1.0) -> "Linear":
-        """Fits features [r, f] to whether each candidate is relevant, bool [r]; the loss is a sum over candidates."""
+    def fit(
+        cls, features: np.ndarray, relevant: np.ndarray, rising: np.ndarray | None = None, penalty: float = 1.0
+    ) -> "Linear":
+        """Fits features [r, f] to whether each candidate is relevant, bool [r]; the loss is a sum over candidates.
+
+        rising: bool [f], the features with a weight of at least 0; None: no feature.
+        """
         from scipy.optimize import minimize
         from scipy.special import expit
 
@@ -94,13 +103,10 @@ class Linear:
             gradient = (-sign * expit(-margin)) @ x + penalties * parameters
             return float(np.logaddexp(0, -margin).sum() + penalties @ parameters**2 / 2), gradient
 
-        def curvature(parameters: np.ndarray) -> np.ndarray:
-            likely = expit(x @ parameters)
-            return np.asarray((x.T * (likely * (1 - likely))) @ x + np.diag(penalties))
-
-        # A dozen steps with second derivatives; the gradient alone would take hundreds.
-        start, precise = np.zeros(x.shape[1]), {"gtol": 1e-6}
-        best = minimize(loss, start, jac=True, hess=curvature, method="trust-exact", options=precise).x
+        held = np.zeros(features.shape[1], bool) if rising is None else rising
+        bounds = [(0.0 if is_held else -np.inf, np.inf) for is_held in (*held, False)]
+        precise = {"gtol": 1e-6, "ftol": 1e-14, "maxiter": 10_000, "maxfun": 20_000}
+        best = minimize(loss, np.zeros(x.shape[1]), jac=True, bounds=bounds, method="L-BFGS-B", options=precise).x
         weights = best[:-1] / spread
         return cls(weights, float(best[-1] - mean @ weights))
 
@@ -133,6 +139,7 @@ class Trees:
         features: np.ndarray,
         relevant: np.ndarray,
         sizes: np.ndarray,
+        rising: np.ndarray | None = None,
         *,
         trees: int = 200,
         leaves: int = 15,
@@ -143,6 +150,8 @@ class Trees:
         """Fits candidates [r, f] of queries with `sizes` [n] candidates each; `relevant` bool [r].
 
         One thread does it: two take as long, because they wait for each other at each leaf.
+
+        rising: bool [f], the features that may only raise a score; None: no feature.
         """
         lightgbm = _lightgbm()
         parameters = {
@@ -150,6 +159,8 @@ class Trees:
             "lambdarank_truncation_level": DEPTH, "deterministic": True, "force_row_wise": True, "seed": seed,
             "verbose": -1, "num_threads": 1,
         }  # fmt: skip
+        if rising is not None:
+            parameters["monotone_constraints"] = rising.astype(int).tolist()
         data = lightgbm.Dataset(features, relevant.astype(np.int32), group=sizes)
         return cls(lightgbm.train(parameters, data, num_boost_round=trees))
 

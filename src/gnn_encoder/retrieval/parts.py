@@ -47,6 +47,9 @@ FEATURES = (
 )  # fmt: skip
 """Columns of the features. The number of a passage's labels is left out: where a data set has about one query for each
 passage, it would tell how the split was made."""
+FROM_LABELS = np.array([name.split()[0] in ("labelled", "summed", "memory") for name in FEATURES])
+"""The features, bool [f], that a passage's labels raise: a fusion may use them as evidence for a passage, never against
+it. Otherwise they would tell how the split was made, too."""
 
 
 @dataclass(frozen=True)

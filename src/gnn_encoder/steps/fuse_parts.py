@@ -18,7 +18,7 @@ from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.retrieval.held_out import HeldOut
 from gnn_encoder.retrieval.index_file import build_index
 from gnn_encoder.retrieval.learned_fusion import Alone, Fusion, Linear, Trees
-from gnn_encoder.retrieval.parts import FEATURES
+from gnn_encoder.retrieval.parts import FEATURES, FROM_LABELS
 from gnn_encoder.settings.fusion import FuseParts
 from gnn_encoder.settings.systems import fusion_systems
 
@@ -91,11 +91,13 @@ def learnt(settings: FuseParts, examples: Examples) -> Fusion:
     if settings.kind in ALONE or not examples.relevant.any() or examples.relevant.all():
         return Alone(feature, FEATURES.index(feature))
     if settings.kind == "linear":
-        return Linear.fit(examples.features, examples.relevant, settings.penalty)
+        return Linear.fit(examples.features, examples.relevant, FROM_LABELS, settings.penalty)
     trees = Trees.fit(
-        examples.features, examples.relevant, examples.sizes, trees=settings.trees, leaves=settings.leaves,
+        examples.features, examples.relevant, examples.sizes, FROM_LABELS, trees=settings.trees, leaves=settings.leaves,
         rate=settings.learning_rate, smallest_leaf=settings.smallest_leaf, seed=settings.seed,
     )  # fmt: skip
     if np.ptp(trees.scores(examples.features)):
         return trees
-    return Linear.fit(examples.features, examples.relevant, settings.penalty)  # few candidates: no leaf can be split
+    return Linear.fit(
+        examples.features, examples.relevant, FROM_LABELS, settings.penalty
+    )  # few candidates: no leaf can be split
