@@ -28,6 +28,8 @@ def explain_by_fusion(
     searcher.check(question, k)
     vector = searcher.encode(question)
     candidates = learned.parts.candidates([question], vector, only=only)
+    if not len(candidates.passage):
+        return []
     scores, amounts = learned.fusion.scores(candidates.features), learned.fusion.contributions(candidates.features)
     order = np.lexsort((candidates.passage, -scores))[:k]
     hits = searcher.hits(scores[order], candidates.passage[order])
