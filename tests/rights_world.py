@@ -101,12 +101,18 @@ def write_bundles(corpus: Corpus, folder: Path, backbone: Path) -> dict[str, Pat
     for name, target in {**places, "dataset": dataset, "gnn_encoder": models["gnn_encoder"]}.items():
         (folder / "latest" / name).symlink_to(target)
     bundles["graph"] = folder / "latest" / "bundle"
+    bundles["words"] = write_words(dataset, folder)
+    with drafting(folder / "both", "bundle") as draft:
+        Bundle.read(bundles["softmax"]).serve(draft, Serving("BM25 + Query memory", 0.4))
+    return {**bundles, "both": folder / "both"}
+
+
+def write_words(dataset: Path, folder: Path) -> Path:
+    """A bundle that ranks by words alone."""
     with drafting(folder / "words", "bundle") as draft:
         Bundle.add_bm25(draft, write_bm25(dataset, folder / "index_of_words"))
         Bundle.complete(draft, Dataset(dataset), "BM25")
-    with drafting(folder / "both", "bundle") as draft:
-        Bundle.read(bundles["softmax"]).serve(draft, Serving("BM25 + Query memory", 0.4))
-    return {**bundles, "words": folder / "words", "both": folder / "both"}
+    return folder / "words"
 
 
 def token_of(groups: Any, **more: Any) -> str:

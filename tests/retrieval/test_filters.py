@@ -2,7 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -32,19 +32,21 @@ MANY = [8, pytest.param(1000, marks=pytest.mark.slow)]
 class Filtered:
     """Random fields of `M` passages; `selections` gives some random filters' passages."""
 
-    def __init__(self, seed: int = 5) -> None:
-        self.generator = np.random.default_rng(seed)
-        self.records = random_records(self.generator, M)
+    def __init__(self) -> None:
+        self.generator = np.random.default_rng(6)
+        self.records = random_records(np.random.default_rng(5), M)
         self.filters = Filters(columns(self.records), M)
 
-    def selections(self, count: int) -> list[tuple[Selection, np.ndarray]]:
+    @staticmethod
+    @cache
+    def selections(count: int) -> list[tuple[Selection, np.ndarray]]:
         """The selections, and the passages that fit in plain Python, bool [m]."""
-        pairs = []
+        filtered, generator, pairs = Filtered(), np.random.default_rng(7), []
         for _ in range(count):
-            wanted = random_filter(self.generator, self.records)
-            selection = self.filters.select(wanted)
+            wanted = random_filter(generator, filtered.records)
+            selection = filtered.filters.select(wanted)
             assert selection
-            pairs.append((selection, np.array([fits(record, wanted) for record in self.records])))
+            pairs.append((selection, np.array([fits(record, wanted) for record in filtered.records])))
         return pairs
 
 

@@ -1,6 +1,7 @@
 """A caller gets nothing of passages that others may see: in hits, explanations, facets, counts, errors and figures."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -10,6 +11,7 @@ from typing import Any
 import jwt
 import numpy as np
 import pytest
+from command_line import call
 from conftest import TOPICS
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
@@ -25,6 +27,7 @@ from gnn_encoder.serving.guard import Refused
 from gnn_encoder.serving.rights import Rights, rights_of
 
 CORPUS = Corpus.random()
+MARKED = re.compile(r"\[(mark\d+)\]")
 WRONG: tuple[dict[str, Any], ...] = ({FIELD: "team1"}, {"prodcut": "prod1"}, {"year": "prod1"}, {"year": {"~": 1}})
 
 
@@ -202,6 +205,31 @@ def test_everything_is_as_before_for_a_caller_of_all_groups(bundles: dict[str, P
             every = [hit for hit in retriever.search(question, 40, fuse=fuse) if hit.passage_id in grouped]
             mine = retriever.search(question, 40, fuse=fuse, rights={FIELD: GROUPS})
             assert {hit.passage_id for hit in mine} == {hit.passage_id for hit in every}
+
+
+def test_a_filter_without_rights(
+    bundles: dict[str, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wanted = {"product": ["prod1", "prod2", "prod3"], FIELD: {"!=": None}}
+    inside = {f"mark{row}" for row, record in enumerate(CORPUS.records) if fits(record, wanted)}
+    retriever = Retriever.load(bundles["both"])
+    expected = [hit.passage_id for hit in retriever.search("the river", 40, filter=wanted)]
+    assert set(expected) == inside and len(inside) > 3
+    assert {one.hit.passage_id for one in retriever.explain("the river", 40, filter=wanted)} == inside
+    with serving(bundles["both"]) as server:
+        status, answer = server.search(questions=["the river", "a sea"], k=40, filter=wanted)
+        assert status == 200 and [hit["passage_id"] for hit in answer["results"][0]["hits"]] == expected
+        status, answer = server.search(questions="the river", filter={"colour": "red"})
+        assert status == 422 and answer["detail"].startswith("filter: the passages have no field 'colour', but groups")
+        status, _, body = server.send("POST", "/facets", json.dumps({"filter": wanted}).encode(), JSON)
+        assert json.loads(body)["passages"] == len(inside) and FIELD in json.loads(body)["facets"]
+    where = ("--bundle", str(bundles["both"]), "-k", "40", "--filter")
+    assert call(monkeypatch, "search", "the river", *where, json.dumps(wanted)) == 0
+    assert MARKED.findall(capsys.readouterr().out) == expected
+    assert call(monkeypatch, "search", "the river", *where, '{"product": 7}') == 2
+    assert "filter: product has values of the type text, and 7 is none" in capsys.readouterr().err
+    assert call(monkeypatch, "search", "the river", *where, '{"product": "none"}') == 0
+    assert "no hit" in capsys.readouterr().out
 
 
 def test_a_bundle_without_the_field_is_not_served(bundles: dict[str, Path]) -> None:

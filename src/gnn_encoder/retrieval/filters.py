@@ -133,8 +133,8 @@ class Filters:
             row, column = np.repeat(row, np.diff(column.offsets.to_numpy())), column.values
         if pa.types.is_boolean(column.type):
             column = column.dictionary_encode()
-        if not pa.types.is_dictionary(column.type):
-            return []
+        if not pa.types.is_dictionary(column.type) or len(column.dictionary) > max(VALUES, len(row) // 2):
+            return []  # of values that hardly two passages share, nobody chooses one
         place = column.indices.fill_null(-1).to_numpy()
         kept = place >= 0 if selection is None else (place >= 0) & selection.mask[row]
         pairs = np.unique(row[kept] * len(column.dictionary) + place[kept])  # a list may name a value twice
