@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from parts_world import SOME, D, World, random_texts, unit
 from random_filters import columns, fits, random_filter, random_records
 
 from gnn_encoder.artifacts.labelled_queries import LabelUse
+from gnn_encoder.data.fields import FieldColumns
 from gnn_encoder.errors import UserError
 from gnn_encoder.retrieval import index_file, parts
 from gnn_encoder.retrieval.filters import Filters, Selection, filter_of
@@ -283,6 +285,7 @@ def _values(record: dict[str, Any], name: str) -> list[Any]:
         ({"year": True}, "and true is none"),
         ({"year": {">": None}}, "and null is none"),
         ({"year": 2**80}, "is none"),
+        ({"product": "\ud800"}, "is none"),
         ({"day": {">=": "yesterday"}}, 'type date, and "yesterday" is none'),
         ({"public": 1}, "type truth, and 1 is none"),
         ({"product": object()}, "no text, number, truth value or date"),
@@ -293,6 +296,28 @@ def test_a_wrong_filter_is_one_line(wanted: Any, said: str) -> None:
     with pytest.raises(UserError, match=said) as caught:
         Filtered().filters.select(wanted)
     assert str(caught.value).startswith("filter: ") and "\n" not in str(caught.value)
+
+
+def test_numbers_of_any_size() -> None:
+    """Integers that fp64 rounds, and floats that are no integers, are compared without an error."""
+    big, values = 2**62 + 1, [2**62 + 1, 5, -3, 2**62]
+    taken = FieldColumns()
+    taken.add({"whole": pa.array(values), "real": pa.array([2.5, 1e300, None, -1.0])}, 4)
+    table = taken.columns()
+    assert table is not None
+    filters = Filters(table.combine_chunks().to_batches()[0], 4)
+    for wanted, rows in (
+        ({"whole": big}, [0]),
+        ({"whole": [big, 2.5, 1e300, float("nan"), 5.0]}, [0, 1]),
+        ({"whole": {">": 4.5}}, [0, 1, 3]),
+        ({"whole": {"<": 1e300, ">": big - 1}}, [0]),
+        ({"real": {"<": big}}, [0, 3]),
+        ({"real": [big, -1]}, [3]),
+        ({"real": {">": float("inf")}}, []),
+        ({"real": {"!=": None}}, [0, 1, 3]),
+    ):
+        selection = filters.select(wanted)
+        assert selection and selection.rows.tolist() == rows, wanted
 
 
 def test_without_fields_and_without_json() -> None:

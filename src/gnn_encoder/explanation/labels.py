@@ -32,8 +32,9 @@ def explain_by_labels(
     for number, hit in enumerate(searcher.hits(scores, rows)):
         windows, row = plain[owner == number], int(rows[number])
         passage_part, query_rows, amounts = parts_of(labelled.use, labelled.queries, vector, row, windows, index)
-        named = only.names(*labelled.queries.by_query.into(query_rows), len(query_rows)) if only else None
-        if named is not None:
+        unnamed = 0.0
+        if only:
+            named = only.names(*labelled.queries.by_query.into(query_rows), len(query_rows))
             unnamed, query_rows, amounts = float(amounts[~named].sum()), query_rows[named], amounts[named]
         order = np.argsort(-np.abs(amounts), kind="stable")
         ids, texts = labelled.names(query_rows[order[:queries]])

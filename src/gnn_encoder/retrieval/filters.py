@@ -12,6 +12,7 @@ not depend on the filter. The first k of each part of a ranking are taken among 
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from functools import cached_property, lru_cache, partial
@@ -183,21 +184,24 @@ def _any(column: pa.Array, fits: Callable[[pa.Array], np.ndarray]) -> np.ndarray
 
 
 def _compared(leaf: pa.Array, comparisons: list[tuple[str, pa.Scalar]]) -> np.ndarray:
-    masks = [pc.fill_null(COMPARED[operator](leaf, value), False) for operator, value in comparisons]
-    return np.asarray(np.logical_and.reduce([mask.to_numpy(zero_copy_only=False) for mask in masks]))
+    mask = np.ones(len(leaf), bool)
+    for operator, bound in comparisons:
+        # Numbers of two types are compared as fp64; Arrow would refuse integers that these round.
+        one_type = (
+            (leaf, bound) if bound.type == leaf.type else (pc.cast(s, pa.float64(), False) for s in (leaf, bound))
+        )
+        mask &= pc.fill_null(COMPARED[operator](*one_type), False).to_numpy(zero_copy_only=False)
+    return mask
 
 
 def _equal(name: str, values: list[Any], leaf: pa.Array) -> np.ndarray:
-    wanted = [_scalar(name, leaf, value) for value in values]
-    wanted = [value.cast(leaf.type) for value in wanted if value.type == leaf.type or _is_whole(leaf, value)]
+    wanted = []
+    for value in values:
+        with suppress(pa.ArrowInvalid):  # 2.5 is equal to no integer
+            wanted.append(_scalar(name, leaf, value).cast(leaf.type).as_py())
     # A scalar's values: `pa.array` would import pandas, in half a second.
-    value_set = pa.scalar([value.as_py() for value in wanted], pa.list_(leaf.type)).values
+    value_set = pa.scalar(wanted, pa.list_(leaf.type)).values
     return np.asarray(pc.is_in(leaf, value_set=value_set).to_numpy(zero_copy_only=False))
-
-
-def _is_whole(leaf: pa.Array, value: pa.Scalar) -> bool:
-    """Whether a number of another type than the column's can be equal to one of its numbers."""
-    return bool(leaf.type == pa.float64() or value.as_py().is_integer())
 
 
 def _scalar(name: str, leaf: pa.Array, value: Any) -> pa.Scalar:

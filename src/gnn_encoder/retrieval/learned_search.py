@@ -142,9 +142,8 @@ class LearnedSearch:
     ) -> Run:
         """The best `k` passages by one part, of all passages."""
         if feature == "adapted":
-            search: Callable[[int], Hits] = partial(
-                self.parts.nearest_passages, vectors @ self.parts.adapter, only=only
-            )
+            adapted = vectors @ self.parts.adapter
+            search: Callable[[int], Hits] = partial(self.parts.nearest_passages, adapted, only=only)
         else:
             search = partial(self.parts.by_labelled_words, questions, only=only)
         scores, rows = search_without(search, left_out, k)

@@ -64,9 +64,10 @@ class PassageIndex:
 
     def search(self, queries: np.ndarray, k: int, only: Selection | None = None) -> Hits:
         """The best passages of `queries` [n, d], in the form of `exact.search`; with `only`, the best of these."""
-        hits = (
-            search_index(self.index, queries, k, only) if self.of is None else self._several(queries, k, self.of, only)
-        )
+        if self.of is None:
+            hits = search_index(self.index, queries, k, only)
+        else:
+            hits = self._several(queries, k, self.of, only)
         return self.memory.search(self.vectors, queries, hits, of=self.of, only=only) if self.memory else hits
 
     def _several(self, queries: np.ndarray, k: int, of: np.ndarray, only: Selection | None) -> Hits:
@@ -78,14 +79,7 @@ class PassageIndex:
         scores, rows = distinct(search, of, queries, k + len(np.unique(changed_passages)))
         former = np.isin(rows, changed_passages)
         scores, rows = np.where(former, -np.inf, scores), np.where(former, -1, rows)
-        scores, rows = exact.merge(
-            scores,
-            rows,
-            *distinct(
-                partial(exact.search, vectors, only=only and only.at(changed_passages).rows),
-                changed_passages,
-                queries,
-                k,
-            ),
-        )
+        inside = only and only.at(changed_passages).rows
+        changed = distinct(partial(exact.search, vectors, only=inside), changed_passages, queries, k)
+        scores, rows = exact.merge(scores, rows, *changed)
         return scores[:, :k], rows[:, :k]

@@ -5,6 +5,7 @@ Neither questions nor tokens are logged.
 """
 
 import asyncio
+import json
 import sys
 import threading
 import time
@@ -100,6 +101,10 @@ def create_app(
         return request.scope[RIGHTS] if rights else None
 
     def check_filter(wanted: dict[str, Any] | None) -> None:
+        try:
+            json.dumps(wanted)  # now, and not beside the questions of others
+        except RecursionError:
+            raise Refused(422, "filter: too many lists or objects in one another") from None
         if rights and rights.field in (wanted or ()):
             raise Refused(422, f"filter: {rights.field!r} says who may see a passage, and no filter may name it")
 
