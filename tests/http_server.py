@@ -17,6 +17,7 @@ from gnn_encoder.serving.feedback import Feedback
 from gnn_encoder.serving.following import Followed
 from gnn_encoder.serving.guard import PROBLEM, Limits
 from gnn_encoder.serving.judging import PeoplesJudging
+from gnn_encoder.serving.rights import Rights
 
 JSON = {"Content-Type": "application/json"}
 
@@ -25,14 +26,21 @@ class Server:
     """A server in a thread of this process."""
 
     def __init__(
-        self, followed: Followed, limits: Limits, token: str, feedback: Feedback | None, judging: PeoplesJudging | None
+        self,
+        followed: Followed,
+        limits: Limits,
+        token: str,
+        feedback: Feedback | None,
+        judging: PeoplesJudging | None,
+        rights: Rights | None = None,
     ) -> None:
         self.followed = followed
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.port = self._socket.getsockname()[1]
         # Without uvicorn's log settings: they close the handlers of this process, pytest's among them.
+        local = not token and not rights
         config = uvicorn.Config(
-            create_app(followed, limits, token, feedback, not token, judging), log_config=None, access_log=False
+            create_app(followed, limits, token, feedback, local, judging, rights), log_config=None, access_log=False
         )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=lambda: self._server.run(sockets=[self._socket]))
@@ -68,10 +76,12 @@ def serving(
     token: str = "",
     labels: Path | None = None,
     judge: Path | None = None,
+    rights: Rights | None = None,
     **limits: Any,
 ) -> Iterator[Server]:
     feedback, judging = Feedback(labels) if labels else None, PeoplesJudging(judge) if judge else None
-    server = Server(Followed(str(name), root), Limits(**limits), token, feedback, judging)
+    followed = Followed(str(name), root, rights.field if rights else None)
+    server = Server(followed, Limits(**limits), token, feedback, judging, rights)
     try:
         yield server
     finally:

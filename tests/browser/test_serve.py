@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from browser_page import Page
 from http_server import Server, serving
+from rights_world import Corpus, write_words
 from trained_root import Trained
 
 from gnn_encoder import Retriever
@@ -122,3 +123,24 @@ def test_markup_in_a_question_or_a_passage_is_text(browser: Any, server: Server)
 def marked_up() -> dict[str, Any]:
     hit = {"rank": 1, "score": 1.0, "passage_id": "<b>1</b>", "title": "<i>t</i>", "text": "<script>alert(2)</script>"}
     return {"version": "1", "system": "s", "results": [{"question": "q", "hits": [hit]}]}
+
+
+def test_lists_of_values_narrow_the_hits(browser: Any, tmp_path: Path) -> None:
+    corpus = Corpus.random()
+    bundle = write_words(corpus.write(tmp_path / "dataset"), tmp_path)
+    with serving(bundle) as server:
+        shown = opened(browser, server)
+        page = shown.page
+        page.locator("#question").fill("any title")
+        page.keyboard.press("Enter")
+        page.locator("#hits > li").first.wait_for()
+        product = corpus.records[2]["product"]
+        count = sum(record["product"] == product for record in corpus.records)
+        page.get_by_label("product").select_option(label=f"{product} ({count})")
+        page.locator("#hits > li").nth(9).wait_for(state="detached")
+        names = page.locator("#hits h2").all_inner_texts()
+        rows = [int(name.split("mark")[1]) for name in names]
+        assert rows and all(corpus.records[row]["product"] == product for row in rows)
+        assert page.get_by_label("product").input_value() != "" and shown.errors == []
+        page.get_by_label("product").select_option(label="any")
+        page.locator("#hits > li").nth(9).wait_for()

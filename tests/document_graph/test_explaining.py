@@ -20,6 +20,7 @@ from gnn_encoder.inference.late_interaction import max_similarities
 from gnn_encoder.models.document_gat import TokenMatrices
 from gnn_encoder.models.document_reranker import ContextMatching, DocumentReranker
 from gnn_encoder.models.late_interaction import LateInteraction, LateInteractionLayout
+from gnn_encoder.retrieval.filters import Selection
 from gnn_encoder.retrieval.scorers import NAMED, DocumentScorer, load_scorer, save_scorer
 
 QUERY = np.random.default_rng(5).normal(size=(6, WIDTH)).astype(np.float32)
@@ -161,9 +162,19 @@ def test_a_scorers_explanation_adds_up_to_its_score(
     assert len(parts) == 3 + (kind != "mim") and any(part.source.endswith(" more") for part in parts)
     monkeypatch.undo()
     share = scorer.reranker.context.share.item()
-    found = {part.source for part in scorer.explain(tiny_documents, "what is the stone", 4)}
+    plain = scorer.explain(tiny_documents, "what is the stone", 4)
+    found = {part.source for part in plain}
     assert f"context × {share:.2f}, structural_inverse “stone”" in found  # the section of passages 4 to 7
     assert f"context × {share:.2f}, order_inverse p5" in found and f"context × {share:.2f}, external p0" in found
+    everyone = np.ones(len(tiny_documents.passages), bool)
+    for hidden in ([], [5], [0, 5]):
+        seen = everyone.copy()
+        seen[hidden] = False
+        limited = scorer.explain(tiny_documents, "what is the stone", 4, Selection(seen, seen))
+        assert sum(part.amount for part in limited) == pytest.approx(sum(part.amount for part in plain), abs=1e-3)
+        named = " ".join(part.source for part in limited)
+        assert "the rest" in named and " more" not in named and "“" not in named, "sections may be of others"
+        assert [f" p{row}" in named for row in (0, 5)] == [row not in hidden for row in (0, 5)]
     assert (f"content × {1 - share:.2f}" in found) == (kind != "mim")
     assert (f"context × {share:.2f}, self" in found) == (kind != "lim")
     scorer.context = None

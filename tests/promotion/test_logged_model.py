@@ -77,6 +77,8 @@ def test_the_model_answers_as_search(gate: Gate) -> None:
     ([" "], {}, "the question is empty"),
     (QUESTIONS, {"k": 0}, "0 passages were asked for"),
     (QUESTIONS, {"rerank": True}, "has no re-ranker"),
+    (QUESTIONS, {"filter": "{a"}, "filter: '{a' is no JSON"),
+    (QUESTIONS, {"filter": '{"a": 1}'}, "filter: the passages have no field 'a'"),
     ({"question": QUESTIONS}, {}, "give a list of questions"),
 ])  # fmt: skip
 def test_a_wrong_request_is_refused_in_a_line(gate: Gate, questions: Any, params: dict[str, Any], said: str) -> None:

@@ -1,74 +1,15 @@
 """Features of candidates against plain loops, and folds that know nothing of their own labels."""
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 import numpy as np
+from parts_world import SOME, D, M, N, World, random_texts, unit
 
-from gnn_encoder.artifacts import DatasetWriter, PassageTable, drafting
 from gnn_encoder.artifacts.labelled_queries import LabelledQueries
-from gnn_encoder.artifacts.passages import CORPUS
 from gnn_encoder.retrieval import exact
-from gnn_encoder.retrieval.adapter import Moments
-from gnn_encoder.retrieval.bm25 import Bm25
-from gnn_encoder.retrieval.label_field import LabelField
 from gnn_encoder.retrieval.learned_fusion import Linear
 from gnn_encoder.retrieval.parts import FEATURES, NEAREST, Parts
-from gnn_encoder.settings.bm25 import IndexBm25
-
-M, N, D, SOME = 300, 120, 12, 9
-KIND = IndexBm25(stemmer="none", stopwords="none")
-WORDS = [f"w{number}" for number in range(80)]
-
-
-class World:
-    """Random passages and training queries; each query is labelled with one or two random passages."""
-
-    def __init__(self, folder: Path, seed: int = 0) -> None:
-        generator = np.random.default_rng(seed)
-        self.passages, self.queries = _unit(generator.normal(size=(M, D))), _unit(generator.normal(size=(N, D)))
-        self.passage_texts, self.texts = _texts(generator, M), _texts(generator, N)
-        self.query = np.concatenate([np.arange(N), np.arange(0, N, 3)])
-        self.passage = generator.integers(M, size=len(self.query))
-        self.labels = LabelledQueries.grouped(self.query, self.passage, M, self.queries)
-        self.pulls = 0.2 * _unit(generator.normal(size=(N, D)))
-        self.moments = self.moments_of(np.ones(len(self.query), bool))
-        with drafting(folder / f"dataset{len(list(folder.iterdir()))}", "dataset") as draft:
-            writer = DatasetWriter(draft)
-            writer.passages([f"p{i}" for i in range(M)], [""] * M, self.passage_texts)
-            writer.close()
-        self.table = PassageTable(draft.target / CORPUS)
-
-    def moments_of(self, pairs: np.ndarray) -> Moments:
-        query, passage = self.query[pairs], self.passage[pairs]
-        return Moments.of_pairs(self.queries, query, self.passages, passage, pulls=self.pulls)
-
-    def texts_at(self, rows: np.ndarray) -> list[str]:
-        return [self.texts[row] for row in rows.tolist()]
-
-    def parts(self) -> Parts:
-        words = Bm25.build(self.table, KIND)
-        return Parts(
-            vectors=self.passages.astype(np.float16),
-            search=partial(exact.search, self.passages.astype(np.float16)),
-            words=words,
-            passages=self.table,
-            labels=self.labels,
-            texts=self.texts_at,
-            field=LabelField.build(words, self.table, self.labels, self.texts_at),
-            adapter=self.moments.adapter(1.0),
-            lengths=np.log1p([len(text) for text in self.passage_texts]).astype(np.float32),
-            pulls=self.pulls,
-        )
-
-
-def _unit(vectors: np.ndarray) -> np.ndarray:
-    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
-
-
-def _texts(generator: np.random.Generator, count: int) -> list[str]:
-    return [" ".join(generator.choice(WORDS, size=generator.integers(2, 9))) for _ in range(count)]
 
 
 def scores_of_words(parts: Parts, questions: list[str]) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -79,7 +20,7 @@ def scores_of_words(parts: Parts, questions: list[str]) -> list[tuple[np.ndarray
 
 def test_features_equal_a_loop(tmp_path: Path) -> None:
     world, generator = World(tmp_path), np.random.default_rng(1)
-    parts, questions, vectors = world.parts(), _texts(generator, SOME), _unit(generator.normal(size=(SOME, D)))
+    parts, questions, vectors = world.parts(), random_texts(generator, SOME), unit(generator.normal(size=(SOME, D)))
     candidates, totals = parts.candidates(questions, vectors), scores_of_words(parts, questions)
     for i, (question, vector) in enumerate(zip(questions, vectors, strict=True)):
         rows = slice(candidates.starts[i], candidates.starts[i + 1])
@@ -113,7 +54,7 @@ def test_features_equal_a_loop(tmp_path: Path) -> None:
 
 def test_the_best_of_every_part_are_candidates(tmp_path: Path) -> None:
     world, generator = World(tmp_path), np.random.default_rng(2)
-    parts, questions, vectors = world.parts(), _texts(generator, SOME), _unit(generator.normal(size=(SOME, D)))
+    parts, questions, vectors = world.parts(), random_texts(generator, SOME), unit(generator.normal(size=(SOME, D)))
     left_out = np.full(SOME, -1)
     left_out[0] = exact.search(parts.vectors, vectors[:1], 1)[1][0, 0]
     candidates = parts.candidates(questions, vectors, left_out)
@@ -130,7 +71,7 @@ def test_without_some_labels_all_is_as_if_they_had_never_been_there(tmp_path: Pa
     world = World(tmp_path)
     parts, held = world.parts(), np.arange(N) % 4 == 0
     generator = np.random.default_rng(3)
-    questions, vectors = _texts(generator, SOME), _unit(generator.normal(size=(SOME, D)))
+    questions, vectors = random_texts(generator, SOME), unit(generator.normal(size=(SOME, D)))
     rest = parts.without(held, world.moments, 1.0)
     stays = ~held[world.query]
     never = World(tmp_path)

@@ -9,6 +9,7 @@ index.faiss     inner-product index over the vectors; missing if the vectors the
 labels/         labelled training queries, and their use, if they change scores (`artifacts.labelled_queries`)
 fusion/         a learned fusion, and those of its parts that are not elsewhere here (`artifacts.parts_folder`)
 corpus.parquet  the passages, as in the dataset
+fields.arrow    their further fields, if they have any, as in the dataset
 query_encoder/  E_Q and its tokenizer
 bm25/           BM25 index of the same passages, if the run wants one (`gnn_encoder.retrieval.bm25`)
 reranker/       scorer that orders the first hits, if one was trained on them (`gnn_encoder.retrieval.scorers`)
@@ -31,10 +32,12 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+import pyarrow as pa
 
 from gnn_encoder.artifacts.added_labels import ADDED_LABELS, CHANGED, PAIRS, ROWS, AddedLabels, Changes
 from gnn_encoder.artifacts.arrays import VECTORS, WINDOW_PASSAGES, WINDOWS, VectorsFolder, read_rows
 from gnn_encoder.artifacts.dataset import Dataset
+from gnn_encoder.artifacts.fields import FIELDS, read_fields
 from gnn_encoder.artifacts.folder import HISTORY, MANIFEST, README, Artifact, Draft, FileFacts, read_manifest
 from gnn_encoder.artifacts.labelled_queries import QUERIES, QUERY_INDEX, BundleLabels, LabelledQueries, LabelUse
 from gnn_encoder.artifacts.parts import stored_parts
@@ -149,7 +152,8 @@ class Bundle(Artifact):
         Raises ValueError if the numbers of vectors and passages do not fit.
         """
         passages = len(dataset.passages)
-        draft.share(dataset, CORPUS)
+        for name in {CORPUS, FIELDS} & dataset.manifest.files.keys():
+            draft.share(dataset, name)
         if not (draft / VECTORS).is_file():
             card = {"system": system, "bm25": BM25, "corpus": CORPUS, "passages": passages}
             card["dataset_digest"] = dataset.manifest.digest
@@ -376,6 +380,11 @@ class Bundle(Artifact):
     def passages(self) -> PassageTable:
         """The corpus, m rows."""
         return PassageTable(self.path / CORPUS)
+
+    @cached_property
+    def fields(self) -> pa.RecordBatch | None:
+        """The passages' further fields (`artifacts.fields`), m rows; None without any."""
+        return read_fields(self.path, len(self.passages))
 
 
 def _vector_passages(folder: Path) -> np.ndarray | None:

@@ -13,6 +13,7 @@ missing.parquet  query, passage_id, relevance: labels of dev and test queries fo
 trained.parquet  query: row numbers of the training queries that are trained on, if these are a draw
 written_splits.json  the splits that have queries of a generator, if any have (`Dataset.written_splits`)
 traffic.parquet  query, clicks: how often queries of a log were used in their part of it, if a log gave any
+fields.arrow     further fields of the passages, by which a search filters, if there are any (`artifacts.fields`)
 query_values.parquet  query, value: the queries with a value of `ingest.query_field`, if it is set
 labels.jsonl     labels that were added to an earlier bundle and are in the other tables, if any are (`added_labels`)
 

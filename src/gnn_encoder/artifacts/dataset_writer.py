@@ -23,6 +23,7 @@ from gnn_encoder.artifacts.dataset import (
     TRAFFIC,
     TRAINED,
 )  # fmt: skip
+from gnn_encoder.artifacts.fields import write_fields
 from gnn_encoder.artifacts.folder import Draft
 from gnn_encoder.artifacts.passages import CORPUS
 from gnn_encoder.artifacts.structure import CITATIONS, DOCUMENTS, NODES
@@ -98,6 +99,10 @@ class DatasetWriter:
         """Write the values of `Dataset.query_values`."""
         self._open(QUERY_VALUES)
         self._write(QUERY_VALUES, query, values)
+
+    def fields(self, fields: pa.Table) -> None:
+        """Write the further fields of the passages [m], as `artifacts.fields`."""
+        write_fields(self._draft.path, fields)
 
     def added(self, labels: Iterable[AddedLabel]) -> None:
         """Write the labels of `Dataset.added`."""

@@ -76,6 +76,14 @@ def search(
         ),
     ] = None,
     depth: Depth = None,
+    fields: Annotated[
+        str | None,
+        typer.Option(
+            "--filter",
+            metavar="JSON",
+            help='Only passages whose fields fit, such as {"product": ["a", "b"], "date": {">=": "2026-01-01"}}.',
+        ),
+    ] = None,
     full: Annotated[bool, typer.Option("--full", help="On a terminal, show whole passages.")] = False,
     root: Root = DEFAULT_ROOT,
 ) -> None:
@@ -84,6 +92,7 @@ def search(
     from rich.console import Console
 
     from gnn_encoder.artifacts import Bundle
+    from gnn_encoder.retrieval.filters import filter_of
     from gnn_encoder.retrieval.reranking import reranked_by_bundle, reranked_depth, reranker_of
     from gnn_encoder.retrieval.search import ASKED, Searcher, fused_run, served_weight
 
@@ -92,14 +101,16 @@ def search(
     if rerank is None:
         rerank = opened.serving.reranks and fuse is None and weight is None
     count = max(k, depth) if rerank else k
+    only = searcher.filters.select(filter_of(fields))
     wanted, words = served_weight(searcher.bundle, fuse, weight)
     if wanted is None:
-        run = searcher.run(question, count)
+        run = searcher.run(question, count, only)
     else:
-        run, _ = fused_run(searcher, question, count, wanted)
+        run, _ = fused_run(searcher, question, count, wanted, only)
         screen.print(f"{words}\n", style="dim")
     if not len(run.passage):
-        screen.print("no hit: no passage has a word of the question", highlight=False)
+        reason = "no passage has a word of the question" + (", and fits the filter" if only else "")
+        screen.print(f"no hit: {reason}", highlight=False)
         return
     if rerank:
         run = reranked_by_bundle(opened, reranker_of(opened), ASKED, [question], run, depth)

@@ -35,12 +35,33 @@ def serve(
         Path | None,
         typer.Option(metavar="FOLDER", help="Let people judge at /judge what `gnn-encoder judge FOLDER` pooled."),
     ] = None,
+    rights: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FIELD", help="A caller sees only passages that have one of the caller's groups in FIELD."
+        ),
+    ] = None,
+    rights_claim: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="With a key in GNN_ENCODER_RIGHTS_KEY: the token's claim with the groups."),
+    ] = "groups",
+    rights_audience: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Whom the tokens must be for: their claim `aud`.")
+    ] = None,
+    rights_header: Annotated[
+        str, typer.Option(metavar="NAME", help="The header in which the proxy in front sets the groups, with commas.")
+    ] = "",
+    trust_proxy: Annotated[
+        bool, typer.Option("--trust-proxy", help="Nobody but the proxy reaches this address, so its header is true.")
+    ] = False,
     root: Root = DEFAULT_ROOT,
 ) -> None:
     """Serve a trained bundle over HTTP until SIGTERM: a page at /, POST /search, /health/ready, /metrics, /docs.
 
     If the bundle's name leads to another bundle later (a moved alias, a new run), that one is opened beside and takes
-    over. With GNN_ENCODER_TOKEN set, clients need the header `Authorization: Bearer TOKEN`.
+    over. With GNN_ENCODER_TOKEN set, clients need the header `Authorization: Bearer TOKEN`. With --rights, groups come
+    from the caller's signed token (JWT; GNN_ENCODER_RIGHTS_KEY has the secret or the public key), or from
+    --rights-header.
     """
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     import uvicorn
@@ -51,6 +72,7 @@ def serve(
     from gnn_encoder.serving.following import Followed
     from gnn_encoder.serving.guard import LOOPBACK, Limits
     from gnn_encoder.serving.judging import PeoplesJudging
+    from gnn_encoder.serving.rights import KEY, rights_of
     from gnn_encoder.tracking.pipeline_run import impatient
 
     token = os.environ.get(TOKEN, "").strip()
@@ -58,22 +80,27 @@ def serve(
         raise UserError(f"{TOKEN} is empty: give it a token, or unset it to serve without one")
     listening = listening_at(host, port)
     where = listening.getsockname()
-    local = not token and where[0] in LOOPBACK
-    private = bool(token) or local
+    key = os.environ.get(KEY, "").strip() if rights else ""
+    limited = rights_of(rights, key, rights_claim, rights_audience, rights_header, token, trust_proxy)
+    local = not token and not limited and where[0] in LOOPBACK
+    private = bool(token or limited) or local
     if (labels or judge) and not private:
         option, does = ("--labels", "trains the model") if labels else ("--judge", "judges")
         raise UserError(f"with {option} and no token, anyone who reaches {where[0]} {does}: set {TOKEN}")
     feedback = Feedback(labels) if labels else None
     judging = PeoplesJudging(judge) if judge else None
     with impatient():  # once: setting the environment while another thread reads it is not safe
-        followed = Followed(bundle, root)
-        application = create_app(followed, Limits(waiting=waiting, look_seconds=look), token, feedback, local, judging)
+        followed = Followed(bundle, root, rights)
+        limits = Limits(waiting=waiting, look_seconds=look)
+        application = create_app(followed, limits, token, feedback, local, judging, limited)
         served = followed.current
         typer.echo(
             f"serving    {served.system}, version {served.version}, {len(served.retriever.bundle.passages):,} passages"
         )
         address = f"[{where[0]}]" if ":" in where[0] else where[0]
         typer.echo(f"at         http://{address}:{where[1]}, described at /docs")
+        if rights:
+            typer.echo(f"rights     by the field {rights}, groups from {rights_header or 'signed tokens'}")
         if judging:
             typer.echo(f"judging    {judge}, at /judge")
         if not private:

@@ -19,12 +19,15 @@ import pyarrow.json
 from gnn_encoder.data import beir_places
 from gnn_encoder.data.beir_places import OtherFields
 from gnn_encoder.data.delimited import read_candidates, read_labels
+from gnn_encoder.data.fields import in_metadata, of_records
 from gnn_encoder.data.lines import Block, find, find_or_report, read_blocks, read_lines
 from gnn_encoder.data.rows import CandidateRows, FolderSource, Label, PassageRows, Query, SectionRows, storable
 from gnn_encoder.data.validation import Kind, Problems
 
 SPLIT_NAMES = {"train": ("train",), "dev": ("validation", "valid", "dev"), "test": ("test",)}
 """Our split → names of the split in qrels; the last existing name is read."""
+PLACED = beir_places.FIELDS.keys() - {"doc_id"}
+"""Fields that say where a passage stands in its document, and are no further fields."""
 
 
 class BeirQueries(FolderSource):
@@ -67,19 +70,19 @@ class Beir(BeirQueries):
         super().__init__(folder, [find(folder, "corpus.jsonl")], [self.nodes])
 
     def passages(self, problems: Problems) -> Iterator[PassageRows]:
-        """The corpus; fields other than `_id`, `title`, `text` and those of `beir_places` are ignored."""
+        """The corpus; fields other than `_id`, `title`, `text` and those of `beir_places` are further fields."""
         path, placed = find_or_report(self.folder, "corpus.jsonl", problems), False
         if path is None:
             return
         others = OtherFields(lambda: _objects(read_lines(path, Problems()), path.name, Problems()))
         for block in read_blocks(path, problems):
             with_places = beir_places.has_places(block) and "doc_id" not in others.first
-            columns, places, lines = _read(block, ["_id", "title", "text"], with_places, problems, others)
+            columns, places, lines, fields = _read(block, ["_id", "title", "text"], with_places, problems, others)
             if places is not None and places["document"].null_count == len(places):
                 places = None  # the field is not the row's own: it is in an object, such as "metadata"
             placed = placed or places is not None
             ids, titles, texts = columns
-            yield PassageRows(ids, titles, texts, block.name, lines, block.consumed, places)
+            yield PassageRows(ids, titles, texts, block.name, lines, block.consumed, places, fields)
         remarks = others.remarks(path.name)
         if self.nodes and not placed:
             remarks.append(f"{self.nodes.name} was not read: no passage has a doc_id")
@@ -88,7 +91,7 @@ class Beir(BeirQueries):
     def sections(self, problems: Problems) -> Iterator[SectionRows]:
         """The rows of nodes.jsonl; those of passages may be among them."""
         for block in read_blocks(self.nodes, problems) if self.nodes else ():
-            (ids, titles), places, lines = _read(block, ["_id", "title"], True, problems)
+            (ids, titles), places, lines, _ = _read(block, ["_id", "title"], True, problems)
             yield SectionRows(pa.array(ids, pa.string()), pa.array(titles, pa.string()), places, block.name, lines)
 
 
@@ -101,9 +104,11 @@ def _splits(folder: Path) -> dict[str, Path]:
 
 def _read(
     block: Block, names: list[str], with_places: bool, problems: Problems, others: OtherFields | None = None
-) -> tuple[list[Any], pa.Table | None, list[int] | range]:
-    """Text columns of a block's rows, their places if they are asked for, and their lines; bad rows are left out."""
+) -> tuple[list[Any], pa.Table | None, list[int] | range, dict[str, pa.Array]]:
+    """Text columns of a block's rows, their places if they are asked for, their lines, and their further fields; bad
+    rows are left out."""
     required = [name for name in names if name != "title"]
+    known = {*names, *(PLACED if with_places else ())}
     for more in beir_places.schemas(others.first if others else ()) if with_places else (None,):
         arrays = json_lines(block, required, ["title"], more)
         if arrays is None or pc.any(pc.equal(arrays[0], "")).as_py():
@@ -111,10 +116,45 @@ def _read(
         columns = dict(zip([*required, "title", *(more.names if more else ())], arrays, strict=True))
         places = beir_places.places_of(columns, block) if with_places else None
         if places is not None or not with_places:
-            return [columns[name] for name in names], places, block.numbers
+            return [columns[name] for name in names], places, block.numbers, further_fields(block, known)
     rows = list(_records(block.lines(problems), block.name, problems, "text" in names, with_places, others))
     places = beir_places.table_of([record for _, record in rows]) if with_places else None
-    return [[record[name] for _, record in rows] for name in names], places, [number for number, _ in rows]
+    records = [record for _, record in rows]
+    texts = [[record[name] for record in records] for name in names]
+    return texts, places, [number for number, _ in rows], of_records(records, known)
+
+
+def further_fields(block: Block, known: set[str]) -> dict[str, pa.Array]:
+    """The fields of the block's objects that are not `known`, and of their `metadata`, in types that Arrow infers.
+
+    The lines are those that `json_lines` could read. Values of several types are read as Python's.
+    """
+    options = pyarrow.json.ReadOptions(block_size=len(block.data) + 1, use_threads=False)
+    try:
+        table = pyarrow.json.read_json(pa.BufferReader(block.data), options)
+        if any(dated := [_has_dates(field.type) for field in table.schema]):  # their texts say more than their times
+            schema = pa.schema([pair[0] for pair in zip(table.schema, dated, strict=True) if pair[1]])
+            schema = pa.schema([(field.name, _as_texts(field.type)) for field in schema])
+            kept = pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
+            texts = pyarrow.json.read_json(pa.BufferReader(block.data), options, kept)
+            for name in schema.names:
+                table = table.set_column(table.column_names.index(name), name, texts[name])
+    except pa.ArrowInvalid:
+        return of_records([record for _, record in _objects(block.lines(Problems()), block.name, Problems())], known)
+    return in_metadata({name: table[name].combine_chunks() for name in table.column_names if name not in known})
+
+
+def _has_dates(kind: pa.DataType) -> bool:
+    return pa.types.is_timestamp(kind) or any(_has_dates(kind.field(i).type) for i in range(kind.num_fields))
+
+
+def _as_texts(kind: pa.DataType) -> pa.DataType:
+    """The type with texts in place of times."""
+    if pa.types.is_struct(kind):
+        return pa.struct([(kind.field(i).name, _as_texts(kind.field(i).type)) for i in range(kind.num_fields)])
+    if pa.types.is_list(kind):
+        return pa.list_(_as_texts(kind.value_type))
+    return pa.string() if pa.types.is_timestamp(kind) else kind
 
 
 def json_lines(

@@ -10,9 +10,11 @@ with long ids of parents (`places`).
 from collections.abc import Callable
 
 import numpy as np
+import pyarrow as pa
 
 from gnn_encoder.artifacts import DatasetWriter, Draft
 from gnn_encoder.artifacts.dataset_writer import write_passage_groups
+from gnn_encoder.artifacts.fields import kind_of
 from gnn_encoder.artifacts.passages import CORPUS
 from gnn_encoder.data.copies import SecondReading, passage_groups
 from gnn_encoder.data.corpus import Corpus
@@ -57,6 +59,7 @@ def canonicalize(
         questions = Questions(source, corpus.ids, settings, problems)
         pool = Pool(source, questions, corpus.ids, problems)
         documents = Documents(source, corpus, settings.document_depth, problems) if corpus.places.present else None
+        fields = corpus.fields.columns()
         remarks = [*source.remarks, *corpus.remarks, *questions.remarks]
         if documents:
             remarks += documents.remarks
@@ -71,13 +74,15 @@ def canonicalize(
             problems=problems.all(),
             structure=documents.counts if documents else None,
             remarks=remarks,
-            facts=source.facts | pool.facts,
+            facts=source.facts | pool.facts | _fields_fact(fields),
         )
         if draft and report.problems and (report.fatal or not drop):
             raise UserError(refusal(source.name, report.problems))
         if writer:
             questions.write(writer)
             pool.write(writer)
+            if fields is not None:
+                writer.fields(fields)
             if documents:
                 documents.write(writer)
     finally:
@@ -108,3 +113,7 @@ def canonicalize(
             if draft:
                 raise UserError(refusal(source.name, report.problems))
     return report
+
+
+def _fields_fact(fields: pa.Table | None) -> dict[str, str]:
+    return {} if fields is None else {"fields": ", ".join(f"{f.name} ({kind_of(f.type)})" for f in fields.schema)}

@@ -12,6 +12,7 @@ from gnn_encoder.artifacts import DatasetWriter, Passages
 from gnn_encoder.artifacts.passages import BATCH
 from gnn_encoder.artifacts.texts import blank
 from gnn_encoder.data.copies import SecondReading, Sums
+from gnn_encoder.data.fields import FieldColumns
 from gnn_encoder.data.places import Places
 from gnn_encoder.data.rows import PassageRows, Source, duplicates, storable
 from gnn_encoder.data.validation import Kind, Problems
@@ -41,7 +42,7 @@ class Corpus:
         self._problems, self._writer, self._skip = problems, writer, skip
         self._lines = array("I")
         self._pending: list[pa.Table] = []
-        self.places = Places()
+        self.places, self.fields = Places(), FieldColumns(source.untyped_fields)
         self._rows = self._words = self._counted = 0
         self._sums_of, self._sums = Sums(), [np.empty(0, np.uint64)]
         self._with_null, self._first_null = 0, ""
@@ -64,10 +65,11 @@ class Corpus:
     def remarks(self) -> list[str]:
         """What is no problem in a run but may be one elsewhere."""
         if not self._with_null:
-            return []
+            return self.fields.remarks
         return [
+            *self.fields.remarks,
             f"{self._with_null:,} passages have the character NUL (U+0000), first {self._first_null}: PostgreSQL "
-            "cannot store it, so an export to pgvector leaves it out of texts, and refuses it in an id"
+            "cannot store it, so an export to pgvector leaves it out of texts, and refuses it in an id",
         ]
 
     def line(self, row: int) -> int:
@@ -86,12 +88,14 @@ class Corpus:
 
     def _add(self, rows: PassageRows) -> None:
         columns, lines = [rows.ids, rows.titles, rows.texts], np.asarray(rows.lines, dtype=np.uint32)
-        places = rows.places
+        places, fields = rows.places, rows.fields
         if isinstance(rows.ids, list):
             located = zip(*columns, rows.lines, strict=True)
             stored = [storable(texts, rows.file, line, self._problems) for *texts, line in located]
             columns, lines = [list(compress(column, stored)) for column in columns], lines[stored]
-            places = places.filter(pa.array(stored, pa.bool_())) if places else None
+            stored_rows = pa.array(stored, pa.bool_())
+            places = places.filter(stored_rows) if places else None
+            fields = {name: column.filter(stored_rows) for name, column in fields.items()}
         table = pa.table([pa.array(column, pa.string()) for column in columns], names=["id", "title", "text"])
         without = {name: blank(table[name]) for name in ("title", "text")}
         for name, rows_without in without.items():  # a text that nobody sees is none, and is not joined to the other
@@ -110,6 +114,8 @@ class Corpus:
         if not keep.all():
             table, lines = table.filter(pa.array(keep)), lines[keep]
             places = places.filter(pa.array(keep)) if places else None
+            fields = {name: column.filter(pa.array(keep)) for name, column in fields.items()}
+        self.fields.add(fields, len(table))
         self._look_for_nulls(table, rows.file, lines)
         self.places.add(table["id"].combine_chunks().cast(pa.large_string()), places)
         self._lines.frombytes(lines.tobytes())

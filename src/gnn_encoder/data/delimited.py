@@ -249,11 +249,11 @@ def read_passages(path: Path, problems: Problems, *, dpr: bool = False) -> Itera
     """Reads a file of passages.
 
     Without a header line: id and text, as in MS MARCO's own files; `dpr`: id, text and title, quoted as in CSV. With
-    one, the columns that it names, in any order. In MS MARCO's layout a header line must name a title, because MS
-    MARCO's own files have none; and titles need a header line, because some write them before the text and some after
-    it, and a third column may also come from a tab in a text.
+    one, the columns that it names, in any order; others are further fields. In MS MARCO's layout a header line must
+    name a title, because MS MARCO's own files have none; and titles need a header line, because some write them before
+    the text and some after it, and a third column may also come from a tab in a text.
     """
-    header, name = Header.of(path, dpr), path.name
+    header, name, more = Header.of(path, dpr), path.name, dict[int, str]()
     column_of = header.columns(PASSAGE_COLUMNS)
     is_named, width = {"id", "text"} <= column_of.keys(), len(header.fields)
     if is_named:  # DPR's reader takes a third column as the title, whatever its name
@@ -266,13 +266,15 @@ def read_passages(path: Path, problems: Problems, *, dpr: bool = False) -> Itera
     if is_named and not dpr and "title" not in column_of:
         problems.add(Kind.BAD_ROW, name, header.line, NO_HEADER)
     column_of, width = (column_of, width) if is_named else ({"id": 0, "text": 1, "title": 2}, 3 if dpr else 2)
+    if is_named:
+        more = {i: field.strip() for i, field in enumerate(header.fields) if i not in column_of.values()}
     columns, below = range(width, width + 1), header.line if is_named else 0
     hint = "" if is_named else ": a tab in a text, or a title without a header line"
     blocks = quoted_rows(path, columns, problems, name, below)
     for rows in blocks if dpr else plain_rows(path, columns, problems, name, below, hint):
         ids, texts = rows.columns[column_of["id"]], rows.columns[column_of["text"]]
         titles = rows.columns[column_of["title"]] if column_of.get("title", width) < width else pa.repeat("", len(ids))
-        lines, out = rows.lines, pc.equal(ids, "")
+        lines, out, fields = rows.lines, pc.equal(ids, ""), {field: rows.columns[i] for i, field in more.items()}
         for row in np.flatnonzero(out.to_numpy(zero_copy_only=False)).tolist():
             problems.add(Kind.BAD_ROW, name, lines[row], "an empty id")
         if is_named:  # files may be joined with their headers
@@ -284,7 +286,8 @@ def read_passages(path: Path, problems: Problems, *, dpr: bool = False) -> Itera
             keep = pc.invert(out)
             ids, titles, texts = ids.filter(keep), titles.filter(keep), texts.filter(keep)
             lines = np.asarray(lines)[keep.to_numpy(zero_copy_only=False)].tolist()
-        yield PassageRows(ids, titles, texts, name, lines, rows.work)
+            fields = {field: column.filter(keep) for field, column in fields.items()}
+        yield PassageRows(ids, titles, texts, name, lines, rows.work, fields=fields)
 
 
 def _names_columns(names: list[str], column_of: Mapping[str, int]) -> bool:

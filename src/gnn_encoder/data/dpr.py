@@ -37,6 +37,7 @@ class Dpr(FolderSource):
     """A folder with the files of one question set."""
 
     format = "dpr"
+    untyped_fields = True
 
     def __init__(self, folder: Path) -> None:
         names = {

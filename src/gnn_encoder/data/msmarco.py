@@ -31,6 +31,7 @@ class MsMarco(FolderSource):
     """A folder in MS MARCO's layout. A query belongs to the split whose qrels name it."""
 
     format = "msmarco"
+    untyped_fields = True
 
     def __init__(self, folder: Path) -> None:
         self.splits = {

@@ -1,8 +1,8 @@
 """The rows that readers yield, each with a line number, and checks of text columns."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,6 +46,8 @@ class PassageRows:
     """The share of these rows in the source's `work`, in its unit."""
     places: pa.Table | None = None
     """Columns of `PLACES`; None: the rows have no structure."""
+    fields: Mapping[str, pa.Array] = field(default_factory=dict)
+    """Further fields of the rows, as `FieldColumns` takes them."""
 
 
 @dataclass
@@ -105,6 +107,8 @@ class Source(ABC):
     """Whether a node's id names its document."""
     has_queries = True
     """Whether the data have queries and labels. Nothing can be trained on data that have none."""
+    untyped_fields = False
+    """Whether further fields of the passages come as texts, whatever they hold."""
     query_field = ""
     """`ingest.query_field`."""
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from gnn_encoder.retrieval.filters import Selection
 from gnn_encoder.retrieval.learned_search import LearnedSearch
 from gnn_encoder.retrieval.parts import FEATURES, Candidates
 from gnn_encoder.retrieval.scorers import Contribution
@@ -11,10 +12,13 @@ TERMS = 3
 """Words that are named."""
 
 
-def explain_by_fusion(searcher: Searcher, question: str, k: int = 5) -> list[tuple[Hit, list[Contribution]]]:
+def explain_by_fusion(
+    searcher: Searcher, question: str, k: int = 5, only: Selection | None = None
+) -> list[tuple[Hit, list[Contribution]]]:
     """Returns the best `k` passages for a query, best first, each with the parts of its score, the largest first.
 
-    The parts sum to the score, up to rounding. A hit behind the candidates is not explained.
+    The parts sum to the score, up to rounding. A hit behind the candidates is not explained. With `only`, the best of
+    these passages, and no query or word of a query that it does not name.
 
     Raises:
         UserError: as `Searcher.find`.
@@ -23,7 +27,9 @@ def explain_by_fusion(searcher: Searcher, question: str, k: int = 5) -> list[tup
     assert learned and labelled, "a bundle without a fusion"
     searcher.check(question, k)
     vector = searcher.encode(question)
-    candidates = learned.parts.candidates([question], vector)
+    candidates = learned.parts.candidates([question], vector, only=only)
+    if not len(candidates.passage):
+        return []
     scores, amounts = learned.fusion.scores(candidates.features), learned.fusion.contributions(candidates.features)
     order = np.lexsort((candidates.passage, -scores))[:k]
     hits = searcher.hits(scores[order], candidates.passage[order])
@@ -32,7 +38,9 @@ def explain_by_fusion(searcher: Searcher, question: str, k: int = 5) -> list[tup
         for word, texts in learned.parts.words.words(question).items()
     }
     similarity, near = (array[0] for array in learned.parts.nearest(vector))
-    explained = []
+    if only:
+        near = np.where(only.names(*learned.parts.labels.by_query.into(near), len(near)), near, -1)
+    hides, explained = only is not None and only.seen is not None, []
     for rank, (hit, row) in enumerate(zip(hits, order.tolist(), strict=True)):
         behind = ""
         labelled_near = near[(near >= 0) & np.isin(near, learned.parts.labels.into(candidates.passage[[row]])[1])]
@@ -42,7 +50,7 @@ def explain_by_fusion(searcher: Searcher, question: str, k: int = 5) -> list[tup
         words = {
             "dense": f"vectors ({_value(candidates, row, 'dense')}{_rank(candidates, row, 'dense')})",
             "words": f"words{_terms(of_word, 0, rank)}",
-            "labelled": f"words of passage and labelled queries{_terms(of_word, 1, rank)}",
+            "labelled": f"words of passage and labelled queries{'' if hides else _terms(of_word, 1, rank)}",
             "adapted": f"query adapter ({_value(candidates, row, 'adapted')}{_rank(candidates, row, 'adapted')})",
             "summed": "vectors with the sum of labelled queries",
             "memory": f"similar training query{behind}",

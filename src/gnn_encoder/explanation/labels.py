@@ -3,6 +3,7 @@
 import numpy as np
 
 from gnn_encoder.artifacts.labelled_queries import LabelledQueries, LabelUse
+from gnn_encoder.retrieval.filters import Selection
 from gnn_encoder.retrieval.index_file import Index
 from gnn_encoder.retrieval.labelled_vectors import clusters
 from gnn_encoder.retrieval.memory import Memory
@@ -11,33 +12,40 @@ from gnn_encoder.retrieval.search import Hit, Searcher
 
 
 def explain_by_labels(
-    searcher: Searcher, question: str, k: int = 5, queries: int = 5
+    searcher: Searcher, question: str, k: int = 5, queries: int = 5, only: Selection | None = None
 ) -> list[tuple[Hit, list[Contribution]]]:
     """Returns the best `k` passages for a query, best first, each with the parts of its score.
 
     The parts sum to the score, up to rounding: the passage's own part, the `queries` training queries of largest
-    amount, and the rest of the training queries together.
+    amount, and the rest of the training queries together. With `only`, the best of these passages; queries that it does
+    not name are in a rest that says no number.
 
     Raises:
         UserError: as `Searcher.find`.
     """
     opened, labelled = searcher.bundle, searcher.bundle.labelled
     assert labelled, "a bundle without labelled queries"
-    vector, scores, rows = searcher.find(question, k)
+    vector, scores, rows = searcher.find(question, k, only)
     index = searcher.index.memory.index if searcher.index.memory else None
     plain, owner = labelled.plain(rows, opened.stored_vectors, opened.stored_vector_passages)
     explained = []
     for number, hit in enumerate(searcher.hits(scores, rows)):
         windows, row = plain[owner == number], int(rows[number])
         passage_part, query_rows, amounts = parts_of(labelled.use, labelled.queries, vector, row, windows, index)
+        unnamed = 0.0
+        if only:
+            named = only.names(*labelled.queries.by_query.into(query_rows), len(query_rows))
+            unnamed, query_rows, amounts = float(amounts[~named].sum()), query_rows[named], amounts[named]
         order = np.argsort(-np.abs(amounts), kind="stable")
         ids, texts = labelled.names(query_rows[order[:queries]])
         parts = [Contribution(f"the passage itself (alone {(windows @ vector).max():.4f})", passage_part)]
-        named = zip(texts, ids, amounts[order].tolist(), strict=False)
-        parts += [Contribution(f"{text} [{query}]", amount) for text, query, amount in named]
+        of_queries = zip(texts, ids, amounts[order].tolist(), strict=False)
+        parts += [Contribution(f"{text} [{query}]", amount) for text, query, amount in of_queries]
         if others := len(order) - len(ids):
             noun = "query" if others == 1 else "queries"
             parts.append(Contribution(f"{others:,} more {noun}", float(amounts[order[queries:]].sum())))
+        if only and only.seen is not None:
+            parts.append(Contribution("the rest", unnamed))
         explained.append((hit, parts))
     return explained
 

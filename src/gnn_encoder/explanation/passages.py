@@ -1,7 +1,7 @@
 """Explains a hit of a query with texts: the training queries and passages that influence the hit's vector."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +10,10 @@ import pyarrow as pa
 from gnn_encoder.artifacts import Dataset, Encoding, Graph, read_vectors
 from gnn_encoder.artifacts.added_labels import AddedNodes
 from gnn_encoder.artifacts.arrays import Rows
-from gnn_encoder.explanation.weights import Explainer, Explanation
+from gnn_encoder.explanation.weights import Explainer, Explanation, QuerySide
 from gnn_encoder.models.gnn import GNN, GnnEncoder
 from gnn_encoder.query_graph.extension import graph_around
+from gnn_encoder.retrieval.filters import Selection
 
 NEEDED = ("dataset", "graph", "gnn_encoder", "passage_vectors", "encoding")
 """Artifacts that explain a bundle: what it was made from."""
@@ -98,13 +99,21 @@ class Sources:
         return cls(Dataset(folders["dataset"]), Graph.read(folders["graph"]), gnn, cached, encoding, nodes)
 
     def explain(
-        self, questions: np.ndarray, hits: np.ndarray, *, neighbors: int, inflows: int = 0
+        self,
+        questions: np.ndarray,
+        hits: np.ndarray,
+        *,
+        neighbors: int,
+        inflows: int = 0,
+        only: Selection | None = None,
     ) -> list[list[ExplainedPassage]]:
         """Returns the explanations of every query's hits, in the order of the hits.
 
         Args:
             questions: E_Q's vectors [e, d]. hits: passage rows [e, s], -1 after the last hit.
             neighbors: training queries shown per passage. inflows: passages shown per training query.
+            only: says which passages and training queries may be named and counted; None: all. `others_weight` is then
+                that of all others.
         """
         rows, encoding = np.unique(hits[hits >= 0]).astype(np.int64), self.encoding
         graph, queries = self.graph, encoding.queries
@@ -113,11 +122,27 @@ class Sources:
             graph, queries = part.graph, part.vectors
         explainer = Explainer(self.gnn, graph, queries, self.cached_passages, encoding.passages, rows)
         explanations = {int(row): explainer.explain(int(row)) for row in rows}
+        if only and only.seen is not None:
+            explanations = {row: self._named(one, graph, only, only.seen) for row, one in explanations.items()}
         texts = _Texts(self, graph, list(explanations.values()), neighbors, inflows)
         return [
             [texts.explained(explanations[int(row)], explainer, question) for row in ranking if row >= 0]
             for question, ranking in zip(questions, hits, strict=True)
         ]
+
+    def _named(self, explanation: Explanation, graph: Graph, only: Selection, seen: np.ndarray) -> Explanation:
+        """Returns the explanation without the queries and passages that are not named."""
+        of, side, count = explanation.queries, explanation.query_side, len(explanation.queries)
+        query, slot = np.nonzero(graph.labelled[of] & (graph.edges[of] >= 0))
+        named = only.names(query, graph.edges[of[query], slot], count)
+        labels = self.dataset.qrels.positive()
+        named &= ~np.isin(graph.queries[of], labels.query[~seen[labels.passage]])
+        passages = np.where((side.passages >= 0) & seen[side.passages], side.passages, -1)
+        return replace(
+            explanation,
+            **{name: getattr(explanation, name)[named] for name in ("queries", "labelled", "weights")},
+            query_side=QuerySide(passages[named], side.weights[named], side.self_loops[named]),
+        )
 
     def query_texts(self, queries: np.ndarray) -> tuple[list[str], list[str]]:
         """Returns ids and texts of some `Graph.queries`; −1 − i is the new query i of `nodes`."""
@@ -169,7 +194,7 @@ class _Texts:
                 for i, query in enumerate(shown)
             ],
             others=len(weights) - len(shown),
-            others_weight=float(weights[len(shown) :].sum()),
+            others_weight=float(max(0.0, 1 - explanation.self_loop.mean() - weights[: len(shown)].sum())),
             own=float(explanation.self_loop.mean()),
             own_heads=explanation.self_loop.tolist(),
         )

@@ -20,9 +20,10 @@ from gnn_encoder.artifacts.arrays import Rows
 from gnn_encoder.artifacts.finished_run import place_of, run_folder
 from gnn_encoder.errors import UserError, printable
 from gnn_encoder.explanation.passages import NEEDED, ExplainedPassage, Sources
+from gnn_encoder.retrieval.filters import Selection
 from gnn_encoder.retrieval.fusion import min_max
 from gnn_encoder.retrieval.reranking import reranked_by_bundle, reranked_depth
-from gnn_encoder.retrieval.scorers import Contribution, Scorer
+from gnn_encoder.retrieval.scorers import Contribution, DocumentScorer, Scorer
 from gnn_encoder.retrieval.search import ASKED, NO_VECTORS, Hit, Searcher, served_run
 from gnn_encoder.settings.systems import GNN_ENCODER
 
@@ -45,7 +46,12 @@ class ExplainedHit:
 
 
 def explain_search(
-    searcher: Searcher, question: str, k: int = 5, neighbors: int = 5, beside: Path | None = None
+    searcher: Searcher,
+    question: str,
+    k: int = 5,
+    neighbors: int = 5,
+    beside: Path | None = None,
+    only: Selection | None = None,
 ) -> list[ExplainedHit]:
     """Returns the best `k` passages for a query, best first, each with `neighbors` training queries of largest weight.
 
@@ -53,25 +59,31 @@ def explain_search(
 
     Args:
         beside: the folder of the run, with the artifacts that the bundle was made from; by default the bundle's parent.
+        only: passages that may be hits, and are counted in ranks; None: all.
 
     Raises:
         UserError: as `Searcher.find`, or these artifacts are not in that folder.
     """
     sources = sources_of(searcher.bundle, beside)
-    vector, scores, rows = searcher.find(question, k)
-    (whys,) = sources.explain(vector[None], rows[None], neighbors=neighbors, inflows=INFLOWS)
-    with_graph = ranks(searcher.bundle.vectors, vector, rows)
-    without = ranks(sources.encoding.passages, vector, rows, sources.gnn.scaled)
+    vector, scores, rows = searcher.find(question, k, only)
+    (whys,) = sources.explain(vector[None], rows[None], neighbors=neighbors, inflows=INFLOWS, only=only)
+    with_graph = ranks(searcher.bundle.vectors, vector, rows, only=only)
+    without = ranks(sources.encoding.passages, vector, rows, sources.gnn.scaled, only)
     hits = zip(searcher.hits(scores, rows), whys, with_graph, without, strict=True)
     return [ExplainedHit(*fields) for fields in hits]
 
 
 def explain_reranked(
-    searcher: Searcher, scorer: Scorer, question: str, k: int = 5, depth: int | None = None
+    searcher: Searcher,
+    scorer: Scorer,
+    question: str,
+    k: int = 5,
+    depth: int | None = None,
+    only: Selection | None = None,
 ) -> list[tuple[Hit, list[Contribution]]]:
     """Returns the best `k` of a query's hits in the order of a re-ranked search, each with the parts of its score.
 
-    depth: hits that are re-ranked; None: as a search does.
+    depth: hits that are re-ranked; None: as a search does. only: passages that may be hits; None: all.
 
     Raises:
         UserError: as `Searcher.run`.
@@ -81,14 +93,17 @@ def explain_reranked(
     depth = max(k, depth or reranked_depth(bundle))  # a later hit has no score of the re-ranker
     reads = bundle.serving.weight != 0 and searcher.index.reads_vectors
     vectors = searcher.encode(question) if reads else NO_VECTORS
-    first = served_run(bundle, searcher.index, ASKED, [question], vectors, depth)
+    first = served_run(bundle, searcher.index, ASKED, [question], vectors, depth, only=only)
     run, data = reranked_by_bundle(bundle, scorer, ASKED, [question], first, depth), Asked([question], bundle.passages)
     shares = (
         dict(zip(first.passage.tolist(), (1 - reranking.weight) * min_max(first), strict=True)) if reranking else {}
     )
     explained = []
     for hit, row in zip(searcher.hits(run.score[:k], run.passage[:k]), run.passage[:k].tolist(), strict=True):
-        parts = scorer.explain(data, question, row)
+        if isinstance(scorer, DocumentScorer):  # it names other passages
+            parts = scorer.explain(data, question, row, only)
+        else:
+            parts = scorer.explain(data, question, row)
         if reranking and reranking.weight < 1:
             share = (
                 f"{reranking.first_stage}, in the sum with {reranking.weight:.2f} of the re-ranker, both from 0 to 1"
@@ -121,18 +136,24 @@ def sources_of(bundle: Bundle, beside: Path | None = None) -> Sources:
 
 
 def ranks(
-    vectors: Rows, question: np.ndarray, rows: np.ndarray, scaled: Callable[[Tensor], Tensor] | None = None
+    vectors: Rows,
+    question: np.ndarray,
+    rows: np.ndarray,
+    scaled: Callable[[Tensor], Tensor] | None = None,
+    only: Selection | None = None,
 ) -> list[int]:
     """Returns the ranks, from 1, of passages `rows` [t] by inner product with a query, ties by ascending row.
 
     Args:
         vectors: [m, d], possibly memory-mapped, read in chunks. question: query vector [d].
-        scaled: function applied to the passage vectors first.
+        scaled: function applied to the passage vectors first. only: passages that count; None: all.
     """
     scores, query = np.empty(len(vectors), np.float32), torch.from_numpy(question)
     for start in range(0, len(vectors), CHUNK):
         block = torch.from_numpy(np.array(vectors[start : start + CHUNK], np.float32))
         scores[start : start + CHUNK] = ((scaled(block) if scaled else block) @ query).numpy()
+    if only:
+        scores[~only.mask] = -np.inf
     return [1 + int((scores > scores[row]).sum()) + int((scores[:row] == scores[row]).sum()) for row in rows.tolist()]
 
 

@@ -1,17 +1,22 @@
 """Explains the hits of words alone: what each word of the query adds to a passage's score."""
 
+from gnn_encoder.retrieval.filters import Selection
 from gnn_encoder.retrieval.scorers import Contribution
 from gnn_encoder.retrieval.search import Hit, Searcher, bm25_of
 
 
-def explain_by_words(searcher: Searcher, question: str, k: int = 5) -> list[tuple[Hit, list[Contribution]]]:
+def explain_by_words(
+    searcher: Searcher, question: str, k: int = 5, only: Selection | None = None
+) -> list[tuple[Hit, list[Contribution]]]:
     """Returns the best `k` passages for a query by BM25, best first, each with its words' scores, the largest first.
 
-    A word that stands twice in the query counts twice. Raises UserError as `Searcher.check`.
+    A word that stands twice in the query counts twice. With `only`, the best of these passages.
+
+    Raises UserError as `Searcher.check`.
     """
     searcher.check(question, k)
     bm25 = bm25_of(searcher.bundle)
-    scores, rows = bm25.search([question], k)
+    scores, rows = bm25.search([question], k, only=only)
     is_hit = rows[0] >= 0
     hits, passages = searcher.hits(scores[0][is_hit], rows[0][is_hit]), rows[0][is_hit]
     amounts = {}

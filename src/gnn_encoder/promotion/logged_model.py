@@ -73,7 +73,13 @@ def _save(folder: Path, model: Any, bundle: Bundle, address: str) -> None:
     signature = ModelSignature(
         inputs=Schema([ColSpec(DataType.string)]),
         outputs=Schema([ColSpec(Array(hit))]),
-        params=ParamSchema([ParamSpec("k", DataType.long, HITS), ParamSpec("rerank", DataType.boolean, reranks)]),
+        params=ParamSchema(
+            [
+                ParamSpec("k", DataType.long, HITS),
+                ParamSpec("rerank", DataType.boolean, reranks),
+                ParamSpec("filter", DataType.string, ""),
+            ]
+        ),
     )
     pyfunc.save_model(
         folder,

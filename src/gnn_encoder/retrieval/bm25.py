@@ -18,6 +18,7 @@ from gnn_encoder.errors import UserError
 from gnn_encoder.inference.tokens import Tokens
 from gnn_encoder.machine.absent import absent
 from gnn_encoder.machine.scratch import scratch
+from gnn_encoder.retrieval.filters import Selection
 from gnn_encoder.retrieval.terms import ENGLISH, language_of, shown, splitter, stemmer, stopped, units
 from gnn_encoder.settings.bm25 import IndexBm25
 from gnn_encoder.tracking.progress import Progress
@@ -143,8 +144,10 @@ class Bm25:
             parts.append(Part(tokenizer, postings, length, field))
         return cls(kind, parts, rule)
 
-    def search(self, queries: Sequence[str], k: int, progress: Progress | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """The best `k` passages of each query among the passages that share a term with the query.
+    def search(
+        self, queries: Sequence[str], k: int, progress: Progress | None = None, only: Selection | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The best `k` passages of each query among the passages that share a term with the query, and are in `only`.
 
         Returns:
             Scores fp32 [n, k] and passage rows int32 [n, k], best first, ties by ascending row. If fewer passages
@@ -154,7 +157,7 @@ class Bm25:
         rows = np.full((len(queries), k), -1, dtype=np.int32)
         for query, total in enumerate(self.totals(queries)):
             if total is not None:
-                best = top_positive(total, k)
+                best = top_positive(total, k, only)
                 scores[query, : len(best)], rows[query, : len(best)] = total[best], best
             if progress:
                 progress.advance()
@@ -184,8 +187,13 @@ class Bm25:
         return of_word
 
 
-def top_positive(scores: np.ndarray, k: int) -> np.ndarray:
-    """Rows of the `k` largest positive scores of [m], or of all positive scores; ties by ascending row."""
+def top_positive(scores: np.ndarray, k: int, only: Selection | None = None) -> np.ndarray:
+    """Rows of the `k` largest positive scores of [m], or of all positive scores; ties by ascending row.
+
+    only: passages that may be among them; None: all.
+    """
+    if only:
+        return np.asarray(only.rows[top_positive(scores[only.rows], k)])
     rows = np.flatnonzero(scores > 0)
     if len(rows) > k:
         least = np.partition(scores[rows], len(rows) - k)[len(rows) - k]

@@ -35,13 +35,22 @@ QUERIES = 4096
 Hits = tuple[np.ndarray, np.ndarray]
 
 
-def search(vectors: Rows, queries: np.ndarray, k: int, *, chunk: int = CHUNK, progress: Progress | None = None) -> Hits:
+def search(
+    vectors: Rows,
+    queries: np.ndarray,
+    k: int,
+    *,
+    chunk: int = CHUNK,
+    progress: Progress | None = None,
+    only: np.ndarray | None = None,
+) -> Hits:
     """The `k` passages of largest inner product with each query.
 
     Args:
         vectors: [m, d], fp32 or fp16, in memory or memory-mapped, in one piece or in parts, whose hits have the same
             bits; each is read once. queries: [n, d].
-        chunk: passages searched at a time. progress: counts passages.
+        chunk: passages searched at a time. progress: counts passages. only: rows of the passages that are searched,
+            ascending; None: all.
 
     Returns:
         Scores fp32 [n, k] and passage rows int32 [n, k], best first, ties by ascending row. With k > m the remaining
@@ -54,7 +63,7 @@ def search(vectors: Rows, queries: np.ndarray, k: int, *, chunk: int = CHUNK, pr
         nearest, chunk = partial(_by_codes, _codes(vectors.shape[1])), min(chunk, CODES)
     elif vectors.dtype != np.float32:
         wide = np.empty((min(chunk, len(vectors)), vectors.shape[1]), np.float32)
-    for start, block in _blocks(vectors, chunk):
+    for start, block in _blocks(vectors, chunk) if only is None else _gathered(vectors, chunk, only):
         if len(wide):
             block = _widened(block, wide[: len(block)])
         for first in range(0, len(queries), QUERIES):
@@ -66,7 +75,7 @@ def search(vectors: Rows, queries: np.ndarray, k: int, *, chunk: int = CHUNK, pr
             scores[some], rows[some] = merge(scores[some], rows[some], more_scores, passage_rows)
         if progress:
             progress.advance(len(block))
-    return scores, rows
+    return scores, rows if only is None else np.where(rows >= 0, np.append(only, -1)[rows], -1).astype(np.int32)
 
 
 def _blocks(vectors: Rows, chunk: int) -> Iterator[tuple[int, np.ndarray]]:
@@ -80,6 +89,12 @@ def _blocks(vectors: Rows, chunk: int) -> Iterator[tuple[int, np.ndarray]]:
     for start in starts:
         stop = min(start + chunk, len(vectors))
         yield start, vectors.between(start, stop, memory[: stop - start])
+
+
+def _gathered(vectors: Rows, chunk: int, rows: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    """As `_blocks`, of the vectors at some rows; yields their places among the rows."""
+    for start in range(0, len(rows), chunk):
+        yield start, np.ascontiguousarray(vectors[rows[start : start + chunk]])
 
 
 def _widened(block: np.ndarray, out: np.ndarray) -> np.ndarray:

@@ -14,9 +14,9 @@ passages of one part (`index_parts`).
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import isqrt
+from math import ceil, isqrt
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import faiss
 import numpy as np
@@ -27,6 +27,7 @@ from gnn_encoder.artifacts.parts import in_parts, stored_parts
 from gnn_encoder.errors import Damaged, UserError
 from gnn_encoder.retrieval import exact
 from gnn_encoder.retrieval.exact import Hits
+from gnn_encoder.retrieval.filters import Selection
 from gnn_encoder.settings.outcome import IndexKind
 
 CHUNK = 65_536
@@ -35,6 +36,8 @@ POINTS = 40
 """Training passages per centroid of an inverted list (FAISS warns below 39)."""
 SAMPLE = 65_536
 """Training passages for the range of 8-bit codes."""
+FEW = 65_536
+"""Passages left by a filter that ivf and hnsw compare one by one."""
 FLAT = IndexKind()
 
 
@@ -47,12 +50,13 @@ class IndexInParts:
 
     parts: list[faiss.Index]
 
-    def search(self, queries: np.ndarray, k: int) -> Hits:
+    def search(self, queries: np.ndarray, k: int, only: Selection | None = None) -> Hits:
         """As `search_index`."""
         scores, rows = np.full((len(queries), k), -np.inf, np.float32), np.full((len(queries), k), -1, np.int32)
         start = 0
         for part in self.parts:
-            more_scores, more_rows = search_index(part, queries, k)
+            inside = only and only.at(slice(start, start + part.ntotal))
+            more_scores, more_rows = search_index(part, queries, k, inside)
             scores, rows = exact.merge(scores, rows, more_scores, np.where(more_rows >= 0, more_rows + start, -1))
             start += part.ntotal
         return scores, rows
@@ -69,12 +73,14 @@ class ChangedIndex:
     rows: np.ndarray
     vectors: np.ndarray
 
-    def search(self, queries: np.ndarray, k: int) -> Hits:
+    def search(self, queries: np.ndarray, k: int, only: Selection | None = None) -> Hits:
         """As `search_index`."""
-        scores, rows = search_index(self.index, queries, k + len(self.rows))
+        scores, rows = search_index(self.index, queries, k + len(self.rows), only)
         scores = np.where(np.isin(rows, self.rows), -np.inf, scores)
-        changed_scores, changed = exact.search(self.vectors, queries, min(k, len(self.rows)))
-        rows = np.concatenate([np.where(scores > -np.inf, rows, -1), self.rows[changed]], axis=1).astype(np.int32)
+        inside = only and only.at(self.rows).rows
+        changed_scores, changed = exact.search(self.vectors, queries, min(k, len(self.rows)), only=inside)
+        changed = np.append(self.rows, -1)[changed]
+        rows = np.concatenate([np.where(scores > -np.inf, rows, -1), changed], axis=1).astype(np.int32)
         scores = np.concatenate([scores, changed_scores], axis=1)
         order = np.lexsort((rows, -scores), axis=1)[:, :k]
         return np.take_along_axis(scores, order, axis=1), np.take_along_axis(rows, order, axis=1)
@@ -238,23 +244,43 @@ def _check_file(path: Path, m: int, d: int) -> None:
             raise ValueError(f"its size is not that of {m} vectors")
 
 
-def search_index(index: Index, queries: np.ndarray, k: int) -> Hits:
-    """The `k` best passages by the index, in the form of `exact.search`; an array of vectors is searched exactly."""
+def search_index(index: Index, queries: np.ndarray, k: int, only: Selection | None = None) -> Hits:
+    """The `k` best passages by the index, in the form of `exact.search`; an array of vectors is searched exactly.
+
+    With `only`, the best among these passages. Where they are `FEW` at most, or an index finds fewer than it could, it
+    compares all of them: then also ivf and hnsw miss none.
+    """
     if isinstance(index, np.ndarray):
-        return exact.search(index, queries, k)
+        return exact.search(index, queries, k, only=only and only.rows)
     if isinstance(index, (ChangedIndex, IndexInParts)):
-        return index.search(queries, k)
-    if index.ntotal == 0:
+        return index.search(queries, k, only)
+    if index.ntotal == 0 or (only and not len(only.rows)):
         return exact.search(np.empty((0, index.d), np.float32), queries, k)
-    breadth = None
-    if isinstance(index, faiss.IndexHNSW):
-        breadth = faiss.SearchParametersHNSW(efSearch=max(index.hnsw.efSearch, k))  # type: ignore[attr-defined]
-    scores, rows = index.search(_fp32(queries), k, params=breadth)
+    scores, rows = _searched(index, queries, k, only, only is not None and len(only.rows) <= FEW)
+    if only and (rows[:, min(k, len(only.rows)) - 1] < 0).any():
+        scores, rows = _searched(index, queries, k, only, True)
     if rows.min(initial=0) < -1 or rows.max(initial=-1) >= index.ntotal:
         raise UserError("the index names a passage that is not in the corpus: run encode_corpus again")
     scores[rows < 0] = -np.inf
     order = np.lexsort((rows, -scores), axis=1)
     return np.take_along_axis(scores, order, axis=1), np.take_along_axis(rows, order, axis=1).astype(np.int32)
+
+
+def _searched(index: faiss.Index, queries: np.ndarray, k: int, only: Selection | None, compares_all: bool) -> Hits:
+    """FAISS's hits in its order; ivf and hnsw look at as many of the passages in `only` as of all without it."""
+    api: Any = faiss  # its types know neither the selectors nor the parameters
+    selector, more = (api.IDSelectorBitmap(only.bits), index.ntotal / len(only.rows)) if only else (None, 1.0)
+    parameters = api.SearchParameters(sel=selector) if only else None
+    if isinstance(index, faiss.IndexHNSW):
+        if compares_all:
+            index = faiss.downcast_index(index.storage)
+        else:
+            parameters = api.SearchParametersHNSW(efSearch=ceil(max(index.hnsw.efSearch, k) * more), sel=selector)
+    elif isinstance(index, faiss.IndexIVF) and only:
+        probes = index.nlist if compares_all else min(index.nlist, ceil(index.nprobe * more))
+        parameters = api.SearchParametersIVF(nprobe=probes, sel=selector)
+    scores, rows = index.search(_fp32(queries), k, params=parameters)
+    return scores, rows
 
 
 def recall(index: Index, vectors: np.ndarray, queries: np.ndarray, k: int) -> float:

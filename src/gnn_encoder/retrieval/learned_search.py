@@ -16,6 +16,7 @@ from gnn_encoder.artifacts.parts_folder import ADAPTER, FIELD, LENGTHS
 from gnn_encoder.errors import UserError
 from gnn_encoder.retrieval.bm25 import Bm25
 from gnn_encoder.retrieval.exact import Hits
+from gnn_encoder.retrieval.filters import Selection
 from gnn_encoder.retrieval.fusion import UNTUNED, convex
 from gnn_encoder.retrieval.identical import search_without
 from gnn_encoder.retrieval.label_field import LabelField
@@ -38,8 +39,8 @@ class LearnedSearch:
     fusion: Fusion
 
     @classmethod
-    def read(cls, bundle: Bundle, vectors: np.ndarray, search: Callable[[np.ndarray, int], Hits]) -> "LearnedSearch":
-        """Opens a bundle's parts; `search` searches its vectors. Labels that were added count in memory and field.
+    def read(cls, bundle: Bundle, vectors: np.ndarray, search: Callable[..., Hits]) -> "LearnedSearch":
+        """Opens a bundle's parts; `search` is as in `Parts`. Labels that were added count in memory and field.
 
         Raises:
             UserError: the bundle has no BM25 index, no labelled queries, or a fusion of other features.
@@ -78,18 +79,20 @@ class LearnedSearch:
         vectors: np.ndarray,
         k: int,
         left_out: np.ndarray | None = None,
+        only: Selection | None = None,
     ) -> Run:
         """The best `k` passages of many queries.
 
         Args:
             queries: row numbers [n] for the run. questions: their texts [n]. vectors: their vectors [n, d].
             left_out: passage row [n] that is no hit of each query; -1: none.
+            only: passages that may be hits; None: all.
         """
 
         def of_block(start: int) -> Run:
             some = slice(start, start + QUERIES)
             out = None if left_out is None else left_out[some]
-            return self._run(queries[some], questions[some], vectors[some], k, out)
+            return self._run(queries[some], questions[some], vectors[some], k, out, only)
 
         if len(queries) <= QUERIES:
             return of_block(0)
@@ -97,21 +100,28 @@ class LearnedSearch:
             return Run.concatenate(list(threads.map(of_block, range(0, len(queries), QUERIES))))
 
     def _run(
-        self, queries: np.ndarray, questions: Sequence[str], vectors: np.ndarray, k: int, left_out: np.ndarray | None
+        self,
+        queries: np.ndarray,
+        questions: Sequence[str],
+        vectors: np.ndarray,
+        k: int,
+        left_out: np.ndarray | None,
+        only: Selection | None,
     ) -> Run:
+        passages = len(only.rows) if only else len(self.parts.lengths)
         if isinstance(self.fusion, Alone):
-            return self._alone(self.fusion.feature, queries, questions, vectors, k, left_out)
-        candidates = self.parts.candidates(questions, vectors, left_out)
+            return self._alone(self.fusion.feature, queries, questions, vectors, min(k, passages), left_out, only)
+        candidates = self.parts.candidates(questions, vectors, left_out, only)
         question, passage, score = candidates.query, candidates.passage, self.fusion.scores(candidates.features)
         order = np.lexsort((passage, -score, question))
         question, passage, score = question[order], passage[order], score[order]
         sizes = np.diff(candidates.starts)
-        if min(k, len(self.parts.lengths)) > sizes.min(initial=k):
-            more, passages, hybrid = self._behind(questions, vectors, pair_keys(question, passage), left_out)
+        if min(k, passages) > sizes.min(initial=k):
+            more, others, hybrid = self._behind(questions, vectors, pair_keys(question, passage), left_out, only)
             lowest = np.full(len(queries), np.inf, np.float32)
             np.minimum.at(lowest, question, score)
             lowest[~sizes.astype(bool)] = 0
-            question, passage = np.concatenate([question, more]), np.concatenate([passage, passages])
+            question, passage = np.concatenate([question, more]), np.concatenate([passage, others])
             score = np.concatenate([score, lowest[more] - 2 + hybrid])
             order = np.argsort(question, kind="stable")  # both lists are ordered already
             question, passage, score = question[order], passage[order], score[order]
@@ -128,21 +138,32 @@ class LearnedSearch:
         vectors: np.ndarray,
         k: int,
         left_out: np.ndarray | None,
+        only: Selection | None,
     ) -> Run:
         """The best `k` passages by one part, of all passages."""
         if feature == "adapted":
-            search: Callable[[int], Hits] = partial(self.parts.search, vectors @ self.parts.adapter)
+            adapted = vectors @ self.parts.adapter
+            search: Callable[[int], Hits] = partial(self.parts.nearest_passages, adapted, only=only)
         else:
-            search = partial(self.parts.by_labelled_words, questions)
-        scores, rows = search_without(search, left_out, min(k, len(self.parts.lengths)))
+            search = partial(self.parts.by_labelled_words, questions, only=only)
+        scores, rows = search_without(search, left_out, k)
         return Run.from_hits(np.asarray(queries, np.int32), rows, scores)
 
     def _behind(
-        self, questions: Sequence[str], vectors: np.ndarray, candidates: np.ndarray, left_out: np.ndarray | None
+        self,
+        questions: Sequence[str],
+        vectors: np.ndarray,
+        candidates: np.ndarray,
+        left_out: np.ndarray | None,
+        only: Selection | None,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Returns the hybrid's hits [h] that are no candidates: places of queries, passages, and scores from 0 to 1."""
-        rows, depth = np.arange(len(questions), dtype=np.int32), min(DEPTH, len(self.parts.lengths))
-        parts = [self.parts.words.search(questions, depth), self.parts.search(vectors, depth)]
+        passages = len(only.rows) if only else len(self.parts.lengths)
+        rows, depth = np.arange(len(questions), dtype=np.int32), min(DEPTH, passages)
+        parts = [
+            self.parts.words.search(questions, depth, only=only),
+            self.parts.nearest_passages(vectors, depth, only),
+        ]
         lexical, dense = (Run.from_hits(rows, passages, scores) for scores, passages in parts)
         hybrid = convex(lexical, dense, UNTUNED, 2 * depth)
         kept = ~np.isin(pair_keys(hybrid.query, hybrid.passage), candidates)

@@ -20,6 +20,7 @@ from gnn_encoder.artifacts.tables import find_pairs, pair_keys
 from gnn_encoder.retrieval import exact
 from gnn_encoder.retrieval.best_vectors import nearest_rows
 from gnn_encoder.retrieval.exact import Hits
+from gnn_encoder.retrieval.filters import Selection
 from gnn_encoder.retrieval.index_file import Index
 from gnn_encoder.retrieval.query_index import nearest_queries
 
@@ -58,6 +59,7 @@ def find_labelled(
     hits: Hits,
     nearest: Hits,
     of: np.ndarray | None = None,
+    only: Selection | None = None,
 ) -> list[Labelled]:
     """Looks up what the labelled queries `nearest` to each query are labelled for; the rest as in `Memory.search`."""
 
@@ -68,6 +70,8 @@ def find_labelled(
             (nearest[0][some], nearest[1][some]),
         )
         place, passages = labels.by_query.into(near[1].ravel())
+        if only:
+            place, passages = place[only.mask[passages]], passages[only.mask[passages]]
         keys, pair = np.unique(pair_keys(place // near[1].shape[1], passages), return_inverse=True)
         # A hit that is labelled is lifted; a labelled passage that is no hit becomes one.
         hit = find_pairs(keys, np.arange(len(asking))[:, None], rows)
@@ -95,7 +99,14 @@ class Memory:
         scores, rows = self._nearest(queries)
         return rows, self._weights(scores, rows)
 
-    def search(self, vectors: np.ndarray, queries: np.ndarray, hits: Hits, of: np.ndarray | None = None) -> Hits:
+    def search(
+        self,
+        vectors: np.ndarray,
+        queries: np.ndarray,
+        hits: Hits,
+        of: np.ndarray | None = None,
+        only: Selection | None = None,
+    ) -> Hits:
         """The best passages of `queries` [n, d] by the whole score, in the form of `exact.search`.
 
         A passage outside the k best by s(q, p) gets among the k best only if a neighbour's label lifts it. So the
@@ -104,10 +115,11 @@ class Memory:
         Args:
             vectors: one vector per passage [m, d]. hits: the k best passages of each query by s(q, p).
             of: the passage of each vector, if some have several (`best_vectors`); s(q, p) is that of the best one.
+            only: passages that a label may lift, those that `hits` were searched among; None: all.
         """
         if not len(self.labels) or not len(queries):
             return hits
-        return self.lift(find_labelled(self.labels, vectors, queries, hits, self._nearest(queries), of))
+        return self.lift(find_labelled(self.labels, vectors, queries, hits, self._nearest(queries), of, only))
 
     def lift(self, found: list[Labelled]) -> Hits:
         """As `search`, where `found` are what `find_labelled` finds with as many neighbours as the use has."""

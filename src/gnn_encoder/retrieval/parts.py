@@ -29,6 +29,7 @@ from gnn_encoder.retrieval.adapter import Moments
 from gnn_encoder.retrieval.best_vectors import nearest_rows
 from gnn_encoder.retrieval.bm25 import Bm25, top_positive
 from gnn_encoder.retrieval.exact import Hits
+from gnn_encoder.retrieval.filters import Selection
 from gnn_encoder.retrieval.index_file import Index
 from gnn_encoder.retrieval.label_field import LabelField, TextsAt
 from gnn_encoder.retrieval.labelled_vectors import windows_with_labels
@@ -70,7 +71,8 @@ class Candidates:
 class Parts:
     """What the parts read.
 
-    vectors  of the passages [m, d]; `search` gives the passages of largest inner product, as `exact.search` does
+    vectors  of the passages [m, d]; `search` gives the passages of largest inner product, as `exact.search` does, and
+             takes a selection as third argument where a search has a filter
     words    BM25 over the passages; `passages` are their texts
     labels   labelled training queries, `texts` theirs; `field` BM25 with labels; `query_index` over the queries
     adapter  W fp32 [d, d]
@@ -80,7 +82,7 @@ class Parts:
     """
 
     vectors: Rows
-    search: Callable[[np.ndarray, int], Hits]
+    search: Callable[..., Hits]
     words: Bm25
     passages: PassageTable
     labels: LabelledQueries
@@ -121,17 +123,22 @@ class Parts:
         return nearest_queries(self.labels, self.query_index, queries, NEAREST)
 
     def candidates(
-        self, questions: Sequence[str], queries: np.ndarray, left_out: np.ndarray | None = None
+        self,
+        questions: Sequence[str],
+        queries: np.ndarray,
+        left_out: np.ndarray | None = None,
+        only: Selection | None = None,
     ) -> Candidates:
         """Returns the candidates of questions and their vectors [n, d].
 
-        left_out: passage row [n] that is no hit of each query; -1: none.
+        left_out: passage row [n] that is no hit of each query; -1: none. only: passages that may be candidates.
         """
         adapted = queries @ self.adapter
-        by_dense, by_adapted = np.split(self.search(np.concatenate([queries, adapted]), KEPT + 1)[1], 2)
+        both = np.concatenate([queries, adapted])
+        by_dense, by_adapted = np.split(self.nearest_passages(both, KEPT + 1, only)[1], 2)
         near_scores, near = self.nearest(queries)
         nearest = np.where(near[:, :1] >= 0, near_scores[:, :1], 0).sum(axis=1)  # 0 without a labelled query
-        known, similar = self._memory(near_scores, near)
+        known, similar = self._memory(near_scores, near, only)
         ends = np.searchsorted(known, np.arange(len(questions) + 1) << 32)
         groups, of_words = [np.empty(0, np.int32)], [np.empty((2, 0), np.float32)]
         plain, again = tee(self.word_scores(questions))
@@ -139,7 +146,7 @@ class Parts:
             mine = slice(ends[i], ends[i + 1])
             remembered = (known[mine] & 0xFFFFFFFF)[np.argsort(-similar[mine], kind="stable")]
             tops = [
-                *(top_positive(part, KEPT + 1) for part in (words, labelled)),
+                *(top_positive(part, KEPT + 1, only) for part in (words, labelled)),
                 by_dense[i],
                 by_adapted[i],
                 remembered,
@@ -170,10 +177,16 @@ class Parts:
         ]
         return Candidates(starts, rows, np.stack(columns, axis=1).astype(np.float32))
 
-    def _memory(self, scores: np.ndarray, near: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def nearest_passages(self, queries: np.ndarray, k: int, only: Selection | None = None) -> Hits:
+        """The passages with the largest inner products with `queries` [n, d], in the form of `exact.search`."""
+        return self.search(queries, k, only) if only else self.search(queries, k)
+
+    def _memory(self, scores: np.ndarray, near: np.ndarray, only: Selection | None) -> tuple[np.ndarray, np.ndarray]:
         """Returns the pairs [c] of a query and a passage that one of its nearest training queries is labelled for, as
         `pair_keys`, ascending, and the best similarity [c] of each."""
         place, passage = self.labels.by_query.into(near.ravel())
+        if only:
+            place, passage = place[only.mask[passage]], passage[only.mask[passage]]
         keys, pair = np.unique(pair_keys(place // max(near.shape[1], 1), passage), return_inverse=True)
         best = np.zeros(len(keys), np.float32)
         np.maximum.at(best, pair, scores.ravel()[place])
@@ -212,12 +225,12 @@ class Parts:
         several = None if self.of is None else place
         return windows_with_labels(use, windows, several, owner, np.asarray(self.labels.vectors[query]))[0]
 
-    def by_labelled_words(self, questions: Sequence[str], k: int) -> Hits:
+    def by_labelled_words(self, questions: Sequence[str], k: int, only: Selection | None = None) -> Hits:
         """The passages with the largest scores of BM25 with labels, in the form of `exact.search`."""
         scores = np.full((len(questions), k), -np.inf, np.float32)
         rows = np.full((len(questions), k), -1, np.int32)
         for i, totals in enumerate(self.field.totals(questions, self.word_scores(questions))):
-            best = top_positive(totals, k)
+            best = top_positive(totals, k, only)
             scores[i, : len(best)], rows[i, : len(best)] = totals[best], best
         return scores, rows
 

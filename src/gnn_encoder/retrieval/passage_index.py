@@ -4,7 +4,7 @@ A passage with several vectors scores as its best vector (`best_vectors`). The s
 asks for more vectors until each query has `k` different passages.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from gnn_encoder.artifacts import Bundle
 from gnn_encoder.retrieval import exact
 from gnn_encoder.retrieval.best_vectors import distinct
 from gnn_encoder.retrieval.exact import Hits
+from gnn_encoder.retrieval.filters import Selection
 from gnn_encoder.retrieval.index_file import Index, bundle_index, search_index
 from gnn_encoder.retrieval.memory import Memory
 from gnn_encoder.retrieval.query_index import open_query_index
@@ -46,9 +47,8 @@ class PassageIndex:
         if bundle.fusion_path:
             from gnn_encoder.retrieval.learned_search import LearnedSearch  # imports bm25s
 
-            search = partial(search_index, index)
-            learned = LearnedSearch.read(bundle, vectors, search if of is None else partial(distinct, search, of))
-            return cls(index, vectors, of, learned=learned)
+            by_vectors = cls(index, vectors, of)
+            return replace(by_vectors, learned=LearnedSearch.read(bundle, vectors, by_vectors.search))
         if use and use.method == "softmax" and use.weight and (labelled := bundle.labelled):
             near = open_query_index(labelled.queries, labelled.folder)
             return cls(index, vectors, of, Memory(labelled.queries, use, near))
@@ -62,21 +62,24 @@ class PassageIndex:
         """Whether the bundle's ranking depends on a query's vector."""
         return not self.learned or self.learned.reads_vectors
 
-    def search(self, queries: np.ndarray, k: int) -> Hits:
-        """The best passages of `queries` [n, d], in the form of `exact.search`."""
-        hits = search_index(self.index, queries, k) if self.of is None else self._several(queries, k, self.of)
-        return self.memory.search(self.vectors, queries, hits, of=self.of) if self.memory else hits
+    def search(self, queries: np.ndarray, k: int, only: Selection | None = None) -> Hits:
+        """The best passages of `queries` [n, d], in the form of `exact.search`; with `only`, the best of these."""
+        if self.of is None:
+            hits = search_index(self.index, queries, k, only)
+        else:
+            hits = self._several(queries, k, self.of, only)
+        return self.memory.search(self.vectors, queries, hits, of=self.of, only=only) if self.memory else hits
 
-    def _several(self, queries: np.ndarray, k: int, of: np.ndarray) -> Hits:
+    def _several(self, queries: np.ndarray, k: int, of: np.ndarray, only: Selection | None) -> Hits:
         """Searches passages with several vectors; the changed ones are searched exactly, as in `ChangedIndex`."""
-        search = partial(search_index, self.index)
+        search = partial(search_index, self.index, only=only and only.at(of))
         if self.changed is None:
             return distinct(search, of, queries, k)
         vectors, changed_passages = self.changed
         scores, rows = distinct(search, of, queries, k + len(np.unique(changed_passages)))
         former = np.isin(rows, changed_passages)
         scores, rows = np.where(former, -np.inf, scores), np.where(former, -1, rows)
-        scores, rows = exact.merge(
-            scores, rows, *distinct(partial(exact.search, vectors), changed_passages, queries, k)
-        )
+        inside = only and only.at(changed_passages).rows
+        changed = distinct(partial(exact.search, vectors, only=inside), changed_passages, queries, k)
+        scores, rows = exact.merge(scores, rows, *changed)
         return scores[:, :k], rows[:, :k]

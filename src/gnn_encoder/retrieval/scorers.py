@@ -34,6 +34,7 @@ from gnn_encoder.models.dual_encoder import device
 from gnn_encoder.models.late_interaction import LateInteraction
 from gnn_encoder.models.published_reranker import PublishedReranker
 from gnn_encoder.models.word_models import Knrm, QaLstm, WordDmn
+from gnn_encoder.retrieval.filters import Selection
 
 NAMED = 10
 """Neighbours that an explanation of a passage's context names."""
@@ -200,8 +201,10 @@ class DocumentScorer(LateInteractionScorer):
             self.reranker, data, contexts, query, passage, passage, token_vectors=self.token_vectors, **options
         )
 
-    def explain(self, data: Texts, query: str, passage: int) -> list[Contribution]:
+    def explain(self, data: Texts, query: str, passage: int, only: Selection | None = None) -> list[Contribution]:
         """The passage's content, and the `NAMED` neighbours with the largest amounts, of either sign; then the rest.
+
+        With `only`, the neighbours that may be named are the passages in `seen`, and the rest is not counted.
 
         Reads all nodes that the passage's context depends on: in three layers, the neighbours of neighbours of its
         neighbours. Raises UserError as `score`.
@@ -216,13 +219,18 @@ class DocumentScorer(LateInteractionScorer):
         if matching.uses_content:
             parts.append(Contribution(f"content × {1 - share:.2f}", (1 - share) * explanation.content))
         order = sorted(explanation.shares, key=lambda neighbour: -abs(neighbour.amount))
-        names = _names(data, stored, [neighbour.node for neighbour in order[:NAMED]])
-        for neighbour, name in zip(order[:NAMED], names, strict=True):
+        seen, first = only.seen if only else None, order
+        if seen is not None:  # sections are not named, since others' passages may be in them
+            first = [neighbour for neighbour in order if neighbour.node < len(seen) and seen[neighbour.node]]
+        first = first[:NAMED]
+        names = _names(data, stored, [neighbour.node for neighbour in first])
+        for neighbour, name in zip(first, names, strict=True):
             other = "" if neighbour.node == passage else f" {name}"
             parts.append(Contribution(f"context × {share:.2f}, {neighbour.kind}{other}", share * neighbour.amount))
-        if rest := order[NAMED:]:
-            amount = share * sum(neighbour.amount for neighbour in rest)
-            parts.append(Contribution(f"context × {share:.2f}, {len(rest):,} more", amount))
+        rest = [neighbour for neighbour in order if neighbour not in first]
+        if rest or seen is not None:
+            amount, more = share * sum(neighbour.amount for neighbour in rest), f"{len(rest):,} more"
+            parts.append(Contribution(f"context × {share:.2f}, {more if seen is None else 'the rest'}", amount))
         return sorted(parts, key=lambda part: -part.amount)
 
     def _context_of(self, data: Texts) -> DocumentContext:

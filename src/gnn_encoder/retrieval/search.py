@@ -17,6 +17,7 @@ from gnn_encoder.artifacts.texts import is_blank
 from gnn_encoder.errors import UserError, printable
 from gnn_encoder.inference.numpy_bert import Bert
 from gnn_encoder.models.backbone import ADDRESS
+from gnn_encoder.retrieval.filters import Filters, Selection
 from gnn_encoder.retrieval.fusion import UNTUNED, fuse
 from gnn_encoder.retrieval.identical import search_without
 from gnn_encoder.retrieval.passage_index import PassageIndex
@@ -93,11 +94,16 @@ class Searcher:
         run = self.run(question, k)
         return self.hits(run.score, run.passage)
 
-    def run(self, question: str, k: int) -> Run:
-        """As `search`, as a run of query 0."""
+    def run(self, question: str, k: int, only: Selection | None = None) -> Run:
+        """As `search`, as a run of query 0; with `only`, among these passages."""
         self.check(question, k)
         vectors = self.encode(question) if self.index.reads_vectors else NO_VECTORS
-        return ranking(self.index, None, ASKED, [question], vectors, k, None)
+        return ranking(self.index, None, ASKED, [question], vectors, k, None, only=only)
+
+    @cached_property
+    def filters(self) -> Filters:
+        """The passages' fields, by which a search filters."""
+        return Filters(self.bundle.fields, len(self.bundle.passages))
 
     def hits(self, scores: np.ndarray, rows: np.ndarray) -> list[Hit]:
         """Hits with texts for scores [h] and passage rows [h], in the given order."""
@@ -114,15 +120,15 @@ class Searcher:
             hits.append([Hit(rank, score, *text) for rank, (score, text) in enumerate(pairs, start=1)])
         return hits
 
-    def find(self, question: str, k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """E_Q of a query [d], and the scores [h] and rows [h] of the best h ≤ k passages, best first.
+    def find(self, question: str, k: int, only: Selection | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """E_Q of a query [d], and the scores [h] and rows [h] of the best h ≤ k passages in `only`, best first.
 
         Raises:
             UserError: an empty query, or k below 1.
         """
         self.check(question, k)
         vectors = self.encode(question)
-        scores, rows = self.index.search(vectors, k)
+        scores, rows = self.index.search(vectors, k, only)
         hits = rows[0] >= 0
         return vectors[0], scores[0][hits], rows[0][hits]
 
@@ -149,11 +155,13 @@ class Searcher:
             raise UserError(f"{k} passages were asked for: ask for at least 1")
 
 
-def fused_run(searcher: Searcher, question: str, k: int, weight: float | None = None) -> tuple[Run, str]:
+def fused_run(
+    searcher: Searcher, question: str, k: int, weight: float | None = None, only: Selection | None = None
+) -> tuple[Run, str]:
     """The best `k` passages by weight · dense score + (1 - weight) · BM25 score, both min-max normalised.
 
     The default weight is the one with which the run chose the bundle, or the one that the evaluation beside the bundle
-    tuned on dev. With weight 0 no query is encoded.
+    tuned on dev. With weight 0 no query is encoded. With `only`, the best among these passages.
 
     Returns:
         The hits as a run of query 0, and the weights in words.
@@ -165,7 +173,7 @@ def fused_run(searcher: Searcher, question: str, k: int, weight: float | None = 
     bm25 = bm25_of(searcher.bundle)
     searcher.check(question, k)
     vectors = searcher.encode(question) if weight else NO_VECTORS
-    return ranking(searcher.index, bm25, ASKED, [question], vectors, k, weight), words
+    return ranking(searcher.index, bm25, ASKED, [question], vectors, k, weight, only=only), words
 
 
 def served_weight(bundle: Bundle, fuse: bool | None = None, weight: float | None = None) -> tuple[float | None, str]:
@@ -228,6 +236,7 @@ def ranking(
     k: int,
     weight: float | None,
     left_out: np.ndarray | None = None,
+    only: Selection | None = None,
 ) -> Run:
     """The best `k` passages of many queries by weight · dense score + (1 - weight) · BM25 score, as in `fused_run`.
 
@@ -236,18 +245,19 @@ def ranking(
         queries: row numbers [n] of the queries, for the run. questions: their texts [n].
         vectors: their vectors [n, d]; with weight 0, BM25 alone, nobody looks at them.
         left_out: passage row [n] that is no hit of each query, such as `Dataset.identical`; -1: none.
+        only: passages that may be hits; None: all.
     """
     if weight is None and index.learned:
-        return index.learned.run(queries, questions, vectors, k, left_out)
+        return index.learned.run(queries, questions, vectors, k, left_out, only)
     if weight is None or bm25 is None:
-        scores, rows = search_without(partial(index.search, vectors), left_out, k)
+        scores, rows = search_without(partial(index.search, vectors, only=only), left_out, k)
         return Run.from_hits(queries, rows, scores)
     depth = max(k, DEPTH)
-    scores, rows = search_without(partial(bm25.search, questions), left_out, depth)
+    scores, rows = search_without(partial(bm25.search, questions, only=only), left_out, depth)
     lexical = Run.from_hits(queries, rows, scores)
     if not weight:
         return lexical.of(queries, k)
-    scores, rows = search_without(partial(index.search, vectors), left_out, depth)
+    scores, rows = search_without(partial(index.search, vectors, only=only), left_out, depth)
     return fuse(lexical, Run.from_hits(queries, rows, scores), weight, k)[0]
 
 
@@ -260,13 +270,14 @@ def served_run(
     k: int,
     left_out: np.ndarray | None = None,
     measured: bool = False,
+    only: Selection | None = None,
 ) -> Run:
     """The best `k` passages of many queries, as `gnn-encoder search` ranks them by default (`Bundle.serving`), but not
     re-ranked.
 
     Args:
         queries: row numbers [n] of the queries, for the run. questions: their texts [n]. vectors: their vectors [n, d].
-        left_out: as in `ranking`.
+        left_out, only: as in `ranking`; a measurement has no filter.
         measured: a query from which the bundle's fusion was learnt is ranked by one that has not seen it (`held_out`).
 
     Raises:
@@ -279,7 +290,7 @@ def served_run(
 
         if held := HeldOut.read(bundle.fusion_path):
             return held.run(index.learned, queries, questions, vectors, k, left_out)
-    return ranking(index, bm25, queries, questions, vectors, k, weight, left_out)
+    return ranking(index, bm25, queries, questions, vectors, k, weight, left_out, only)
 
 
 def _tuned_weight(bundle: Bundle) -> tuple[float, str]:

@@ -1,5 +1,6 @@
 """What a bundle says to questions, as JSON."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -39,7 +40,8 @@ def answers_of(served: Served, asks: Sequence[Ask]) -> list[Answer]:
     groups: dict[tuple[Any, ...], list[int]] = {}
     for position, ask in enumerate(asks):
         alone = (position,) if ask.explain else ()
-        groups.setdefault((ask.k, ask.fuse, ask.rerank, *alone), []).append(position)
+        limits = json.dumps((ask.filter, ask.rights), sort_keys=True)
+        groups.setdefault((ask.k, ask.fuse, ask.rerank, limits, *alone), []).append(position)
     answers: dict[int, Answer] = {}
     for positions in groups.values():
         hit_lists = _hits(served, [asks[position] for position in positions])
@@ -52,10 +54,17 @@ def _hits(served: Served, asks: Sequence[Ask]) -> list[list[dict[str, Any]] | Us
     first = asks[0]
     try:
         if first.explain:
-            explained = served.retriever.explain(first.question, first.k, rerank=bool(first.rerank))
+            explained = served.retriever.explain(
+                first.question, first.k, rerank=bool(first.rerank), filter=first.filter, rights=first.rights
+            )
             return [[asdict(explanation.hit) | {"why": _why(explanation)} for explanation in explained]]
         hit_lists: list[list[Hit]] = served.retriever.search(
-            [ask.question for ask in asks], first.k, fuse=first.fuse, rerank=first.rerank
+            [ask.question for ask in asks],
+            first.k,
+            fuse=first.fuse,
+            rerank=first.rerank,
+            filter=first.filter,
+            rights=first.rights,
         )
     except UserError as error:
         return [error] * len(asks)

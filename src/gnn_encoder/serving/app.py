@@ -1,10 +1,11 @@
-"""The HTTP interface: POST /search and /feedback, GET /about, /health/live, /health/ready and /metrics, a page for
-people at /, and /docs from the OpenAPI description.
+"""The HTTP interface: POST /search, /facets and /feedback, GET /about, /health/live, /health/ready and /metrics, a page
+for people at /, and /docs from the OpenAPI description.
 
 Neither questions nor tokens are logged.
 """
 
 import asyncio
+import json
 import sys
 import threading
 import time
@@ -30,10 +31,11 @@ from gnn_encoder.serving.batching import Ask, Batcher, Busy
 from gnn_encoder.serving.feedback import Feedback
 from gnn_encoder.serving.figures import Counted, Figures
 from gnn_encoder.serving.following import Followed
-from gnn_encoder.serving.guard import PROBLEM, Guard, Limits, Refused, check_text, checked_questions, problem
+from gnn_encoder.serving.guard import PROBLEM, RIGHTS, Guard, Limits, Refused, check_text, checked_questions, problem
 from gnn_encoder.serving.judging import PeoplesJudging, add_judging
 from gnn_encoder.serving.page import PAGE, add_page
-from gnn_encoder.serving.schema import About, Kept, Problem, SearchRequest, SearchResponse, Vote
+from gnn_encoder.serving.rights import Rights
+from gnn_encoder.serving.schema import About, Facets, Kept, Narrowed, Problem, SearchRequest, SearchResponse, Vote
 
 
 def create_app(
@@ -43,11 +45,15 @@ def create_app(
     feedback: Feedback | None = None,
     local: bool = False,
     judging: PeoplesJudging | None = None,
+    rights: Rights | None = None,
 ) -> FastAPI:
     """Returns the application that serves what `followed` leads to; with a `token`, to those who know it.
 
     With `feedback`, it takes labels; with `judging`, people's grades; `local`: it answers only requests for localhost.
+    With `rights`, a caller sees the passages of the caller's groups alone; nobody judges then, as judging shows others.
     """
+    if rights and judging:
+        raise UserError("whoever judges sees all pooled passages: leave --judge or --rights out")
     limits, cores = limits or Limits(), torch.get_num_threads()
     numpy_on_one_core()
 
@@ -90,10 +96,22 @@ def create_app(
         content = {PROBLEM: {"schema": Problem.model_json_schema()}}
         return {status: {"description": HTTPStatus(status).phrase, "content": content} for status in statuses}
 
+    def seen_by(request: Request) -> dict[str, Any] | None:
+        """What a caller may see. Without the guard's answer the request fails."""
+        return request.scope[RIGHTS] if rights else None
+
+    def check_filter(wanted: dict[str, Any] | None) -> None:
+        try:
+            json.dumps(wanted)  # now, and not beside the questions of others
+        except RecursionError:
+            raise Refused(422, "filter: too many lists or objects in one another") from None
+        if rights and rights.field in (wanted or ()):
+            raise Refused(422, f"filter: {rights.field!r} says who may see a passage, and no filter may name it")
+
     # The guard checks the token; this says so in the OpenAPI description.
-    bearer = [Security(HTTPBearer(auto_error=False))] if token else []
+    bearer = [Security(HTTPBearer(auto_error=False))] if token or (rights and rights.key) else []
     app = FastAPI(title="GNN-encoder", version=__version__, lifespan=lifespan, redoc_url=None)
-    app.add_middleware(Guard, limits=limits, token=token, local=local)
+    app.add_middleware(Guard, limits=limits, token=token, local=local, rights=rights)
     app.add_middleware(Counted, figures=figures)  # the last is the outermost: what the guard refuses counts, too
 
     @app.post(
@@ -106,7 +124,9 @@ def create_app(
         """Returns the best passages of each question."""
         reranks = followed.current.retriever.reranks(body.rerank, body.fuse)
         questions = checked_questions(body, limits, reranks)
-        asks = [Ask(question, body.k, body.fuse, body.rerank, body.explain) for question in questions]
+        check_filter(body.filter)
+        arguments = (body.k, body.fuse, body.rerank, body.explain, body.filter, seen_by(request))
+        asks = [Ask(question, *arguments) for question in questions]
         batcher = slow if reranks or body.explain else quick
         try:
             answers = await _unless_gone(request, batcher.ask(asks))
@@ -126,15 +146,32 @@ def create_app(
         served = answers[0].served
         return JSONResponse({"version": served.version, "system": ranked_by(served, asks[0]), "results": results})
 
+    @app.post("/facets", response_model=Facets, responses=refusals(401, 413, 421, 422), dependencies=bearer)
+    async def facets(body: Narrowed, request: Request) -> Response:
+        """Returns how many passages have each value of the fields, among those that fit a filter."""
+        served = followed.current
+        filters = served.retriever.filters
+        check_filter(body.filter)
+
+        def counted() -> dict[str, Any]:
+            selection = filters.select(body.filter, seen_by(request))
+            values = filters.facets(selection, without=rights.field if rights else None)
+            return {"version": served.version, "passages": filters.count(selection), "facets": values}
+
+        try:
+            return JSONResponse(await asyncio.to_thread(counted))
+        except UserError as error:
+            raise Refused(422, without_paths(error, served)) from None
+
     @app.get("/about", response_model=About, responses=refusals(401, 421), dependencies=bearer)
-    async def about() -> Response:
+    async def about(request: Request) -> Response:
         """Returns the bundle in service, and what may be asked of this server."""
         served = followed.current
-        bundle = served.retriever.bundle
+        bundle, filters = served.retriever.bundle, served.retriever.filters
         facts = About(
             version=served.version,
             system=served.system,
-            passages=len(bundle.passages),
+            passages=await asyncio.to_thread(lambda: filters.count(filters.select(None, seen_by(request)))),
             rerank=bundle.reranker_path is not None,
             reranks=served.retriever.reranks(),
             feedback=feedback is not None,
@@ -143,13 +180,14 @@ def create_app(
         return JSONResponse(facts.model_dump())
 
     @app.post("/feedback", response_model=Kept, responses=refusals(401, 403, 413, 421, 422, 507), dependencies=bearer)
-    async def mark(vote: Vote) -> Response:
+    async def mark(vote: Vote, request: Request) -> Response:
         """Keeps that a passage answers a question, as a label for the next training."""
         if feedback is None:
             raise Refused(403, "this server keeps no labels: start it with --labels FILE")
         for name in ("question", "passage_id"):
             check_text(getattr(vote, name), name, limits)
-        if not await asyncio.to_thread(followed.current.retriever.has_passage, vote.passage_id):
+        has_passage = followed.current.retriever.has_passage
+        if not await asyncio.to_thread(has_passage, vote.passage_id, seen_by(request)):
             raise Refused(422, "passage_id: the bundle has no such passage")
         try:
             kept = await asyncio.to_thread(feedback.mark, vote.question, vote.passage_id, vote.relevant)

@@ -7,10 +7,10 @@ import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 Answer = TypeVar("Answer")
 RECENT = 0.2
@@ -26,6 +26,8 @@ class Ask:
     fuse: bool | None = None
     rerank: bool | None = None
     explain: bool = False
+    filter: Mapping[str, Any] | None = None
+    rights: Mapping[str, Any] | None = None
 
 
 class Busy(Exception):

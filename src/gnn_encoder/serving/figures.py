@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from gnn_encoder.serving.following import Served
 from gnn_encoder.serving.guard import OPEN, App, Receive, Scope, Send
 
-PATHS = ("/search", "/feedback", "/about", "/judging", *OPEN)
+PATHS = ("/search", "/facets", "/feedback", "/about", "/judging", *OPEN)
 """Paths that are counted by name."""
 
 

@@ -9,6 +9,7 @@ import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gnn_encoder.artifacts.folder import MANIFEST
 from gnn_encoder.errors import UserError, one_line
@@ -36,9 +37,12 @@ class Served:
 class Followed:
     """What a bundle's name leads to."""
 
-    def __init__(self, name: str, root: Path) -> None:
-        """Opens the bundle; raises UserError as `Retriever.load`, or if the bundle answers no numbers."""
-        self.name, self._root = name, root
+    def __init__(self, name: str, root: Path, rights_field: str | None = None) -> None:
+        """Opens the bundle; raises UserError as `Retriever.load`, or if the bundle answers no numbers.
+
+        rights_field: a field that each bundle must have, since it says who may see a passage.
+        """
+        self.name, self._root, self._rights_field = name, root, rights_field
         self._target, version = self._look_up()
         self.current = self._opened(version)
         self.refused = ""
@@ -84,7 +88,9 @@ class Followed:
         if version and version.tags.get(DIGEST, digest) != digest:
             raise UserError(f"{folder} is not the bundle that was registered as version {version.number}")
         bundle = retriever.bundle
-        ways: list[dict[str, bool]] = [{}]
+        if self._rights_field is not None:
+            retriever.filters.require(self._rights_field)
+        ways: list[dict[str, Any]] = [{}]
         ways += [{"fuse": False}] if bundle.has_vectors else []
         ways += [{"fuse": True}] if bundle.has_vectors and bundle.bm25_path and not bundle.fusion_path else []
         ways += [{"rerank": True}] if bundle.reranker_path else []

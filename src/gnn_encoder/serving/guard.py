@@ -5,10 +5,10 @@ Errors are problem details (RFC 9457) with one line in `detail`, and say nothing
 
 import asyncio
 import hmac
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from fastapi.responses import JSONResponse, Response
@@ -25,6 +25,7 @@ OPEN = (
 )
 """Paths that need no token: what a cluster asks, and pages without anything of a bundle; they ask for the token."""
 
+RIGHTS = "gnn_encoder_rights"
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 """Names of this machine for itself."""
 
@@ -57,6 +58,13 @@ class Limits:
     """As `waiting`, of requests that re-rank or explain. They have a queue of their own, so that others do not wait."""
     look_seconds: float = 5.0
     """Time between two looks at where the bundle's name leads."""
+
+
+class Rights(Protocol):
+    """What the sender of a request may see (`serving.rights`)."""
+
+    def of(self, headers: Sequence[tuple[bytes, bytes]]) -> dict[str, Any]:
+        """Returns the filter of these passages; raises Refused."""
 
 
 class Refused(Exception):
@@ -108,13 +116,15 @@ def check_text(text: str, name: str, limits: Limits) -> None:
 class Guard:
     """The middleware that asks for the token, and reads a body up to its limits.
 
+    `rights`: a request has in its scope, as `RIGHTS`, the filter of what its sender may see, or is refused.
+
     `local`: only requests for `LOOPBACK` are answered, and none that another site's page sends. Otherwise such a page,
     or one whose own name is made to lead to this machine (DNS rebinding), could search and leave labels from a user's
     browser.
     """
 
-    def __init__(self, app: App, limits: Limits, token: str, local: bool = False) -> None:
-        self._app, self._limits, self._local = app, limits, local
+    def __init__(self, app: App, limits: Limits, token: str, local: bool = False, rights: Rights | None = None) -> None:
+        self._app, self._limits, self._local, self._rights = app, limits, local, rights
         self._expected = f"Bearer {token}".encode() if token else b""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -138,6 +148,11 @@ class Guard:
             return problem(
                 401, "give the server's token: Authorization: Bearer …", {"WWW-Authenticate": "Bearer"}
             ), receive
+        if self._rights and scope["path"] not in OPEN:
+            try:
+                scope[RIGHTS] = self._rights.of(scope["headers"])
+            except Refused as refused:
+                return problem(refused.status, refused.detail, refused.headers), receive
         try:
             async with asyncio.timeout(self._limits.body_seconds):
                 body = await self._body(headers, receive)

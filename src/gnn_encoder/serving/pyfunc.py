@@ -8,6 +8,7 @@ With MLflow's tracing, each question is a span of the type RETRIEVER whose outpu
 inside a span of the application, or if an experiment is named for them: users' questions are not stored unasked.
 """
 
+import json
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -51,7 +52,7 @@ class BundleModel(PythonModel):  # type: ignore[misc]  # MLflow has no types
 
         Args:
             model_input: the questions, in one column. `predict` of the loaded model also takes a list of questions.
-            params: `k`, the number of hits, and `rerank`, as of `Retriever.search`.
+            params: `k`, the number of hits, `rerank`, and `filter` as JSON, as of `Retriever.search`.
 
         Raises:
             MlflowException: as `Retriever.search`; the server then answers 400.
@@ -60,11 +61,22 @@ class BundleModel(PythonModel):  # type: ignore[misc]  # MLflow has no types
         try:
             if not all(isinstance(question, str) for question in questions):
                 raise UserError("a question is not a text: give a list of questions")
-            hit_lists = self._retriever.search(questions, **(params or {}))
+            hit_lists = self._retriever.search(questions, **_arguments(params or {}))
         except UserError as error:
             raise MlflowException.invalid_parameter_value(str(error)) from None
         _trace(questions, hit_lists, params or {}, began)
         return [[asdict(hit) for hit in hits] for hits in hit_lists]
+
+
+def _arguments(params: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of `Retriever.search`; an earlier version of it has no filter."""
+    arguments = {name: value for name, value in params.items() if name != "filter" or value}
+    if isinstance(text := arguments.get("filter"), str):
+        try:
+            arguments["filter"] = json.loads(text)
+        except ValueError as error:
+            raise UserError(f"filter: {text[:80]!r} is no JSON ({error})") from None
+    return arguments
 
 
 def _trace(questions: Sequence[str], hit_lists: Sequence[Sequence[Hit]], params: Mapping[str, Any], began: int) -> None:

@@ -1,13 +1,13 @@
 """The public interface for applications: a bundle, opened once and asked many times. README shows its use."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from threading import RLock
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +18,7 @@ from gnn_encoder.artifacts.finished_run import run_folder
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.encoding import encode_question, encode_texts
 from gnn_encoder.promotion.registry import named_bundle
+from gnn_encoder.retrieval.filters import Filters, Selection
 from gnn_encoder.retrieval.reranking import reranked_by_bundle, reranked_depth, reranker_of
 from gnn_encoder.retrieval.scorers import Contribution
 from gnn_encoder.retrieval.search import NO_VECTORS, Hit, Searcher, bm25_of, ranking, served_weight
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from gnn_encoder.retrieval.bm25 import Bm25
     from gnn_encoder.retrieval.scorers import Scorer
 
+Filter: TypeAlias = Mapping[str, Any]
+"""Conditions on the passages' fields (`retrieval.filters`)."""
 ROOT = "gnn-encoder-runs"
 """The folder of runs whose registry is asked for `models:/` names, as of the command line."""
 
@@ -81,6 +84,8 @@ class Retriever:
         weight: float | None = ...,
         rerank: bool | None = ...,
         depth: int | None = ...,
+        filter: Filter | None = ...,
+        rights: Filter | None = ...,
     ) -> list[Hit]: ...
 
     @overload
@@ -93,6 +98,8 @@ class Retriever:
         weight: float | None = ...,
         rerank: bool | None = ...,
         depth: int | None = ...,
+        filter: Filter | None = ...,
+        rights: Filter | None = ...,
     ) -> list[list[Hit]]: ...
 
     def search(
@@ -104,6 +111,8 @@ class Retriever:
         weight: float | None = None,
         rerank: bool | None = None,
         depth: int | None = None,
+        filter: Filter | None = None,
+        rights: Filter | None = None,
     ) -> list[Hit] | list[list[Hit]]:
         """Returns the best passages, best first: a list for one question, and a list of lists for several.
 
@@ -115,11 +124,14 @@ class Retriever:
             rerank: whether the bundle's re-ranker orders the first hits; by default as the run that chose the bundle
                 recommends, unless `fuse` or `weight` is given.
             depth: how many hits the re-ranker orders; by default as many as in that run, or 100.
+            filter: conditions on the passages' fields, as in `gnn_encoder.retrieval.filters`.
+            rights: a filter of what the caller may see at all.
 
         Raises:
-            UserError: an empty question, k or depth below 1, a weight outside 0 to 1, or the bundle lacks the BM25
-                index or the re-ranker that was asked for.
+            UserError: an empty question, k or depth below 1, a weight outside 0 to 1, a filter that does not fit the
+                fields, or the bundle lacks the BM25 index or the re-ranker that was asked for.
         """
+        only = self.filters.select(filter, rights)
         texts = [questions] if isinstance(questions, str) else list(questions)
         for question in texts:
             self._searcher.check(question, k)
@@ -132,7 +144,7 @@ class Retriever:
         reads_vectors = wanted != 0 and self._searcher.index.reads_vectors
         vectors = self.encode_queries(texts) if reads_vectors else NO_VECTORS
         with self._reading if bm25 is not None or self._searcher.index.learned else nullcontext():
-            run = ranking(self._searcher.index, bm25, rows, texts, vectors, searched_depth, wanted)
+            run = ranking(self._searcher.index, bm25, rows, texts, vectors, searched_depth, wanted, only=only)
         if rerank:
             with self._judging:
                 run = reranked_by_bundle(self.bundle, self._reranker, rows, texts, run, depth)
@@ -154,11 +166,20 @@ class Retriever:
             return encode_texts(encoder, list(questions), precision="fp32", filled=False)
 
     def explain(
-        self, question: str, k: int = 5, *, rerank: bool = False, depth: int | None = None
+        self,
+        question: str,
+        k: int = 5,
+        *,
+        rerank: bool = False,
+        depth: int | None = None,
+        filter: Filter | None = None,
+        rights: Filter | None = None,
     ) -> list[Explanation]:
         """Returns the best `k` passages, each with what its score is made of.
 
         They are those of the vectors alone or, with `rerank`, of a search that re-ranks (`depth` hits, as `search`).
+        With `rights`, nothing is named or counted of passages that do not fit them, nor of training queries that are
+        labelled with such a passage.
 
         Raises:
             UserError: as `search`; or the bundle has the vectors of a graph, and the artifacts that it was made from
@@ -167,35 +188,44 @@ class Retriever:
         from gnn_encoder.explanation.labels import explain_by_labels
         from gnn_encoder.explanation.search import explain_reranked, explain_search
 
+        only = self.filters.select(filter, rights)
         with self._judging:
             if not (rerank or self.bundle.has_vectors):
                 from gnn_encoder.explanation.words import explain_by_words
 
-                by_words = explain_by_words(self._searcher, question, k)
+                by_words = explain_by_words(self._searcher, question, k, only)
                 return [Explanation(hit, tuple(parts)) for hit, parts in by_words]
             if rerank or self.bundle.labels_path:
                 explained = (
-                    explain_reranked(self._searcher, self._reranker, question, k, depth)
+                    explain_reranked(self._searcher, self._reranker, question, k, depth, only)
                     if rerank
-                    else self._explained_by_fusion(question, k)
+                    else self._explained_by_fusion(question, k, only)
                     if self.bundle.fusion_path
-                    else explain_by_labels(self._searcher, question, k)
+                    else explain_by_labels(self._searcher, question, k, only=only)
                 )
                 return [Explanation(hit, tuple(parts)) for hit, parts in explained]
             return [
                 Explanation(explanation.hit, graph=explanation)
-                for explanation in explain_search(self._searcher, question, k, beside=self.run)
+                for explanation in explain_search(self._searcher, question, k, beside=self.run, only=only)
             ]
 
-    def _explained_by_fusion(self, question: str, k: int) -> list[tuple[Hit, list[Contribution]]]:
+    def _explained_by_fusion(
+        self, question: str, k: int, only: Selection | None
+    ) -> list[tuple[Hit, list[Contribution]]]:
         from gnn_encoder.explanation.fusion import explain_by_fusion
 
         with self._reading:  # the tokenizers of BM25 have a state
-            return explain_by_fusion(self._searcher, question, k)
+            return explain_by_fusion(self._searcher, question, k, only)
 
-    def has_passage(self, passage_id: str) -> bool:
-        """Returns whether the bundle has a passage with this id. The first call reads all ids."""
-        return bool(pc.index(self._ids, pa.scalar(passage_id, self._ids.type)).as_py() >= 0)
+    def has_passage(self, passage_id: str, rights: Filter | None = None) -> bool:
+        """Returns whether the bundle has a passage with this id that fits `rights`. The first call reads all ids."""
+        row, only = pc.index(self._ids, pa.scalar(passage_id, self._ids.type)).as_py(), self.filters.select(rights)
+        return row >= 0 and (only is None or bool(only.mask[row]))
+
+    @property
+    def filters(self) -> Filters:
+        """The passages' fields: selections, and facets."""
+        return self._searcher.filters
 
     @cached_property
     def _ids(self) -> pa.ChunkedArray:

@@ -30,6 +30,8 @@ class SearchRequest(Described):
     """Order the first hits by the bundle's re-ranker; by default as the run recommends."""
     explain: bool = False
     """Say what each score is made of, by the vectors alone or the re-ranker; one question."""
+    filter: dict[str, Any] | None = None
+    """Only passages whose fields fit, such as {"product": ["a", "b"], "date": {">=": "2026-01-01"}}."""
 
 
 class Passage(Described):
@@ -59,6 +61,31 @@ class SearchResponse(Described):
     system: str
     """What ranked the hits."""
     results: list[Result]
+
+
+class Narrowed(Described):
+    """The passages whose values are counted."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    filter: dict[str, Any] | None = None
+    """As of a search; None: all passages."""
+
+
+class Facet(Described):
+    """A value of a field, and how many of the passages have it."""
+
+    value: str | bool
+    passages: int
+
+
+class Facets(Described):
+    """The most frequent values of each field with texts or truth values."""
+
+    version: str
+    passages: int
+    """That fit the filter."""
+    facets: dict[str, list[Facet]]
 
 
 class About(Described):

@@ -4,6 +4,7 @@
 
 let about = {};
 let asked = null; // the question, and the options, whose hits are shown
+const chosen = new Map(); // field → the value that passages must have
 
 async function describe() {
   about = await call("about");
@@ -13,12 +14,39 @@ async function describe() {
   at("rerank").checked = about.reranks;
   at("vote-key").hidden = !about.feedback;
   at("judging").hidden = !about.judging;
+  await narrow();
+}
+
+const wanted = () => (chosen.size ? { filter: Object.fromEntries(chosen) } : {});
+
+// A list for each field: its values, with the number of passages that also have what the other lists say.
+async function narrow() {
+  const { facets } = await call("facets", wanted());
+  const lists = Object.entries(facets).map(([field, values]) => {
+    const label = made("label", `${field} `);
+    const list = label.appendChild(made("select"));
+    list.append(new Option("any", ""));
+    values.forEach(({ value, passages }, index) => {
+      const option = new Option(`${value} (${passages.toLocaleString()})`, String(index));
+      option.selected = chosen.get(field) === value;
+      list.append(option);
+    });
+    list.addEventListener("change", async () => {
+      if (list.value) chosen.set(field, values[Number(list.value)].value);
+      else chosen.delete(field);
+      await narrow();
+      search();
+    });
+    return label;
+  });
+  at("facets").replaceChildren(...lists);
+  at("facets").hidden = !lists.length;
 }
 
 async function search() {
   const question = at("question").value.trim();
   if (!question) return;
-  asked = { questions: question, k: Number(at("k").value), rerank: about.rerank && at("rerank").checked };
+  asked = { questions: question, k: Number(at("k").value), rerank: about.rerank && at("rerank").checked, ...wanted() };
   const mine = asked;
   history.replaceState(null, "", `#${encodeURIComponent(question)}`);
   say("searching …");

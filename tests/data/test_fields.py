@@ -1,0 +1,124 @@
+"""Further fields of a corpus: typed, of the passages that are kept, and in every bundle of the data."""
+
+import json
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from beir_folder import PASSAGES, lines, write_beir
+
+from gnn_encoder.artifacts import Bundle, Dataset, drafting
+from gnn_encoder.artifacts.extended_dataset import extend_queries
+from gnn_encoder.artifacts.fields import FIELDS, kind_of, read_fields
+from gnn_encoder.data import beir, canonicalize, open_source
+from gnn_encoder.data import lines as lines_module
+from gnn_encoder.data.validation import DataReport
+from gnn_encoder.errors import Damaged
+from gnn_encoder.settings.foundation import Ingest
+
+VALUES: list[dict[str, Any]] = [
+    {
+        "metadata": {
+            "product": "pump",
+            "day": "2026-01-01",
+            "year": 2020,
+            "groups": ["a", "b"],
+            "code": "7",
+            "mixed": 1,
+        }
+    },
+    {"metadata": {"product": "valve", "day": "2026-01-02T10:00:00", "groups": [], "mixed": "x"}, "public": True},
+    {"metadata": {}, "year": 2021, "url": "u" * 300},
+    {"metadata": {"product": None, "year": 2022.5, "groups": None, "deep": {"a": 1}}, "public": False},
+    {"metadata": {"day": "2026-02-01", "groups": ["b"], "mixed": True}, "author": "A"},
+    {"metadata": {"product": "pump", "year": 7, "mixed": 2.5}, "author": ["B", "C"]},
+]
+TYPED = {
+    "product": ("text", ["pump", "valve", None, None, None, "pump"]),
+    "day": ("date", [datetime(2026, 1, 1), datetime(2026, 1, 2, 10), None, None, datetime(2026, 2, 1), None]),
+    "year": ("number", [2020.0, None, 2021.0, 2022.5, None, 7.0]),
+    "groups": ("lists of text", [["a", "b"], None, None, None, ["b"], None]),
+    "code": ("text", ["7", None, None, None, None, None]),
+    "mixed": ("text", ["1", "x", None, None, "true", "2.5"]),
+    "public": ("truth", [None, True, None, False, None, None]),
+    "author": ("lists of text", [None, None, None, None, ["A"], ["B", "C"]]),
+}
+
+
+def ingested(settings: Ingest, path: Path) -> tuple[Dataset, DataReport]:
+    with drafting(path, "dataset") as draft:
+        report = canonicalize(open_source(settings), settings, draft=draft)
+    return Dataset(path), report
+
+
+def in_python(dataset: Dataset) -> dict[str, tuple[str, list[Any]]]:
+    """Type and values of each field; an empty list is no value."""
+    fields = read_fields(dataset.path, len(dataset.passages))
+    assert fields
+    named = zip(fields.schema.names, fields.columns, strict=True)
+    columns = {name: [None if value == [] else value for value in column.to_pylist()] for name, column in named}
+    return {f.name: (kind_of(f.type), columns[f.name]) for f in fields.schema}
+
+
+@pytest.mark.parametrize("way", ["one block", "a line a block", "Python"])
+def test_fields_are_typed_however_the_file_is_read(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if way == "a line a block":
+        monkeypatch.setattr(lines_module, "BLOCK_BYTES", 64)
+    if way == "Python":
+        monkeypatch.setattr(beir, "json_lines", lambda *_: None)
+    corpus = [{**passage, **more} for passage, more in zip(PASSAGES, VALUES, strict=True)]
+    folder = write_beir(tmp_path / "beir", lines(corpus))
+    dataset, report = ingested(Ingest(dataset=str(folder)), tmp_path / "dataset")
+    assert in_python(dataset) == TYPED
+    assert report.facts["fields"].startswith("product (text), day (date), year (number), groups (lists of text)")
+    remarks = {remark for remark in report.remarks if remark.startswith("field ")}
+    assert "field 'url' has texts of more than 256 characters: no search filters by it" in remarks
+
+
+def test_fields_stay_with_their_passages_when_rows_are_left_out(tmp_path: Path) -> None:
+    rows = [{**passage, "number": i} for i, passage in enumerate(PASSAGES)]
+    rows[1:1] = [{"_id": "empty", "title": " ", "text": "", "number": 90}, {"_id": "d0", "text": "twice", "number": 91}]
+    corpus = lines(rows) + '{"_id": "half", "text": "\\ud800", "number": 92}\n' + '{"text": "no id", "number": 93}\n'
+    folder = write_beir(tmp_path / "beir", corpus)
+    dataset, _ = ingested(Ingest(dataset=str(folder), on_bad_rows="drop"), tmp_path / "dataset")
+    assert in_python(dataset) == {"number": ("number", list(range(6)))}
+    assert dataset.passages.ids().to_pylist() == [f"d{i}" for i in range(6)]
+
+
+def test_columns_of_a_file_with_tabs(tmp_path: Path) -> None:
+    folder = tmp_path / "dpr"
+    folder.mkdir()
+    rows = [f"{i}\ttext {i}\tTitle {i}\t{2000 + i}\t2026-01-0{i + 1}T00:00:00Z\t{'' if i else 'x'}" for i in range(3)]
+    header = "id\ttext\ttitle\tyear\tday\tnote"
+    (folder / "psgs_w100.tsv").write_text("\n".join([header, *rows, header, ""]), encoding="utf-8")
+    for split in ("train", "dev", "test"):
+        asked = [{"question": f"q{i} of {split}", "positive_ctxs": [{"passage_id": str(i)}]} for i in range(3)]
+        (folder / f"nq-{split}.json").write_text(json.dumps(asked), encoding="utf-8")
+    dataset, _ = ingested(Ingest(dataset=str(folder)), tmp_path / "dataset")
+    days = [datetime(2026, 1, day) for day in (1, 2, 3)]
+    expected = {"year": ("number", [2000, 2001, 2002]), "day": ("date", days), "note": ("text", ["x", None, None])}
+    assert in_python(dataset) == expected
+
+
+def test_data_without_further_fields_have_no_file(tmp_path: Path) -> None:
+    dataset, report = ingested(Ingest(dataset=str(write_beir(tmp_path / "beir"))), tmp_path / "dataset")
+    assert not (dataset.path / FIELDS).exists() and read_fields(dataset.path, 6) is None
+    assert "fields" not in report.facts
+
+
+def test_a_bundle_has_them_also_with_written_queries(tmp_path: Path) -> None:
+    corpus = [{**passage, "metadata": {"number": i}} for i, passage in enumerate(PASSAGES)]
+    folder = write_beir(tmp_path / "beir", lines(corpus))
+    dataset, _ = ingested(Ingest(dataset=str(folder)), tmp_path / "dataset")
+    with drafting(tmp_path / "more", "dataset") as draft:
+        extend_queries(draft, dataset, ["written"], ["train"], [[0]], [-1], dataset.recurring, False)
+    with drafting(tmp_path / "bundle", "bundle") as draft:
+        Bundle.complete(draft, Dataset(tmp_path / "more"))
+    fields = Bundle.read(tmp_path / "bundle").fields
+    assert fields and fields.column("number").to_pylist() == list(range(6))
+    (tmp_path / FIELDS).write_bytes((tmp_path / "bundle" / FIELDS).read_bytes()[:-40])
+    with pytest.raises(Damaged, match="cannot be read"):
+        read_fields(tmp_path, 6)
+    with pytest.raises(Damaged, match="6 rows for 7 passages"):
+        read_fields(tmp_path / "bundle", 7)
