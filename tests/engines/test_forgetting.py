@@ -20,11 +20,14 @@ from gnn_encoder.artifacts.added_labels import AddedLabel, write_labels
 from gnn_encoder.artifacts.digests import text_digests
 from gnn_encoder.artifacts.finished_run import bundles_of
 from gnn_encoder.artifacts.history import Record, write_history
+from gnn_encoder.data.forgotten import Forgotten
 from gnn_encoder.engines import forgetting
-from gnn_encoder.engines.forgotten_files import Traces
-from gnn_encoder.engines.latest import linked
+from gnn_encoder.engines.forgotten_files import Traces, renewed
+from gnn_encoder.engines.latest import linked, with_added_labels
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.answers import JOURNAL
+from gnn_encoder.judging.pool import POOL, Pool, PooledPassage, pool_lines
+from gnn_encoder.settings.presets import changed_settings, parse_settings
 from gnn_encoder.storage import CACHE
 from gnn_encoder.update.paid import Paid
 
@@ -144,7 +147,7 @@ def test_nothing_is_left_and_nothing_else_is_deleted(updated: Path) -> None:
     assert (updated / "artifacts/b/artifacts/kept.json").exists() and "another" in judged.read_text()
     assert record["signed"] == "somebody" and len(record["passages"]) == len(record["queries"]) == 1
     assert record["trained"] == [{"path": str(updated / "pipeline/trained"), "steps": ["train_dual_encoder"]}]
-    assert record["training"] == f"gnn-encoder run --dataset /data --root {updated}" and record["left"] == []
+    assert record["training"] == f"gnn-encoder run --root {updated} --dataset /data" and record["left"] == []
     assert {str(judged), str(updated / "logs" / "run.log")} < {*record["rewritten"]}
     digest = record.pop("digest")
     assert digest == forgetting.digest_of(record)
@@ -160,6 +163,16 @@ def test_an_interrupted_forgetting_goes_on(updated: Path, monkeypatch: pytest.Mo
     assert not with_text(updated, PASSAGE, QUERY)
     again = forget(updated, {"p7"}, {QUERY})
     assert not again["deleted"] and again["trained"], "weights are listed until they are trained anew"
+
+
+def test_each_later_run_of_the_root_leaves_them_out(updated: Path) -> None:
+    forget(updated, {"p7"}, set())
+    settings = with_added_labels(parse_settings({"ingest": {"dataset": "/data"}}), updated, writes=False)
+    forgotten = Forgotten.read(settings.ingest.forgotten)
+    assert forgotten.has_passage("River", f" {PASSAGE}") and not forgotten.has_passage("", PASSAGE)
+    assert "forgotten" not in changed_settings(settings).get("ingest", {}), "it is of the root"
+    other = with_added_labels(parse_settings({}), updated.parent, writes=False)
+    assert other.ingest.forgotten == ""
 
 
 def test_a_name_of_nothing_changes_nothing(updated: Path) -> None:
@@ -180,6 +193,21 @@ def test_a_text_is_seen_as_json_and_html_write_it(tmp_path: Path) -> None:
     assert not traces.in_bytes(text[:90].encode()) and not Traces(["", " "]).in_bytes(b"anything")
     pq.write_table(pa.table({"number": [1], "text": [text]}), tmp_path / "t.parquet")
     assert traces.in_file(tmp_path / "t.parquet") and not Traces(["other"]).in_file(tmp_path / "t.parquet")
+
+
+def test_the_folder_of_judge_loses_the_queries_that_show_a_text(tmp_path: Path) -> None:
+    passages = {name: PooledPassage(name, "", text) for name, text in (("p1", "other"), ("p7", PASSAGE))}
+    hits = {"BM25": [["p1"], ["p1", "p7"], ["p1"]]}
+    asked = {"q1": "one", "q2": "two", "q3": QUERY}
+    (tmp_path / POOL).write_text("".join(pool_lines(asked, hits, passages)))
+    for name in ("order.jsonl", "people.jsonl"):
+        (tmp_path / name).write_text("".join(json.dumps({"query_id": query}) + "\n" for query in asked))
+    (tmp_path / "answers").mkdir()
+    (tmp_path / "answers" / JOURNAL).write_text(PASSAGE)
+    assert not renewed(tmp_path, tmp_path, Traces(["of another"])) and with_text(tmp_path, PASSAGE)
+    assert renewed(tmp_path, tmp_path, Traces([PASSAGE, QUERY]))
+    assert not with_text(tmp_path, PASSAGE, QUERY) and Pool(tmp_path / POOL).queries == {"q1": "one"}
+    assert (tmp_path / "people.jsonl").read_text() == '{"query_id": "q1"}\n'
 
 
 def without(data: Path, folder: Path, passages: set[str], queries: set[str]) -> Path:
@@ -261,6 +289,3 @@ def test_a_root_answers_as_one_that_was_made_without(
             np.testing.assert_allclose([hit.score for hit in hits], [hit.score for hit in others], atol=1e-4)
     table = pq.read_table(exported / "passages.parquet")
     assert table.num_rows == 98 and "p7" not in table["passage_id"].to_pylist()
-    # A later run of the same data, which still have the texts, leaves them out, too.
-    climb(data, root)
-    assert with_text(root, *texts) == set() and len(Bundle.read(latest / "bundle").passages) == 98

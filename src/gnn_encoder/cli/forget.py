@@ -6,14 +6,14 @@ from typing import Annotated
 import typer
 
 from gnn_encoder.cli.options import DEFAULT_ROOT, Root, Verbose
-from gnn_encoder.errors import UserError
+from gnn_encoder.errors import UserError, without_password
 
 
 def forget(
     queries: Annotated[Path | None, typer.Option(metavar="FILE", help="Queries: an id or a whole text a line.")] = None,
     passages: Annotated[Path | None, typer.Option(metavar="FILE", help="Passages, likewise.")] = None,
     exports: Annotated[
-        list[Path] | None,
+        list[str] | None,
         typer.Option(
             "--export",
             help="Folder of `export`, copy of a bundle, folder of `judge`, or file of lines (labels, questions); "
@@ -37,7 +37,14 @@ def forget(
     wanted = {kind: forgetting.read_wanted(file) for kind, file in files.items() if file}
     if not wanted:
         raise UserError("name what to forget: --queries FILE, --passages FILE, or both")
-    path, record = forgetting.forget(root, wanted, exports or [], signed, lambda job: followed(job, verbose), dataset)
+    if remote := next((name for name in exports or [] if "://" in name), ""):
+        raise UserError(
+            f"--export {without_password(remote)} is no folder or file of this machine: for pgvector use `export "
+            "--update` afterwards, and VACUUM FULL; of an object store fetch the folder, and send it again"
+        )
+    path, record = forgetting.forget(
+        root, wanted, [Path(name) for name in exports or []], signed, lambda job: followed(job, verbose), dataset
+    )
     typer.echo(f"forgotten  {', '.join(f'{len(record[kind]):,} {kind}' for kind in wanted)}, with all earlier ones")
     typer.echo(f"files      {len(record['rewritten']):,} made anew or rewritten, {len(record['deleted']):,} deleted")
     if trained := record["trained"]:
@@ -47,6 +54,6 @@ def forget(
         )
     if record["training"]:
         typer.echo(f"train anew {record['training']}")
-    for file in record["left"]:
-        typer.echo(f"warning: {file} may have one: look there", err=True)
+    for place in record["left"]:
+        typer.echo(f"look at    {place}")
     typer.echo(f"record     {path}")

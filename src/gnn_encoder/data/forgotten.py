@@ -144,14 +144,15 @@ class Remaining(Source):
             yield PassageRows(ids, titles, texts, rows.file, list(compress(rows.lines, mask)), rows.work, places)
 
     def questions(self, problems: Problems) -> Iterator[Query | Label]:
-        """Queries and labels without forgotten ones; a remark says what the data still hold."""
+        """Queries and labels without forgotten ones; a fact says what the data still have."""
         yield from self._forgotten.without(self._source.questions(problems), self._gone)
-        self.remarks, self.facts = [*self._source.remarks], self._source.facts
+        self.remarks, self.facts = self._source.remarks, self._source.facts
         if self._gone or self._gone_queries:
-            self.remarks.append(
-                f"{self.name} still has {len(self._gone):,} passages and {len(self._gone_queries):,} queries that are "
-                "forgotten: they are left out; delete them there, too"
-            )
+            count = f"{len(self._gone):,} passages and {len(self._gone_queries):,} queries"
+            self.facts = {
+                **self.facts,
+                "forgotten": f"{self.name} still has {count} that are left out: delete them there",
+            }
 
     def candidates(self, problems: Problems) -> Iterator[CandidateRows]:
         """The pool without forgotten passages and queries."""

@@ -278,10 +278,9 @@ class Forgetting:
     def clean_files(self, made: Mapping[Path, Manifest]) -> None:
         """Takes the texts out of caches, logs and MLflow's copies of files."""
         root, traces = self.root, Traces(self.texts)
-        checkpoints = [*(root / "checkpoints").glob("*")]
-        gone = [*(root / "tokens").glob("*"), *(root / "tmp").glob("*")]
-        gone += [path for path in checkpoints if OF_CALL.fullmatch(path.name)]
-        gone += [path for path in (root / KEPT_LABELS).glob("*") if self._holds(path)]
+        gone = [*root.glob("tokens/*"), *root.glob("tmp/*")]
+        gone += [path for path in root.glob("checkpoints/*") if OF_CALL.fullmatch(path.name)]
+        gone += [path for path in root.glob(f"{KEPT_LABELS}/*") if self._holds(path)]
         gone += [
             path for path in cache_folder().glob("*") if re.fullmatch("[0-9a-f]{32}", path.name) and traces.below(path)
         ]
@@ -289,14 +288,12 @@ class Forgetting:
             if (path.name in OF_QUERIES and path.stat().st_mtime < self.began) or traces.below(path):
                 gone.append(path)
         self._delete(gone)
-        self.rewritten += [str(path) for path in sorted((root / "logs").glob("*")) if traces.without_lines(path)]
+        self.rewritten += [str(path) for path in sorted(root.glob("logs/*")) if traces.without_lines(path)]
         written = [path for path in artifacts_in(root / "pipeline") if (path / WRITTEN).is_file() and path not in made]
         answers = {answer for path in written for answer in WrittenQueries.read(path).answer}
-        for path in checkpoints:
-            if path.name.startswith("answers-") and without_answers(path / JOURNAL, answers):
-                self.rewritten.append(str(path))
-            if path.name.startswith("paid-") and without_vectors(path, self.texts):
-                self.rewritten.append(str(path))
+        journals = root.glob(f"checkpoints/answers-*/{JOURNAL}") if self.passages else ()
+        self.rewritten += [str(path) for path in journals if without_answers(path, answers)]
+        self.rewritten += [str(path) for path in root.glob("checkpoints/paid-*") if without_vectors(path, self.texts)]
 
     def delete_artifacts(self, made: Mapping[Path, Manifest]) -> None:
         """Deletes what was made from the texts, but for weights in `latest/`, and what `labels undo` would restore."""
@@ -333,8 +330,9 @@ class Forgetting:
 
     def training(self) -> str:
         """Returns the command that trains without the texts."""
-        data = read_manifest(self.latest / "dataset").settings["dataset"]
-        words = ["gnn-encoder", "run", "--dataset", str(data), "--root", str(self.root)]
+        words = ["gnn-encoder", "run", "--root", str(self.root)]
+        if (data := self.latest / "dataset").exists():
+            words += ["--dataset", read_manifest(data).settings["dataset"]]
         if (settings := self.root / FORGOTTEN).with_name(SETTINGS).is_file():
             words += ["--preset", str(settings.with_name(SETTINGS))]
         if rung := rung_of(self.latest):
@@ -384,6 +382,8 @@ def forget(
         job.clean_files(made)
         job.delete_artifacts(made)
         apart = (path for path in sorted(root.rglob("*")) if not path.is_relative_to(root / "pipeline"))
+        if (data := root / "latest" / "dataset").exists() and (known := read_manifest(data).metrics.get("forgotten")):
+            job.left.append(known)
         job.left += [str(path) for path in apart if path.is_file() and traces.in_file(path)]
     trained = job.trained()
     record = {

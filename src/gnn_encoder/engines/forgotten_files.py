@@ -5,6 +5,7 @@ import json
 import mmap
 import shutil
 from collections.abc import Iterable
+from contextlib import suppress
 from html import escape
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from gnn_encoder.artifacts.digests import WORDS, find, text_digests
 from gnn_encoder.artifacts.finished_run import bundles_of
 from gnn_encoder.artifacts.folder import MANIFEST
 from gnn_encoder.errors import UserError
-from gnn_encoder.judging.pool import POOL
+from gnn_encoder.judging.pool import ANSWERS, FIGURES, POOL, QRELS
 from gnn_encoder.serving.exports import export
 from gnn_encoder.serving.exports.job import FACTS
 
@@ -32,7 +33,7 @@ class Traces:
         begins = {text.strip()[:BEGINNING] for text in texts} - {""}
         ways = (str, escape, json.dumps, lambda text: json.dumps(text, ensure_ascii=False))
         # Python's quotes around a text are no part of it.
-        self._forms = {way(text).strip('"').encode() for text in begins for way in ways}
+        self._forms = {way(text).strip('"').encode() for text in begins for way in ways} - {b""}
 
     def in_bytes(self, content: bytes | mmap.mmap) -> bool:
         """Whether a content has the beginning of a text."""
@@ -67,8 +68,10 @@ class Traces:
 
 def without_answers(journal: Path, kept: set[str]) -> bool:
     """Leaves of a journal of a language model's answers those in `kept`; returns whether there were others."""
-    lines = journal.read_bytes().splitlines(keepends=True)
-    staying = [line for line in lines if json.loads(line).get("text") in kept]
+    lines, staying = journal.read_bytes().splitlines(keepends=True), []
+    for line in lines:
+        with suppress(ValueError):  # a killed process has cut it
+            staying += [line] if json.loads(line)["text"] in kept else []
     if len(staying) < len(lines):
         _replace(journal, b"".join(staying))
     return len(staying) < len(lines)
@@ -122,12 +125,25 @@ def renewed(target: Path, latest: Path, traces: Traces) -> bool:
             return False
         shutil.copytree(bundle.path.resolve(), fresh)
     elif (target / POOL).is_file():
-        changed = [traces.without_lines(path) for path in target.rglob("*.jsonl")]
-        return any(changed)
+        return _without_judged(target, traces)
     else:
         raise UserError(f"{target} is no export, bundle, folder of judge or file of lines: name one, or delete it")
     shutil.rmtree(target)
     fresh.rename(target)
+    return True
+
+
+def _without_judged(folder: Path, traces: Traces) -> bool:
+    """Takes the queries that have a text, or a passage with one, out of a folder of `judge`, with their grades."""
+    lines = {path: path.read_bytes().splitlines(keepends=True) for path in folder.glob("*.jsonl")}
+    gone = {json.loads(line)["query_id"] for line in lines[folder / POOL] if traces.in_bytes(line)}
+    if not gone:
+        return False
+    shutil.rmtree(folder / ANSWERS, ignore_errors=True)
+    for name in (QRELS, FIGURES):
+        (folder / name).unlink(missing_ok=True)
+    for path in sorted(lines, key=lambda path: path.name == POOL):
+        _replace(path, b"".join(line for line in lines[path] if json.loads(line)["query_id"] not in gone))
     return True
 
 
