@@ -317,15 +317,15 @@ class Forgetting:
 
     def trained(self) -> list[dict[str, Any]]:
         """Returns the models and bundles whose weights were trained with the texts, each with the steps that did."""
-        left, paths = [], [*self.manifests(), *(self.root / KEPT_RERANKERS).glob("*/")]
-        for path in paths:
-            if read_manifest(path).schema in ("model", "bundle"):
-                steps = [
-                    title
-                    for title, record in read_history(path).items()
-                    if title.startswith("train_") and not self.forgotten.datasets.isdisjoint(record.inputs.values())
-                ]
-                left += [{"path": str(path), "steps": steps}] if steps else []
+        weights = [path for path, manifest in self.manifests().items() if manifest.schema in ("model", "bundle")]
+        left = []
+        for path in (*weights, *self.root.glob(f"{KEPT_RERANKERS}/*/")):
+            steps = [
+                title
+                for title, record in read_history(path).items()
+                if title.startswith("train_") and not self.forgotten.datasets.isdisjoint(record.inputs.values())
+            ]
+            left += [{"path": str(path), "steps": steps}] if steps else []
         return left
 
     def training(self) -> str:
