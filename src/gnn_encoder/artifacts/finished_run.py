@@ -19,6 +19,12 @@ def place_of(system: str) -> str:
     return f"{BUNDLES}/{re.sub(r'[^a-z0-9]+', '_', system.lower()).strip('_')}"
 
 
+def bundles_of(run: Path) -> list[Path]:
+    """Returns the places of all bundles of a finished run, the recommended one first."""
+    places = [run / BUNDLE, *sorted((run / BUNDLES).glob("[!.]*"))]
+    return [place for place in places if place.exists()]
+
+
 def run_folder(bundle: Path) -> Path:
     """Returns the folder of a finished run that a bundle's path is in; links are not resolved."""
     beside = bundle.absolute().parent

@@ -15,6 +15,7 @@ from gnn_encoder import __version__
 from gnn_encoder.cli import bundles, clusters, datasets, labels, models, pipelines
 from gnn_encoder.cli.dashboard import dashboard
 from gnn_encoder.cli.doctor import doctor
+from gnn_encoder.cli.forget import forget
 from gnn_encoder.cli.judging import judge
 from gnn_encoder.cli.orders import orders
 from gnn_encoder.cli.prune import prune
@@ -44,6 +45,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "presets": pipelines.presets,
     "compile": clusters.compile_,
     "retrain": retrain,
+    "forget": forget,
     "prune": prune,
     "serve": serve,
     "judge": judge,

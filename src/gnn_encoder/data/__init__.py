@@ -15,6 +15,7 @@ from gnn_encoder.data.canonical import canonicalize
 from gnn_encoder.data.document_folder import DocumentFolder
 from gnn_encoder.data.dpr import Dpr
 from gnn_encoder.data.file_reader import ENDINGS
+from gnn_encoder.data.forgotten import Forgotten, Remaining
 from gnn_encoder.data.ir_data import PREFIX, IrDatasets
 from gnn_encoder.data.markup import Markup, markup_files
 from gnn_encoder.data.msmarco import MsMarco
@@ -40,7 +41,7 @@ def open_source(settings: Ingest) -> Source:
     """Opens the data set that the settings name; reads only a little."""
     source = _source(settings)
     source.query_field = settings.query_field
-    return source
+    return Remaining(source, Forgotten.read(settings.forgotten)) if settings.forgotten else source
 
 
 def _source(settings: Ingest) -> Source:

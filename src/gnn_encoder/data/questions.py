@@ -14,6 +14,7 @@ from gnn_encoder.artifacts.added_labels import read_labels
 from gnn_encoder.artifacts.dataset import SPLITS
 from gnn_encoder.artifacts.passages import BATCH, passage_text
 from gnn_encoder.artifacts.texts import blank, folded
+from gnn_encoder.data.forgotten import Forgotten
 from gnn_encoder.data.query_log import QueryLog
 from gnn_encoder.data.rows import Label, Query, Source, duplicates, storable
 from gnn_encoder.data.splits import DEV, NONE, TRAIN, complete, drawn, highest, leaked
@@ -56,15 +57,17 @@ class Questions:
     def __init__(self, source: Source, passage_ids: pa.ChunkedArray, settings: Ingest, problems: Problems) -> None:
         self.remarks: list[str] = []
         log, self._traffic = settings.log, dict[str, float]()
+        forgotten = Forgotten.read(settings.forgotten) if settings.forgotten else None
         queries, self.labels = _tables(source.questions(WithoutMissing(problems) if log else problems), problems)
         if log:
             labelled = [split for code, split in enumerate(SPLITS) if code in self.labels["split"].to_numpy()]
             read = QueryLog(settings, passage_ids, labelled, problems)
             self.remarks += read.remarks
             self._traffic = read.traffic
+            rows = forgotten.without(read.rows) if forgotten else read.rows
             queries, self.labels = (
                 pa.concat_tables(tables).combine_chunks()
-                for tables in zip((queries, self.labels), _tables(iter(read.rows), problems), strict=True)
+                for tables in zip((queries, self.labels), _tables(iter(rows), problems), strict=True)
             )
         self.queries = _usable(queries, problems)
         field, valued = settings.query_field, pc.any(pc.not_equal(self.queries["value"], ""))
@@ -74,6 +77,8 @@ class Questions:
                 "queries.jsonl, or of its metadata, or leave the setting empty"
             )
         self._added = read_labels(Path(settings.labels)) if settings.labels else []
+        if forgotten:
+            self._added = [label for label in self._added if not forgotten.has_query(label.query)]
         self._add_labels(passage_ids)
         self.known_ids = self.queries["id"].combine_chunks()
         query = pc.index_in(self.labels["query_id"], value_set=self.queries["id"].combine_chunks())

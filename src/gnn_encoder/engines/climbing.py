@@ -8,7 +8,14 @@ from pathlib import Path
 from gnn_encoder.artifacts.finished_run import BUNDLE, labelled_bundle
 from gnn_encoder.artifacts.folder import digest_of, read_manifest
 from gnn_encoder.engines.climbed import kept_reranker, rung_of, settings_of
-from gnn_encoder.engines.latest import CHOSEN, kept_labels, same_data, with_added_labels, with_latest
+from gnn_encoder.engines.latest import (
+    CHOSEN,
+    kept_labels,
+    same_data,
+    with_added_labels,
+    with_latest,
+    without_forgotten,
+)
 from gnn_encoder.engines.local import calls_of
 from gnn_encoder.engines.local_run import Outcome, Rung, run_calls
 from gnn_encoder.engines.pipelines import (
@@ -209,6 +216,7 @@ def climbing_again(
     root = writable(root) if writes else root.resolve()
     tree["ingest"]["labels"] = kept_labels(labelled_bundle(since), root, writes)
     settings = parse_settings(tree, [*overrides, *dataset_override(dataset)], source=str(since))
+    settings = settings.model_copy(update={"ingest": without_forgotten(settings.ingest, root)})
     if "encode" in tree and (vectors := since / "passage_vectors").exists():
         # The link moves with the run's end.
         reusing = settings.encode.model_copy(update={"previous": str(vectors.resolve())})

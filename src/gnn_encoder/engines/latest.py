@@ -14,6 +14,7 @@ from gnn_encoder.artifacts.finished_run import BUNDLE, BUNDLES, labelled_bundle,
 from gnn_encoder.artifacts.folder import read_manifest
 from gnn_encoder.engines.local_run import Outcome
 from gnn_encoder.errors import UserError
+from gnn_encoder.settings.foundation import Ingest
 from gnn_encoder.settings.pipeline import Settings
 from gnn_encoder.settings.systems import GNN_ENCODER, systems_with_models
 
@@ -27,13 +28,17 @@ ENCODING = "merge: encode_nodes/merged"
 """Output with the vectors of all nodes."""
 KEPT_LABELS = "labels"
 """Folder under the root with the added labels that pipelines have read."""
+FORGOTTEN = "forgotten/digests.json"
+"""File under the root with the digests of what `gnn-encoder forget` took out (`data.forgotten`)."""
 
 
 def with_added_labels(settings: Settings, root: Path, writes: bool = True) -> Settings:
-    """Returns settings that read the labels added to the root's latest bundle, if it was made from the same data.
+    """Returns settings that read the labels added to the root's latest bundle, if it was made from the same data, and
+    leave out what was forgotten in the root.
 
     `writes`: as of `kept_labels`.
     """
+    settings = settings.model_copy(update={"ingest": without_forgotten(settings.ingest, root)})
     bundle, latest = labelled_bundle(root / "latest"), root / "latest" / "dataset"
     if settings.ingest.labels or not (bundle / ADDED).is_dir():
         return settings
@@ -41,6 +46,12 @@ def with_added_labels(settings: Settings, root: Path, writes: bool = True) -> Se
         return settings
     ingest = settings.ingest.model_copy(update={"labels": kept_labels(bundle, root, writes)})
     return settings.model_copy(update={"ingest": ingest})
+
+
+def without_forgotten(ingest: Ingest, root: Path) -> Ingest:
+    """Returns settings that leave out what was forgotten in a root."""
+    file = root / FORGOTTEN
+    return ingest.model_copy(update={"forgotten": str(file)}) if file.is_file() else ingest
 
 
 def same_data(settings: Mapping[str, Any], others: Mapping[str, Any]) -> bool:

@@ -16,7 +16,7 @@ from gnn_encoder.artifacts.folder import read_manifest
 from gnn_encoder.artifacts.history import Record, read_history
 from gnn_encoder.engines.climbed import serves_untrained, settings_of
 from gnn_encoder.engines.containers import IMAGE, Containers, check_engine
-from gnn_encoder.engines.latest import MODELS, kept_labels, with_added_labels, with_latest
+from gnn_encoder.engines.latest import MODELS, kept_labels, with_added_labels, with_latest, without_forgotten
 from gnn_encoder.engines.local import calls_of
 from gnn_encoder.engines.local_run import Outcome, run_calls
 from gnn_encoder.engines.provenance import graph_arguments
@@ -214,6 +214,7 @@ def updating(
     root = writable(root) if writes else root.resolve()
     tree["ingest"]["labels"] = kept_labels(labelled_bundle(since), root, writes)
     settings = parse_settings(tree, [*overrides, *dataset_override(dataset)], source=str(since))
+    settings = settings.model_copy(update={"ingest": without_forgotten(settings.ingest, root)})
     below = parse_settings(settings_of(since), overrides, source=str(since)) if serves_untrained(since) else None
     return settings, update_graph(settings, models, below)
 

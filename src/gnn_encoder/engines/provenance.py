@@ -42,7 +42,7 @@ OBSERVERS = tuple(
 digests are in the arguments."""
 STARTED_BY_NAME = {f"{PACKAGE}.training.ranks": f"{PACKAGE}.engines.rank"}
 """Module → the module that Python starts by its name (`-m`) in the steps that import the first one."""
-DATA = ("dataset", "labels", "log")
+DATA = ("dataset", "labels", "log", "forgotten")
 """Settings of `ingest` that name data."""
 BACKBONES = (
     "backbone", "generator", "sentence_encoder", "untrained_backbone", "encoder", "published", "agreeing_reranker",
@@ -149,6 +149,8 @@ def source_digests(step: str, values: StepSettings, registry: str = "") -> dict[
             if not Path(values.labels).is_file():
                 raise UserError(f"ingest.labels = {values.labels}: no such file; give a labels.jsonl of a bundle")
             digests["labels"] = sha256(Path(values.labels))
+        if values.forgotten:
+            digests["forgotten"] = sha256(Path(values.forgotten))
     if step == "promote":  # a bundle registered in one store is not registered in another
         # Without the password, because a digest would allow to test guesses of the password.
         digests["registry"] = hashlib.sha256(without_password(registry).encode()).hexdigest()

@@ -22,7 +22,7 @@ from typing import Any
 from gnn_encoder.artifacts.folder import MANIFEST
 from gnn_encoder.errors import UserError
 from gnn_encoder.machine.disk import entries
-from gnn_encoder.promotion.registry import BUNDLE, DIGEST, Version, open_registry
+from gnn_encoder.promotion.registry import BUNDLE, DIGEST, Registry, Version, open_registry
 from gnn_encoder.storage import cache_folder, is_remote
 from gnn_encoder.tracking import mlflow_runs
 from gnn_encoder.tracking.pipeline_run import impatient, own_store, tracking_uri
@@ -38,6 +38,8 @@ LEFTOVERS = ("pipeline/**/.*.partial-*", "tokens/.partial-*", "checkpoints/.*.pa
 """Patterns of what killed processes leave in a root; while the root is locked, none of it is in use."""
 OF_KFP = "executor_output.json"
 """A file in folders of steps that kfp.local ran, which earlier versions used."""
+OF_CALL = re.compile(r"(?!answers-|paid-)\w+-[0-9a-f]{20}")
+"""Names of the folders of checkpoints that belong to one call."""
 PROGRAMS = ("pipeline", "artifacts", "checkpoints", "tokens", "tmp", "logs")
 """Folders of a root in which this program and MLflow keep their own files, and users no links."""
 
@@ -66,7 +68,7 @@ def unneeded(root: Path, keep: int) -> list[Unneeded]:
         UserError: the folder is no root, or a store that may have registered versions cannot be asked.
     """
     root = root.resolve()
-    uris = _stores(root)
+    uris = stores(root)
     versions = [version for uri in uris for version in _versions(uri)]
     runs = sorted(_runs(root), key=lambda run: run.ended)[-keep:] if keep else []
     removable = [Unneeded(OUTPUTS, path) for path in _outputs(root, versions, runs)]
@@ -110,7 +112,7 @@ def _remove_empty(folder: Path) -> None:
 
 def _outputs(root: Path, versions: Iterable[Version], runs: Iterable[_Run]) -> list[Path]:
     """Returns the artifacts under `pipeline/` that are not needed."""
-    below = {artifact: [path for path, _ in entries(artifact)] for artifact in _artifacts(root / "pipeline")}
+    below = {artifact: [path for path, _ in entries(artifact)] for artifact in artifacts_in(root / "pipeline")}
     addresses = [version.tags.get(BUNDLE, "") for version in versions]
     waiting = [Path(address).resolve() for address in addresses if address and "://" not in address]
     waiting += [output for run in runs for output in run.outputs]
@@ -126,7 +128,7 @@ def _outputs(root: Path, versions: Iterable[Version], runs: Iterable[_Run]) -> l
     return [artifact for artifact in below if artifact not in needed]
 
 
-def _artifacts(folder: Path) -> Iterator[Path]:
+def artifacts_in(folder: Path) -> Iterator[Path]:
     """Yields the complete artifacts below a folder; links to folders are not followed."""
     for name, folders, files in os.walk(folder) if not folder.is_symlink() else ():
         if MANIFEST in files:
@@ -176,8 +178,7 @@ def _checkpoints(root: Path, runs: Iterable[_Run], uris: Iterable[str]) -> list[
     """
     top = root / "checkpoints"
     folders = sorted(path for path in top.glob("*-*") if path.is_dir()) if not top.is_symlink() else []
-    of_call = re.compile(r"(?!answers-|paid-)\w+-[0-9a-f]{20}")
-    folders = [path for path in folders if of_call.fullmatch(path.name) and not path.is_symlink()]
+    folders = [path for path in folders if OF_CALL.fullmatch(path.name) and not path.is_symlink()]
     if not folders:
         return []
     with ExitStack() as stack:
@@ -219,18 +220,24 @@ def _bundle_digest(folder: Path) -> str:
         return ""
 
 
-def _stores(root: Path) -> list[str]:
+def stores(root: Path) -> list[str]:
     """Returns the addresses of the root's own MLflow store, if it has one, and of the environment's."""
     of_root, of_environment = own_store(root), tracking_uri(root)
     return [of_root] * (root / "mlflow.db").is_file() + [of_environment] * (of_environment != of_root)
 
 
-def _versions(uri: str) -> list[Version]:
-    """Returns every version of every registered model in a store."""
+def registries(uri: str) -> list[Registry]:
+    """Returns every registered model in a store."""
     with impatient(), mlflow_runs.reaching(uri) as client:
         page = client.search_registered_models()
         names = [model.name for model in page]
         while page.token:
             page = client.search_registered_models(page_token=page.token)
             names += [model.name for model in page]
-        return [version for name in names for version in open_registry(uri, name).versions()]
+        return [open_registry(uri, name) for name in names]
+
+
+def _versions(uri: str) -> list[Version]:
+    """Returns every version of every registered model in a store."""
+    with impatient():
+        return [version for registry in registries(uri) for version in registry.versions()]

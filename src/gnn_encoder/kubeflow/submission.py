@@ -166,7 +166,7 @@ def _check(settings: Settings, graph: Graph, cluster: Cluster) -> None:
     in_folders = (*FOLDERS, DocumentFolder.format)
     if not is_remote(settings.ingest.dataset) and open_source(settings.ingest).format in in_folders:
         local.append(settings.ingest.dataset)
-    files = {"ingest": ("labels", "log"), "write_queries": ("prompts", "examples")}
+    files = {"ingest": ("labels", "log", "forgotten"), "write_queries": ("prompts", "examples")}
     for step, name in ((step, name) for step, names in files.items() for name in names):
         if file := getattr(getattr(settings, step), name):
             how = f"leave {step}.{name} out, or run here"

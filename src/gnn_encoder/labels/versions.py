@@ -77,6 +77,11 @@ class Versions:
         self._name(former)
         self._delete_all_but(chain[1:])
 
+    def keep_present(self) -> None:
+        """Deletes the versions that no link names now, so that nothing can be taken back."""
+        if self._folder.is_dir():
+            self._delete_all_but(self._chain()[:1])
+
     def _chain(self) -> list[Path]:
         """Returns the folders of the versions from the one in use back to the run's bundle, newest first."""
         chain, target = [], self.link.parent / self.link.readlink()

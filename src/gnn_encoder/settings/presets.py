@@ -191,7 +191,8 @@ def changed_settings(settings: Settings) -> dict[str, dict[str, Any]]:
         step: {name: value for name, value in of.items() if name in settable(step) and value != defaults[step][name]}
         for step, of in values.items()
     }
-    changed["ingest"].pop("dataset", None)
+    for name in ("dataset", "forgotten"):  # of the root
+        changed["ingest"].pop(name, None)
     for name in changed["bm25_retrieve"].keys() & settable("first_stage"):
         if (depth := values["first_stage"][name]) != values["bm25_retrieve"][name]:
             changed["first_stage"][name] = depth

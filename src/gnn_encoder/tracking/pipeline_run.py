@@ -141,6 +141,20 @@ def existing_store(root: Path) -> str:
 
 
 @contextmanager
+def addressed(uri: str) -> Iterator[None]:
+    """In the block, MLflow's functions that take no address use the store at `uri`, as in a step's process."""
+    former = os.environ.get("MLFLOW_TRACKING_URI")
+    os.environ["MLFLOW_TRACKING_URI"] = uri
+    try:
+        yield
+    finally:
+        if former is None:
+            del os.environ["MLFLOW_TRACKING_URI"]
+        else:
+            os.environ["MLFLOW_TRACKING_URI"] = former
+
+
+@contextmanager
 def impatient() -> Iterator[None]:
     """In the block, MLflow soon gives up a tracking server that does not answer. The user's own settings are kept."""
     added = {name: value for name, value in PATIENCE.items() if name not in os.environ}

@@ -1,0 +1,291 @@
+"""`gnn-encoder forget`: nothing of a text is left in a root and its exports, and the bundles answer as made without."""
+
+import gzip
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from command_line import call
+from conftest import write_tiny_dataset
+from trained_root import write_beir
+
+from gnn_encoder import Retriever
+from gnn_encoder.artifacts import Bundle, Dataset, WrittenQueries, drafting
+from gnn_encoder.artifacts.added_labels import AddedLabel, write_labels
+from gnn_encoder.artifacts.digests import text_digests
+from gnn_encoder.artifacts.finished_run import bundles_of
+from gnn_encoder.artifacts.history import Record, write_history
+from gnn_encoder.data.forgotten import Forgotten
+from gnn_encoder.engines import forgetting
+from gnn_encoder.engines.forgotten_files import Traces, renewed
+from gnn_encoder.engines.latest import linked, with_added_labels
+from gnn_encoder.errors import UserError
+from gnn_encoder.inference.answers import JOURNAL
+from gnn_encoder.judging.pool import POOL, Pool, PooledPassage, pool_lines
+from gnn_encoder.settings.presets import changed_settings, parse_settings
+from gnn_encoder.storage import CACHE
+from gnn_encoder.update.paid import Paid
+
+PASSAGE, QUERY = "the hidden river is in the hidden letter", "what is the north copper number 3"
+
+
+def contents(folder: Path) -> Iterable[tuple[Path, bytes]]:
+    """Each file below a folder, and what is compressed in it."""
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and not path.is_symlink():
+            yield path, path.read_bytes()
+            if path.suffix == ".gz":
+                yield path, gzip.decompress(path.read_bytes())
+            if path.suffix == ".parquet":
+                yield path, json.dumps(pq.read_table(path).to_pylist(), ensure_ascii=False, default=str).encode()
+
+
+def with_text(folder: Path, *texts: str) -> set[str]:
+    return {
+        str(path.relative_to(folder))
+        for path, content in contents(folder)
+        if any(text.encode() in content for text in texts)
+    }
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setenv(CACHE, str(tmp_path / "cache"))
+    return tmp_path / "root"
+
+
+def written(root: Path, name: str, schema: str, step: str = "rank", text: str = "", **inputs: Path) -> Path:
+    """An artifact of a step; it has the digests and histories of its inputs, as the engine's have."""
+    digests = {key: forgetting.read_manifest(path).digest for key, path in inputs.items()}
+    with drafting(root / "pipeline" / name, schema) as draft:
+        (draft / "content.txt").write_text(text or name)
+        draft.manifest.step, draft.manifest.inputs = step, digests
+        write_history(draft.path, {step: Record(inputs=digests)})
+    return draft.target
+
+
+@pytest.fixture
+def updated(root: Path) -> Path:
+    """A root whose update is done and whose deletions are not, with a text in each kind of file."""
+    for folder in ("logs", "labels", "tokens/0123", "tmp/run", "artifacts/a/artifacts/report", "artifacts/b/artifacts"):
+        (root / folder).mkdir(parents=True)
+    (root / ".lock").touch()
+    whole, clean = (write_tiny_dataset(root / "pipeline" / name) for name in ("whole", "clean-whole"))
+    data = Dataset(clean)
+    with drafting(root / "pipeline" / "clean", "dataset") as draft:
+        passages = pa.table(next(data.passages.batches()).columns, ["passage_id", "title", "text"]).slice(8)
+        pq.write_table(passages, draft / "corpus.parquet")
+        draft.manifest.settings = {"dataset": "/data"}
+    forgetting.shutil.rmtree(clean)
+    clean = root / "pipeline" / "clean"
+    written(root, "index", "bm25", "index_bm25", "the same", dataset=whole)
+    written(root, "new-index", "bm25", "index_bm25", "the same", dataset=clean)
+    run = written(root, "run", "run", dataset=whole)
+    written(root, "merged", "run", "merge", part=run)
+    linked(root, "report", written(root, "report", "report", text=PASSAGE, dataset=whole))
+    linked(root, "decision", written(root, "decision", "decision", dataset=whole))
+    dpr = written(root, "dpr", "model", "train_dpr", dataset=whole)
+    linked(root, "dual_encoder", written(root, "trained", "model", "train_dual_encoder", dataset=whole, dpr=dpr))
+    linked(root, "dataset", clean)
+    written(root, "new-run", "run", text="new", dataset=clean, dual_encoder=root / "latest" / "dual_encoder")
+    for name, data, answer in (("written", whole, f"Of {PASSAGE}?"), ("new-written", clean, "What is left?")):
+        with drafting(root / "pipeline" / name, "written_queries") as draft:
+            WrittenQueries([0], ["k"], [answer], [PASSAGE if data == whole else ""], [answer]).write(draft)
+            draft.manifest.inputs = {"dataset": forgetting.read_manifest(data).digest}
+    write_labels(root / "labels" / "0.jsonl", [AddedLabel("q3", QUERY, "p1")])
+    (root / "tokens" / "0123" / "ids.bin").write_bytes(b"tokens")
+    (root / "tmp" / "run" / "job.json").write_text(PASSAGE)
+    (root / "logs" / "run.log").write_text(f"before\nerror at {QUERY!r}\nafter\n")
+    (root / "artifacts" / "a" / "artifacts" / "report" / "index.js").write_text("of all queries")
+    (root / "artifacts" / "b" / "artifacts" / "kept.json").write_text("{}")
+    (root / "artifacts" / "b" / "artifacts" / "examples.md.gz").write_bytes(gzip.compress(PASSAGE.encode()))
+    for name in (f"train_gnn-{'0' * 20}", f"answers-{'0' * 20}"):
+        (root / "checkpoints" / name).mkdir(parents=True)
+    answers = "".join(json.dumps({"key": "k", "text": text}) + "\n" for text in (f"Of {PASSAGE}?", "What is left?"))
+    (root / "checkpoints" / f"answers-{'0' * 20}" / JOURNAL).write_text(answers)
+    paid = Paid(root / "checkpoints" / f"paid-{'0' * 20}", 2)
+    paid.add(text_digests([f"river {PASSAGE}", "other"]), np.array([[1, 2], [3, 4]], np.float32))
+    for name, text in (("0" * 32, PASSAGE), ("1" * 32, "other")):
+        (root.parent / "cache" / name).mkdir(parents=True)
+        (root.parent / "cache" / name / "corpus.jsonl").write_text(text)
+    return root
+
+
+def forget(root: Path, passages: set[str], queries: set[str], exports: Sequence[Path] = ()) -> dict[str, Any]:
+    def never(job: object) -> Any:
+        raise AssertionError("nothing has to be updated")
+
+    return forgetting.forget(root, {"passages": passages, "queries": queries}, exports, "somebody", never)[1]
+
+
+def test_nothing_is_left_and_nothing_else_is_deleted(updated: Path) -> None:
+    judged = updated.parent / "labels.jsonl"
+    write_labels(judged, [AddedLabel("q3", QUERY, "p1"), AddedLabel("q4", "another", "p1")])
+    before = with_text(updated, PASSAGE, QUERY)
+    assert {"pipeline/whole/corpus.parquet", "artifacts/b/artifacts/examples.md.gz", "logs/run.log"} < before
+    record = forget(updated, {"p7"}, {QUERY.upper()}, [judged])
+    assert with_text(updated, PASSAGE, QUERY) == set() == with_text(updated.parent / "cache", PASSAGE)
+    assert not with_text(updated.parent, PASSAGE, QUERY)
+    left = {path.parent.name for path in (updated / "pipeline").glob("*/manifest.json")}
+    assert left == {"clean", "index", "new-index", "new-run", "new-written", "decision", "trained"}
+    assert sorted(path.name for path in (updated / "latest").iterdir()) == ["dataset", "decision", "dual_encoder"]
+    assert (updated / "logs" / "run.log").read_text() == "before\nafter\n"
+    kept = {path.name for path in (updated / "checkpoints").iterdir()}
+    assert kept == {f"answers-{'0' * 20}", f"paid-{'0' * 20}"}
+    assert (updated / "checkpoints" / f"answers-{'0' * 20}" / JOURNAL).read_text().count("\n") == 1
+    paid = Paid(updated / "checkpoints" / f"paid-{'0' * 20}", 2)
+    is_paid, vectors = paid.find(text_digests([f"river {PASSAGE}", "other"]))
+    assert is_paid.tolist() == [False, True] and vectors.tolist() == [[3, 4]]
+    assert [path.name for path in (updated.parent / "cache").iterdir()] == ["1" * 32]
+    assert not list((updated / "tokens").iterdir()) and not list((updated / "tmp").iterdir())
+    assert (updated / "artifacts/b/artifacts/kept.json").exists() and "another" in judged.read_text()
+    assert record["signed"] == "somebody" and len(record["passages"]) == len(record["queries"]) == 1
+    assert record["trained"] == [{"path": str(updated / "pipeline/trained"), "steps": ["train_dual_encoder"]}]
+    assert record["training"] == f"gnn-encoder run --root {updated} --dataset /data" and record["left"] == []
+    assert {str(judged), str(updated / "logs" / "run.log")} < {*record["rewritten"]}
+    digest = record.pop("digest")
+    assert digest == forgetting.digest_of(record)
+
+
+def test_an_interrupted_forgetting_goes_on(updated: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(forgetting.Forgetting, "delete_artifacts", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            forget(updated, {"p7"}, {QUERY})
+    assert with_text(updated, PASSAGE, QUERY), "the artifacts are still there"
+    assert forget(updated, {"p7"}, {QUERY})["trained"]
+    assert not with_text(updated, PASSAGE, QUERY)
+    again = forget(updated, {"p7"}, {QUERY})
+    assert not again["deleted"] and again["trained"], "weights are listed until they are trained anew"
+
+
+def test_each_later_run_of_the_root_leaves_them_out(updated: Path) -> None:
+    forget(updated, {"p7"}, set())
+    settings = with_added_labels(parse_settings({"ingest": {"dataset": "/data"}}), updated, writes=False)
+    forgotten = Forgotten.read(settings.ingest.forgotten)
+    assert forgotten.has_passage("River", f" {PASSAGE}") and not forgotten.has_passage("", PASSAGE)
+    assert "forgotten" not in changed_settings(settings).get("ingest", {}), "it is of the root"
+    other = with_added_labels(parse_settings({}), updated.parent, writes=False)
+    assert other.ingest.forgotten == ""
+
+
+def test_a_name_of_nothing_changes_nothing(updated: Path) -> None:
+    before = sorted(updated.rglob("*"))
+    for names in ({"p7", "p700"}, {QUERY}):
+        with pytest.raises(UserError, match="among its passages: name an id or a whole text"):
+            forget(updated, names, set())
+    assert sorted(updated.rglob("*")) == before
+
+
+def test_a_text_is_seen_as_json_and_html_write_it(tmp_path: Path) -> None:
+    text = 'a <b> "quoted" ü\nline' + "x" * 200
+    traces = Traces([text])
+    cut = text[:150]
+    for form in (cut, json.dumps(cut), json.dumps(cut, ensure_ascii=False), json.dumps({"t": cut})):
+        assert traces.in_bytes(f"before {form} after".encode())
+    assert traces.in_bytes(b"a &lt;b&gt; &quot;quoted&quot; \xc3\xbc\nline" + b"x" * 100)
+    assert not traces.in_bytes(text[:90].encode()) and not Traces(["", " "]).in_bytes(b"anything")
+    pq.write_table(pa.table({"number": [1], "text": [text]}), tmp_path / "t.parquet")
+    assert traces.in_file(tmp_path / "t.parquet") and not Traces(["other"]).in_file(tmp_path / "t.parquet")
+
+
+def test_the_folder_of_judge_loses_the_queries_that_show_a_text(tmp_path: Path) -> None:
+    passages = {name: PooledPassage(name, "", text) for name, text in (("p1", "other"), ("p7", PASSAGE))}
+    hits = {"BM25": [["p1"], ["p1", "p7"], ["p1"]]}
+    asked = {"q1": "one", "q2": "two", "q3": QUERY}
+    (tmp_path / POOL).write_text("".join(pool_lines(asked, hits, passages)))
+    for name in ("order.jsonl", "people.jsonl"):
+        (tmp_path / name).write_text("".join(json.dumps({"query_id": query}) + "\n" for query in asked))
+    (tmp_path / "answers").mkdir()
+    (tmp_path / "answers" / JOURNAL).write_text(PASSAGE)
+    assert not renewed(tmp_path, tmp_path, Traces(["of another"])) and with_text(tmp_path, PASSAGE)
+    assert renewed(tmp_path, tmp_path, Traces([PASSAGE, QUERY]))
+    assert not with_text(tmp_path, PASSAGE, QUERY) and Pool(tmp_path / POOL).queries == {"q1": "one"}
+    assert (tmp_path / "people.jsonl").read_text() == '{"query_id": "q1"}\n'
+
+
+def without(data: Path, folder: Path, passages: set[str], queries: set[str]) -> Path:
+    """A BEIR folder without some ids, and without their labels."""
+    for path in sorted(path for path in data.rglob("*") if path.is_file()):
+        names = passages | queries
+
+        def stays(line: str, names: set[str] = names) -> bool:
+            words = [json.loads(line)["_id"]] if line.startswith("{") else line.split("\t")
+            return names.isdisjoint(words)
+
+        target = folder / path.relative_to(data)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text("".join(filter(stays, path.read_text().splitlines(keepends=True))))
+    return folder
+
+
+@pytest.mark.slow
+def test_a_root_answers_as_one_that_was_made_without(
+    root: Path, tiny_dataset: Dataset, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, latest = write_beir(tiny_dataset, tmp_path / "data"), root / "latest"
+    added = "an unheard of word"
+    changes = [
+        f"encode.encoder={tiny_backbone}", f"shared.backbone={tiny_backbone}", "encode.query_length=16",
+        "encode.passage_length=24", "fuse_parts.kinds=[field,linear]", "evaluate.permutations=50",
+        "evaluate.resamples=20", "encode_with_labels.kinds=[sum,memory]", "recommend.margin=1.0",
+        "recommend.significance=0.000000001", *(f"encode_with_labels.memory_{name}" for name in (
+            "forms=[softmax]", "weights=[0.3]", "neighbours=[5]", "temperatures=[0.1]", "thresholds=[0.5]",
+        )),
+    ]  # fmt: skip
+    settings = [word for change in changes for word in ("--set", change)]
+
+    def climb(dataset: Path, where: Path) -> None:
+        words = ["run", "--until", "labels", "--dataset", str(dataset), "--root", str(where), *settings]
+        assert call(monkeypatch, *words) == 0
+
+    climb(data, root)
+    assert call(monkeypatch, "labels", "add", added, "p7", "--root", str(root)) == 0
+    exported, copied = tmp_path / "exported", tmp_path / "copied"
+    memory = str(latest / "bundles" / "query_memory_untrained")
+    assert call(monkeypatch, "export", "--bundle", memory, str(exported), "--format", "parquet") == 0
+    assert call(monkeypatch, "copy", memory, str(copied)) == 2, "a folder is copied by cp"
+    forgetting.shutil.copytree(latest / "bundles" / "query_sum_untrained", copied)
+    (tmp_path / "queries.txt").write_text(f"q3\nq90\n{added}\n")
+    (tmp_path / "passages.txt").write_text(f"{PASSAGE}\np50\n")
+    corpus = dict(zip(tiny_dataset.passages.ids().to_pylist(), next(tiny_dataset.passages.stream()).texts, strict=True))
+    asked = dict(zip(*(tiny_dataset.queries[name].to_pylist() for name in ("query_id", "text")), strict=True))
+    texts = [PASSAGE, corpus["p50"], asked["q3"], asked["q90"], added]
+    for text in texts:
+        assert with_text(root, text), "the control"
+    assert with_text(exported, PASSAGE) and with_text(copied, *texts[2:4])
+
+    words = ["forget", "--queries", str(tmp_path / "queries.txt"), "--passages", str(tmp_path / "passages.txt")]
+    words += ["--root", str(root), "--export", str(exported), "--export", str(copied)]
+    assert call(monkeypatch, *words, "--export", str(tmp_path / "nothing")) == 2, "it ends after the update"
+    assert call(monkeypatch, *words) == 0
+    for folder in (root, exported, copied):
+        assert with_text(folder, *texts) == set()
+    (record,) = (root / "forgotten").glob("2*.json")
+    assert json.loads(record.read_text())["trained"] == []
+
+    other = tmp_path / "other"
+    climb(without(data, tmp_path / "without", {"p7", "p50"}, {"q3", "q90"}), other)
+    questions = ["what is the old river", "hidden letter number 3", asked["q5"], asked["q95"]]
+    places = bundles_of(latest)
+    assert len(places) == 7
+    for place in [*places, copied]:
+        expected = other / (Path("latest/bundles/query_sum_untrained") if place == copied else place.relative_to(root))
+        one, two = Bundle.read(place), Bundle.read(expected)
+        same = {name for name, facts in two.manifest.files.items() if one.manifest.files[name] == facts}
+        assert {*one.manifest.files} == {*two.manifest.files}
+        # A tokenizer that has encoded something before it is saved names the length to which it cut.
+        differing = {name for name in {*two.manifest.files} - same if not name.endswith(".npy")}
+        assert differing <= {"query_encoder/tokenizer_config.json"}
+        retrievers = Retriever.load(place), Retriever.load(expected)
+        for hits, others in zip(*(each.search(questions, 98) for each in retrievers), strict=True):
+            assert [hit.passage_id for hit in hits] == [hit.passage_id for hit in others]
+            np.testing.assert_allclose([hit.score for hit in hits], [hit.score for hit in others], atol=1e-4)
+    table = pq.read_table(exported / "passages.parquet")
+    assert table.num_rows == 98 and "p7" not in table["passage_id"].to_pylist()
