@@ -1,6 +1,8 @@
-"""Fills the draft of a bundle with given vectors."""
+"""Fills the draft of a bundle with given vectors, damages bundles, and searches them in a process of its own."""
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -49,3 +51,25 @@ def damaged(path: Path, folder: Path) -> Path:
         file.seek(-8, 2)
         file.write(b"\xff" * 8)
     return folder
+
+
+HEAVY = ("boto3", "bm25s", "ir_measures", "kfp", "matplotlib", "mlflow", "pandas", "pyarrow.dataset", "scipy",
+         "sklearn", "torch", "torch_geometric", "transformers")  # fmt: skip
+"""Each takes 0.1 to 5 s of processor time to import."""
+LOADED = f"""
+import sys
+from gnn_encoder.cli.app import main
+try:
+    main()
+finally:
+    print("loaded", *(name for name in {HEAVY} if name in sys.modules), file=sys.stderr)
+"""
+
+
+def modules_of_search(bundle: Path, *options: str) -> set[str]:
+    """The heavy modules that a search from the shell imports."""
+    command = [sys.executable, "-c", LOADED, "search", "the old river", "--bundle", str(bundle), *options]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert "[p" in ended.stdout
+    return set(ended.stderr.split()[1:])

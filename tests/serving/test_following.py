@@ -1,6 +1,8 @@
 """A server follows its bundle's name to other bundles."""
 
 import json
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -119,3 +121,20 @@ def test_a_store_that_fails_for_a_while_is_asked_again(
         patch.setattr(Followed, "_look_up", fails)
         assert not followed.look() and followed.refused
     assert not followed.look() and not followed.refused, "the name leads where it led"
+
+
+@pytest.mark.slow
+def test_a_server_is_ready_before_transformers_is_imported(bundles: dict[str, Path]) -> None:
+    """That import takes 2.5 s of processor time. Until it is done, NumPy encodes a lone question."""
+    program = (
+        "import sys\nimport numpy as np\nfrom pathlib import Path\n"
+        "from gnn_encoder.serving.app import create_app\nfrom gnn_encoder.serving.following import Followed\n"
+        f"followed = Followed({str(bundles['both'])!r}, Path('none'))\ncreate_app(followed)\n"
+        "retriever, question = followed.current.retriever, ['the old river']\n"
+        "heavy = {'transformers', 'scipy', 'sympy', 'mlflow', 'kfp', 'boto3', 'pandas'}\n"
+        "print(sorted(heavy & set(sys.modules)))\n"
+        "quick = retriever.encode_queries(question)\nretriever.load_encoder()\n"
+        "print('transformers' in sys.modules, np.abs(quick - retriever.encode_queries(question)).max() < 1e-6)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["[]", "True True"]

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from bundles import modules_of_search
 from command_line import call
 from labelled_bundles import write_inputs
 from sentence_transformers import SentenceTransformer
@@ -69,6 +70,12 @@ def test_hard_negatives_are_the_first_hits_that_are_no_positive(inputs: dict[str
         hits = [p for p in np.argsort(-(vectors @ queries[i]), kind="stable") if texts[p] not in known][:3]
         expected = 0.5 * (vectors[positives].mean(axis=0) - vectors[hits].mean(axis=0))
         np.testing.assert_allclose(pulls[i], expected, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_search_imports_nothing_heavy(bundles: dict[str, Path]) -> None:
+    for kind, bundle in bundles.items():  # 0.75 to 1 s of processor time; torch and transformers would take 4 s more
+        assert modules_of_search(bundle) <= {"bm25s", *({"scipy"} if kind == "trees" else ())}, kind
 
 
 @pytest.mark.parametrize("kind", KINDS)

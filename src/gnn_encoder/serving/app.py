@@ -243,16 +243,25 @@ def _use_cores(count: int) -> None:
 
 
 def _follow(followed: Followed, figures: Figures, limits: Limits, stop: threading.Event) -> None:
-    """Looks again and again where the bundle's name leads."""
+    """Loads the encoder, then looks again and again where the bundle's name leads."""
+    _load_encoder(followed)
     while not stop.wait(limits.look_seconds):
         before = followed.refused
         if followed.look():
             figures.swaps.inc()
             figures.show(followed.current)
             _log(f"serving version {followed.current.version}, {followed.current.system}")
+            _load_encoder(followed)
         elif followed.refused and followed.refused != before:
             _log(f"serving version {followed.current.version} on; refused: {followed.refused}")
         figures.refused.set(bool(followed.refused))
+
+
+def _load_encoder(followed: Followed) -> None:
+    try:
+        followed.current.retriever.load_encoder()
+    except UserError as error:  # an answer that needs the encoder says so, too
+        _log(f"version {followed.current.version}: {one_line(error)}")
 
 
 def _log(line: str) -> None:

@@ -6,6 +6,7 @@ one is served on.
 """
 
 import math
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,6 +85,7 @@ class Followed:
     def _opened(self, version: Version | None) -> Served:
         folder = version_folder(version, self._root) if version else named_bundle(self.name, self._root)
         retriever = Retriever.load(folder)
+        retriever.starts_quickly = "transformers" not in sys.modules
         digest = retriever.bundle.manifest.digest
         if version and version.tags.get(DIGEST, digest) != digest:
             raise UserError(f"{folder} is not the bundle that was registered as version {version.number}")
