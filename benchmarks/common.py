@@ -68,8 +68,8 @@ def in_turns(
 
 
 def set_tokenizer_threads(side: str) -> None:
-    """Beside a GPU a peer's tokenizer uses all cores, unless processes load its batches; ours uses one, as in a run."""
-    many = torch.cuda.is_available() and not side.startswith("gnn-encoder") and "loaders" not in side
+    """Beside a GPU tokenizers use all cores, as in a run, unless processes load batches."""
+    many = torch.cuda.is_available() and "loaders" not in side
     os.environ["TOKENIZERS_PARALLELISM"] = str(many).lower()
 
 

@@ -56,6 +56,7 @@ class Part(NamedTuple):
 
 
 MODEL = "--dataset {dataset} --backbone {minilm} "
+LARGE, TINY = (f"--dataset {{dataset}} --backbone {{folder}}/{name} " for name in ("large", "tiny"))
 TRAIN, ROUNDS = "--dataset {dataset} --triples 2048 ", "--rounds 3 --seconds 30"
 TINY_TRAIN = "--dataset {dataset} --triples 60 --batch 2 --length 32 "
 PROFILE = "--rounds 0 --profile {results}/"
@@ -76,6 +77,14 @@ PARTS = {
     "train-large": Part(
         "train.main", 70, TRAIN + "--backbone {folder}/large " + ROUNDS,
         TINY_TRAIN + "--backbone {folder}/tiny", 2.0, PEER,
+    ),
+    "encode-large": Part(
+        "encode.main", 40, LARGE + "--passages 2000 --rounds 3 --seconds 10",
+        TINY + "--passages 60 --length 32 --rounds 1", 1.5, PEER,
+    ),
+    "score-large": Part(
+        "score.main", 40, LARGE + "--queries 200 --rounds 3 --seconds 10",
+        TINY + "--queries 4 --candidates 3 --length 32 --rounds 1", 1.5, PEER,
     ),
     "max-similarity": Part(
         "max_similarity.main", 45, "--queries 400 --every 8 --rounds 3 --seconds 20",

@@ -1,8 +1,9 @@
 """A preset's whole run on a GPU, then the fast tests with the reasons of failures, in at most nine minutes.
 
 `make gpu-long DATA=FOLDER` runs `gnn-encoder run --preset obliqa` on the BEIR folder FOLDER/obliqa until the joint
-training and the figures, and prints each step's time and result. Both the run and the tests have limits; what was
-reached is printed. The exit code is 1 if a limit struck, the run ended with an error, or a test failed.
+training and the figures, and prints each step's time and result, and which figures differ from a CPU's by more than
+other seeds' do. Both the run and the tests have limits; what was reached is printed. The exit code is 1 if a limit
+struck, the run ended with an error, or a test failed.
 
     python benchmarks/gpu_long.py --data FOLDER/obliqa [--preset obliqa] [--run-limit 350] [--limit 525]
                                   [--results gpu-results] [--tests "FILES AND OPTIONS OF PYTEST"]
@@ -10,6 +11,7 @@ reached is printed. The exit code is 1 if a limit struck, the run ended with an 
 RESULTS gets `run.txt`, `suite.txt` and `failures.txt`, which has the reason of each failure as soon as it is known.
 """
 
+import importlib
 import os
 import re
 import shlex
@@ -76,10 +78,30 @@ def run_preset(data: str, preset: str, seconds: float, log: Path) -> bool:
             else:
                 running.pop(step, None)
                 print(line, flush=True)
+        if line == "0":
+            print(
+                f"figures: {'; '.join(unlike_a_cpu(Path(root), preset)) or 'as on a CPU, within the spread of seeds'}"
+            )
     if line == str(-signal.SIGKILL):
         steps = " and ".join(f"{step} ({words})" for step, words in running.items())
         print(f"the limit of {seconds:.0f} s struck in {steps or 'no step'}")
     return line == "0"
+
+
+def unlike_a_cpu(root: Path, preset: str) -> Iterator[str]:
+    """Yields the figures that differ from a CPU's by more than their tolerance (`tests/effectiveness`)."""
+    file = PROJECT / "tests" / "effectiveness" / f"{Path(preset).stem}.yaml"
+    if not file.is_file():
+        yield f"not compared, because there is no {file.name} in tests/effectiveness"
+        return
+    sys.path.insert(0, str(file.parent))
+    import yaml
+
+    from gnn_encoder.artifacts import Report
+
+    report = Report.read(root / "latest" / "report")
+    pinned, results = yaml.safe_load(file.read_text("utf-8")), report.metrics["results"]["test"]
+    yield from importlib.import_module("test_effectiveness").misses(pinned, results)
 
 
 def run_tests(options: Sequence[str], seconds: float, folder: Path) -> bool:
@@ -118,9 +140,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"{machine()}\n\n== run --preset {o.preset}, at most {o.run_limit:.0f} s", flush=True)
     ran = run_preset(str(Path(o.data).resolve()), o.preset, o.run_limit, results / "run.txt")
     left = o.limit - (time.monotonic() - began)
-    print(
-        f"== run: {'done' if ran else 'not done'}, {o.limit - left:.0f} s\n\n== tests, at most {left:.0f} s", flush=True
-    )
+    print(f"== run: {'done' if ran else 'not done'}, {o.limit - left:.0f} s (bar 360 s)")
+    print(f"\n== tests, at most {left:.0f} s", flush=True)
     passed = run_tests(shlex.split(o.tests), left, results)
     print(f"== tests: {'passed' if passed else 'not passed'}, {time.monotonic() - began:.0f} s in all")
     return int(not (ran and passed))

@@ -25,6 +25,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -37,7 +38,9 @@ from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.settings.foundation import TrainDualEncoder
 from gnn_encoder.tracking.context import CHECKPOINTS, Context
 from gnn_encoder.tracking.mlflow_runs import StepLog
+from gnn_encoder.training import loop
 from gnn_encoder.training.contrastive import train_contrastive
+from gnn_encoder.training.ranks import average_gradients
 
 RATE, SCALE = 2e-5, 20.0
 UNPROFILED, PROFILED = 6, 20
@@ -79,16 +82,12 @@ def peer_seconds(
 
 
 class Clock(StepLog):
-    """Knows the time at which the last step ended; with a profiler, tells it of each step."""
+    """Knows the time at which the last step ended."""
 
-    def __init__(self, profiler: Any = None) -> None:
-        super().__init__()
-        self.ended, self._profiler = math.nan, profiler
+    ended = math.nan
 
     def metric(self, name: str, value: float, at: int) -> None:
-        """Note the end of a step or of the epoch."""
-        if name == "loss" and self._profiler:  # logged at each step of trainings below 400 steps
-            self._profiler.step()
+        """Note the end of the epoch."""
         if name == "batches_per_second":
             if torch.cuda.is_available():
                 torch.cuda.synchronize()
@@ -96,7 +95,12 @@ class Clock(StepLog):
 
 
 def our_seconds(
-    backbone: str, data: Dataset, examples: TrainingSet, batch: int, length: int, profiler: Any = None
+    backbone: str,
+    data: Dataset,
+    examples: TrainingSet,
+    batch: int,
+    length: int,
+    after_step: Callable[[], Any] = int,
 ) -> float:
     """Seconds of one epoch of the steps' loop, tokenization included; each call has a checkpoint of its own."""
     settings = TrainDualEncoder(
@@ -106,8 +110,14 @@ def our_seconds(
     model = DualEncoder.from_backbone(
         backbone, pooling="mean", normalize="yes", query_length=length, passage_length=length, share_encoders=True
     )
-    clock, began = Clock(profiler), time.perf_counter()
-    train_contrastive(model, examples, data, settings, Context("train", clock, str(time.time_ns())))
+
+    def noted(*gradients: Any) -> Any:  # called once in a step
+        after_step()
+        return average_gradients(*gradients)
+
+    clock, began = Clock(), time.perf_counter()
+    with patch.object(loop, "average_gradients", noted):
+        train_contrastive(model, examples, data, settings, Context("train", clock, str(time.time_ns())))
     return clock.ended - began
 
 
@@ -122,7 +132,7 @@ def profile(train: Callable[[Any], float], file: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         trace = Path(folder) / "trace.json"
         with profile(schedule=plan, on_trace_ready=lambda ready: ready.export_chrome_trace(str(trace))) as profiler:
-            train(profiler)
+            train(profiler.step)
         events = [event for event in json.loads(trace.read_bytes())["traceEvents"] if event.get("ph") == "X"]
         events = [event for event in events if event["cat"] != "Trace"]
     seconds: dict[tuple[str, str], float] = defaultdict(float)

@@ -89,7 +89,7 @@ def test_parts_measure_and_one_that_fails_hides_no_other(
 def test_all_parts(tiny_dataset: Dataset, tiny_backbone: Path, tmp_path: Path) -> None:
     done = dry_run(tiny_dataset, tiny_backbone, tmp_path)
     outcomes = outcomes_of(done)
-    assert done.returncode == 0 and len(outcomes) == 11, done.stdout + done.stderr
+    assert done.returncode == 0 and len(outcomes) == 13, done.stdout + done.stderr
     with_peer = all(importlib.util.find_spec(name) for name in ("datasets", "accelerate"))
     for part in ("train", "train-large"):
         assert re.fullmatch(RATIO if with_peer else r"done, without a peer \(bar 2 ×\)", outcomes[part]), outcomes
@@ -129,6 +129,7 @@ def test_a_run_and_the_tests(tiny_dataset: Dataset, tiny_backbone: Path, tiny_se
     done = script("gpu_long.py", *options, "--limit", "3000", "--run-limit", "2000")
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"train_gnn +done  [\d.]+ s  loss", done.stdout)
+    assert "figures: not compared, because there is no tiny.yaml" in done.stdout
     assert "GNN-encoder" in done.stdout and "== run: done" in done.stdout and "1 passed" in done.stdout
     struck = script("gpu_long.py", *options, "--run-limit", "12")
     assert struck.returncode == 1 and "the limit of 12 s struck in " in struck.stdout

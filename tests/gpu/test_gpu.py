@@ -9,30 +9,38 @@ import pytest
 import torch
 import torch.distributed as dist
 from conftest import WORDS, write_first_run
+from document_graphs import random_graph, random_tokens
 from reference_attention import ReferenceAttention
 from required import missing
 from safetensors.torch import load_file
 from torch import multiprocessing
 from torch.nn.attention.varlen import varlen_attn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from gnn_encoder.artifacts import Dataset, drafting
+from gnn_encoder.artifacts import Dataset, TrainingSet, drafting
+from gnn_encoder.document_graph.neighbourhoods import edges_into
 from gnn_encoder.engines.elastic import train_in_processes
 from gnn_encoder.errors import UserError
-from gnn_encoder.inference.encoding import encode_texts
+from gnn_encoder.inference.encoding import autocast, encode_texts
 from gnn_encoder.inference.late_interaction import TokenVectors, max_similarities
 from gnn_encoder.inference.replicas import streamed
 from gnn_encoder.inference.scoring import PairTokens, score_pairs
 from gnn_encoder.inference.tokens import Tokens
 from gnn_encoder.models.cross_encoder import CrossEncoder
+from gnn_encoder.models.document_gat import DocumentGatConfig, TokenMatrices, TypedAttention
 from gnn_encoder.models.dual_encoder import DualEncoder, TextEncoder
-from gnn_encoder.models.packed import first_position, packed_attention
+from gnn_encoder.models.packed import first_position, is_packed, packed_attention
+from gnn_encoder.retrieval import exact
 from gnn_encoder.settings.foundation import TrainDpr
 from gnn_encoder.steps.train_dpr import train_dpr
 from gnn_encoder.storage.checkpoint_store import Checkpoints
 from gnn_encoder.tracking import mlflow_runs
 from gnn_encoder.tracking.context import CHECKPOINTS, Context
-from gnn_encoder.training import ranks
+from gnn_encoder.training import loop, ranks
 from gnn_encoder.training.checkpoint import FILE, Position, Saver
+from gnn_encoder.training.contrastive import train_contrastive
+from gnn_encoder.training.embed import embed
+from gnn_encoder.training.loop import set_dropout, trainable_attention
 
 pytestmark = pytest.mark.gpu
 GPU = torch.device("cuda")
@@ -171,6 +179,106 @@ def test_a_state_is_copied_in_the_order_of_the_work(
     assert bool((written == 1.0).all()) == waits
 
 
+def train_some(model: DualEncoder, data: Dataset, cached: bool, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """An epoch in bf16 with dropout, whose losses are read at its end alone."""
+    monkeypatch.setenv(CHECKPOINTS, str(folder))
+    monkeypatch.setattr(loop, "UNREAD_STEPS", {"cuda": 10**6})
+    monkeypatch.setattr(loop, "UNREAD_SECONDS", 1e6)
+    labels = data.split_qrels("train")
+    negatives = np.random.default_rng(0).integers(0, 100, (len(labels.query), 2)).astype(np.int32)
+    examples = TrainingSet(
+        data.query_texts(labels.query), labels.query, labels.passage, negatives, np.zeros(len(labels.query))
+    )
+    settings = TrainDpr(epochs=1, batch_size=8, dev_queries=0, precision="bf16", dropout=0.1, gradient_cache=cached)
+    with mlflow_runs.step_log("test", params={}, tags={}) as log:
+        train_contrastive(model, examples, data, settings, Context("test", log, "key"))
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_training_steps_do_not_wait_for_the_gpu(
+    cached: bool, tiny_dataset: Dataset, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the third step until the losses are read, torch raises an error where a call waits."""
+    model = DualEncoder.from_backbone(str(tiny_backbone), query_length=32, passage_length=32, share_encoders=False)
+    read, steps = torch.Tensor.tolist, []
+
+    def may_wait(tensor: torch.Tensor) -> Any:
+        torch.cuda.set_sync_debug_mode("default")
+        return read(tensor)
+
+    def after_step(*_: object) -> None:
+        steps.append(is_packed(model.query_encoder.backbone))
+        if len(steps) == 3:
+            torch.cuda.set_sync_debug_mode("error")
+
+    monkeypatch.setattr(torch.Tensor, "tolist", may_wait)
+    hook = register_optimizer_step_post_hook(after_step)
+    try:
+        train_some(model, tiny_dataset, cached, monkeypatch, tmp_path)
+        assert len(steps) > 5 and all(steps)
+        torch.cuda.set_sync_debug_mode("error")  # control
+        with pytest.raises(RuntimeError):
+            torch.ones(1, device=GPU).item()
+    finally:
+        hook.remove()
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_packed_rows_train_as_padded_texts(tiny_backbone: Path) -> None:
+    encoder = TextEncoder.from_backbone(str(tiny_backbone), "mean", "yes", max_length=24).to(GPU).train()
+    set_dropout(encoder, 0.0)
+    tokens, rows = Tokens.of(encoder.tokenizer, TEXTS, 24), np.arange(len(TEXTS))
+    wanted = torch.randn(len(TEXTS), encoder.width, device=GPU)
+
+    def gradient() -> torch.Tensor:
+        encoder.zero_grad()
+        with autocast("bf16"):
+            (embed(encoder, tokens, rows) * wanted).sum().backward()
+        return torch.cat([p.grad.flatten() for p in encoder.parameters() if p.grad is not None])
+
+    padded = gradient()
+    with trainable_attention(encoder, "bf16"):
+        assert is_packed(encoder.backbone)
+        packed = gradient()
+        wanted = wanted.roll(1, 0)  # control
+        assert (gradient() - padded).norm() > 0.5 * padded.norm()
+    assert packed.isfinite().all() and (packed - padded).norm() < 0.1 * padded.norm()
+
+
+def test_the_kernel_drops_weights_at_the_rate() -> None:
+    kernel = packed_attention(GPU, torch.bfloat16)
+    assert kernel
+    bounds = torch.tensor([0, 64, 128], dtype=torch.int32, device=GPU)
+    query, key = (torch.randn(128, 4, 32, device=GPU, dtype=torch.bfloat16, requires_grad=True) for _ in range(2))
+    value = torch.ones(128, 4, 32, device=GPU, dtype=torch.bfloat16)
+    options: dict[str, Any] = {"scale": 0.1, "window_size": (-1, -1), "enable_gqa": False}
+    dropped = kernel(query, key, value, bounds, bounds.diff().max().item(), dropout=0.3, **options)
+    assert dropped.float().mean().item() == pytest.approx(1, abs=0.02) and dropped.float().std() > 0.02
+    assert kernel(query, key, value, bounds, 64, **options).float().std() < 0.01  # control: nothing is dropped
+    dropped.square().sum().backward()
+    assert query.grad.isfinite().all() and query.grad.abs().max() > 0
+
+
+def test_exact_search_and_the_network_over_documents_are_those_of_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = np.random.default_rng(2)
+    vectors, queries = (generator.standard_normal((n, 32)).astype(np.float32) for n in (3_000, 40))
+    graph = random_graph()
+    tokens, edges = random_tokens(graph, 16), edges_into(graph, np.arange(len(graph)))
+    layer = TypedAttention(DocumentGatConfig(width=16, heads=2, dropout=0.0))
+
+    def results(where: torch.device) -> list[np.ndarray]:
+        matrices = TokenMatrices(tokens.values.to(where), tokens.lengths)
+        heard = layer.to(where)(matrices, matrices, edges).detach().cpu().numpy()
+        return [heard, *exact.search(vectors, queries, 10, chunk=256)]
+
+    on_gpu = results(GPU)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    on_cpu = results(torch.device("cpu"))
+    assert np.array_equal(on_gpu[2], on_cpu[2])
+    assert all(np.abs(one - other).max() < 1e-4 for one, other in zip(on_gpu, on_cpu, strict=True))
+    assert np.abs(on_cpu[0]).max() > 1e-2
+
+
 def collectives(rank: int, folder: str) -> None:
     """NCCL gathers vectors and their gradients, and averages a model's, in a group of one process."""
     torch.cuda.set_device(rank)
@@ -182,7 +290,7 @@ def collectives(rank: int, folder: str) -> None:
     weight = torch.nn.Parameter(torch.ones(2, 2, device=GPU))
     weight.grad = torch.arange(4.0, device=GPU).view(2, 2)
     ranks.world_size = lambda: 2  # else nothing is sent
-    ranks.average_gradients([weight])
+    ranks.average_gradients([weight], torch.zeros((), device=GPU))
     assert torch.equal(weight.grad, torch.arange(4.0, device=GPU).view(2, 2) / 2)
     dist.destroy_process_group()
 

@@ -135,7 +135,8 @@ def test_max_similarities_are_those_of_a_loop_over_pairs(monkeypatch: pytest.Mon
         return [sum(max(t @ p for p in texts[j]) for t in asked[i]) for i, j in zip(query, passage, strict=True)]
 
     expected = loop(padding=0)
-    for passages_per_chunk, queries_per_product in ((64, 64), (2, 3)):
+    for passages_per_chunk, queries_per_product, block in ((64, 64, 0), (2, 3, 0), (1, 1, 20), (1, 1, 10**6)):
+        monkeypatch.setattr(late_interaction, "TOKENS_BY_BLOCK", {"cpu": block})  # above 0: as on a GPU
         monkeypatch.setattr(late_interaction, "PASSAGES_PER_CHUNK", passages_per_chunk)
         monkeypatch.setattr(late_interaction, "QUERIES_PER_PRODUCT", queries_per_product)
         np.testing.assert_allclose(max_similarities(queries, passages, query, passage), expected, atol=1e-5)

@@ -10,7 +10,7 @@ import torch
 from conftest import WORDS
 from reference_attention import ReferenceAttention
 
-from gnn_encoder.inference import replicas
+from gnn_encoder.inference import encoding, replicas
 from gnn_encoder.inference.encoding import encode_passages, encode_question, encode_texts, fast_bf16
 from gnn_encoder.inference.replicas import streamed
 from gnn_encoder.inference.scoring import PairTokens, score_pairs
@@ -123,6 +123,20 @@ def test_what_is_read_together_does_not_show(tiny_backbone, monkeypatch, precisi
     assert {ids.shape[1] for ids, *_ in packed} == {256} and min(bounds[-1] for _, _, bounds, *_ in packed) < 100
     monkeypatch.setattr(replicas, "packed_attention", lambda where, dtype: None)
     assert any(differ(np.arange(40)[::-5]))
+
+
+def test_the_larger_batches_of_a_gpu_give_the_same(tiny_backbone, attention, monkeypatch):
+    encoder = TextEncoder.from_backbone(str(tiny_backbone), max_length=24)
+    packed, pack = [], replicas.pack
+    monkeypatch.setattr(replicas, "pack", lambda *given, **sizes: packed.append(pack(*given, **sizes)) or packed[-1])
+    options = {"precision": "fp32", "tokens_per_batch": 64}
+    plain, few = encode_texts(encoder, TEXTS, **options), len(packed)
+    monkeypatch.setattr(encoding, "TIMES_TOKENS", {"cpu": 8})
+    larger = encode_texts(encoder, TEXTS, **options)
+    assert np.abs(larger - plain).max() < 1e-5 and np.abs(np.roll(larger, 1, axis=0) - plain).max() > 1e-3
+    sizes = [ids.shape[1] for ids, *_ in packed]
+    assert set(sizes[:few]) == {64} and len(sizes) - few <= few / 4
+    assert all(size % 64 == 0 for size in sizes) and max(sizes) <= 512
 
 
 def test_a_question_is_encoded_without_delay(tiny_backbone, attention):

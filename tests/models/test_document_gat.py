@@ -10,13 +10,15 @@ import torch
 from document_graphs import PASSAGES, random_graph, random_tokens
 from torch._subclasses import FakeTensorMode
 from torch.nn.functional import scaled_dot_product_attention
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from gnn_encoder.artifacts.document_graph import KINDS
 from gnn_encoder.document_graph.neighbourhoods import edges_into, neighbourhood
 from gnn_encoder.models import document_gat
 from gnn_encoder.models.document_gat import (
-    LENGTHS,
+    BATCHING,
     SIZES,
+    Batching,
     DocumentGat,
     DocumentGatConfig,
     Edges,
@@ -65,8 +67,12 @@ def loop(layer: TypedAttention, asking: TokenMatrices, answering: TokenMatrices,
         {"edge_types": ("self",)},
     ],
 )
-def test_a_layer_equals_multihead_attention_in_a_loop(changes: dict, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(document_gat, "LENGTHS", np.array([4, 8]))
+@pytest.mark.parametrize("all_types", [False, True])
+def test_a_layer_equals_multihead_attention_in_a_loop(
+    all_types: bool, changes: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batching = Batching(np.array([4, 8]), 2**22, all_types)
+    monkeypatch.setitem(BATCHING, "cpu", batching)
     graph = random_graph()
     tokens, config = random_tokens(graph, D), replace(SMALL, **changes)
     layer, edges = with_random_weights(TypedAttention(config)), edges_into(graph, np.arange(len(graph)))
@@ -74,7 +80,7 @@ def test_a_layer_equals_multihead_attention_in_a_loop(changes: dict, monkeypatch
     with torch.no_grad():
         found = layer(tokens, tokens, edges)
         torch.testing.assert_close(found.double(), expected, atol=2e-5, rtol=1e-5)
-        monkeypatch.setattr(document_gat, "SCORES_PER_BATCH", 40)  # an edge or two at a time
+        monkeypatch.setitem(BATCHING, "cpu", batching._replace(scores=40))  # an edge or two at a time
         torch.testing.assert_close(layer(tokens, tokens, edges), found, atol=1e-5, rtol=1e-5)
         # Control: the other reduction, and other types of the same edges, differ.
         other = "mean" if config.neighbour_reduction == "sum" else "sum"
@@ -205,7 +211,9 @@ def test_the_backward_pass_draws_the_same_dropout() -> None:
 
 
 def test_batches_of_few_sizes_in_training_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In training, edges are padded to `LENGTHS` and `SIZES`; without dropout neither results nor gradients change."""
+    """In training, edges are padded to few lengths and `SIZES`; without dropout neither results nor gradients change.
+
+    A GPU's batches, of all types of edges, are few, and give the same."""
     graph, tokens = random_graph(), random_tokens(random_graph(), D)
     layer = with_random_weights(TypedAttention(replace(SMALL, dropout=0.0))).double()
     edges = edges_into(graph, np.arange(len(graph)))
@@ -217,17 +225,34 @@ def test_batches_of_few_sizes_in_training_give_the_same(monkeypatch: pytest.Monk
         return plain(*given)
 
     monkeypatch.setattr(document_gat, "_attention", noted)
-    found = []
-    for mode in (False, True):
+    found, calls = [], []
+    few = Batching(BATCHING["cpu"].lengths, 2**27, all_types=True)
+    for mode, batching in ((False, BATCHING["cpu"]), (True, BATCHING["cpu"]), (True, few)):
+        monkeypatch.setitem(BATCHING, "cpu", batching)
         shapes.clear()
         values = tokens.values.double().requires_grad_()
         matrices = TokenMatrices(values, tokens.lengths)
-        result = layer.train(mode)(matrices, matrices, edges)
-        found.append((result.detach(), *torch.autograd.grad(result.square().sum(), [values, *layer.parameters()])))
-        rounded = all({asking, answering} <= {*LENGTHS} and size in SIZES for size, asking, answering in shapes)
-        assert rounded == mode
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other)
+        with CountedCalls() as counted:
+            result = layer.train(mode)(matrices, matrices, edges)
+            gradients = torch.autograd.grad(result.square().sum(), [values, *layer.parameters()])
+        found.append((result.detach(), *gradients))
+        calls.append(counted.calls)
+        lengths = set(batching.lengths)
+        assert all({asking, answering} <= lengths and size in SIZES for size, asking, answering in shapes) == mode
+    for plain_result, rounded, of_all_types in zip(*found, strict=True):
+        torch.testing.assert_close(plain_result, rounded)
+        torch.testing.assert_close(plain_result, of_all_types)
+    assert calls[2] < calls[1] / 3
+
+
+class CountedCalls(TorchDispatchMode):
+    """Counts the calls of torch's operations."""
+
+    calls = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.calls += 1
+        return function(*args, **kwargs or {})
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])

@@ -30,6 +30,7 @@ from transformers import (
 from gnn_encoder.models.packed import (
     CannotPack,
     Row,
+    _gpu_attention,
     cpu_attention,
     first_position,
     pack,
@@ -201,3 +202,24 @@ def test_a_row_is_filled_up() -> None:
 def test_what_attends_where() -> None:
     assert packed_attention(torch.device("cpu"), torch.bfloat16) is cpu_attention
     assert packed_attention(torch.device("cuda"), torch.float32) is None
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_the_gpu_kernel_is_called_as_it_wants(dropout: float) -> None:
+    """Shapes alone, on torch's device without data."""
+    query, key, value = (torch.empty(50, 4, 32, device="meta", dtype=torch.bfloat16, requires_grad=True) for _ in "qkv")
+    bounds = torch.empty(4, dtype=torch.int32, device="meta")
+    options: dict[str, Any] = {"scale": 0.2, "window_size": (-1, 0), "enable_gqa": False, "dropout": dropout}
+    result = _gpu_attention(query, key, value, bounds, 20, **options)
+    result.float().sum().backward()
+    assert result.shape == query.grad.shape == key.grad.shape == value.grad.shape == (50, 4, 32)
+
+
+def test_a_closed_row_has_no_token_outside_of_texts() -> None:
+    ids, mask = np.arange(12).reshape(3, 4), np.array([[1, 1, 0, 0], [1, 1, 1, 1], [1, 1, 0, 0]])
+    row, positions, bounds, longest = pack(0, ids, mask, multiple=5, closed=True)
+    assert row.shape == (1, 10) and bounds.tolist() == [0, 2, 6, 8, 10] and longest == 4
+    assert positions[0].tolist() == [0, 1, 0, 1, 2, 3, 0, 1, 0, 0] and bounds.dtype == np.int32
+    whole = pack(0, ids, mask, multiple=8, closed=True)
+    assert whole[0].shape == (1, 16) and whole[2].tolist() == [0, 2, 6, 8, 16] and whole[3] == 8
+    assert pack(0, ids, mask, multiple=8)[2].tolist() == [0, 2, 6, 8]  # control

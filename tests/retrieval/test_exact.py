@@ -1,5 +1,6 @@
 """Exact search against float64, ties, pads, chunks, and the index file against FAISS's own."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import faiss
@@ -10,6 +11,14 @@ from hypothesis import strategies as st
 
 from gnn_encoder.artifacts.arrays import JoinedRows
 from gnn_encoder.retrieval import exact
+
+
+@pytest.fixture(autouse=True, scope="module", params=[False, True], ids=["faiss", "torch"])
+def _as_on_a_gpu(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Many queries by FAISS, and by torch's product and topk, as on a GPU."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(exact, "_has_gpu", lambda: request.param)
+        yield
 
 
 def reference(vectors: np.ndarray, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:

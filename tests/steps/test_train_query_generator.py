@@ -109,7 +109,7 @@ def share_a_batch(rank: int, folder: Path, generator: Path) -> None:
             value = token_loss(model, passages, queries, *part)
             value.backward()
             total += value.item()
-        mean = average_gradients(parameters, total)
+        mean = average_gradients(parameters, torch.tensor(total, dtype=torch.float64)).item()
         torch.save((mean, total, [p.grad for p in parameters]), folder / f"{number}-{rank}.pt")
     dist.destroy_process_group()
 

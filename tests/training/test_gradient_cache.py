@@ -10,18 +10,20 @@ from ordered_sums import OrderedSums
 from torch import nn
 
 from gnn_encoder.artifacts import Dataset, Graph, TrainingSet, reverse_csr
-from gnn_encoder.inference.encoding import autocast
+from gnn_encoder.inference.encoding import autocast, encode_texts
 from gnn_encoder.inference.tokens import Tokens
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.models.gnn import GNN, GnnConfig, GnnEncoder
+from gnn_encoder.models.packed import is_packed, pack
 from gnn_encoder.settings.foundation import TrainDpr
 from gnn_encoder.settings.graph import TrainGnn
 from gnn_encoder.tracking import mlflow_runs
 from gnn_encoder.tracking.context import CHECKPOINTS, Context
 from gnn_encoder.training import embed as embedding
-from gnn_encoder.training import losses, masked_graph
+from gnn_encoder.training import loop, losses, masked_graph
 from gnn_encoder.training.contrastive import train_contrastive
 from gnn_encoder.training.embed import embed
+from gnn_encoder.training.loop import set_dropout, trainable_attention
 from gnn_encoder.training.losses import contrastive_loss
 from gnn_encoder.training.masked_graph import MaskedGraphTraining
 from gnn_encoder.training.prefetch import batches_of
@@ -84,6 +86,44 @@ def test_of_the_dual_encoder(encoders, tiny_dataset: Dataset, monkeypatch, preci
     monkeypatch.setattr(embedding, "checkpoint", forgetful)
     _, wrong = gradients(encoders, partial(loss, True))
     assert largest_difference(plain, wrong) > 1e-2
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_packed_rows_have_the_gradients_of_padded_ones(encoders, tiny_dataset: Dataset, monkeypatch, cached) -> None:
+    """As encoders train on a GPU in bf16, here in fp32 by the attention of a CPU."""
+    monkeypatch.setattr(embedding, "ROW", 7)
+    texts = tiny_dataset.passages.take(np.arange(30)).full_texts()
+    tokens = Tokens.of(encoders.passage_encoder.tokenizer, texts, 32)
+    weights, rows = torch.randn(30, 32, generator=torch.Generator().manual_seed(1)), np.arange(30)[::-1]
+    model = copy.deepcopy(encoders)
+    set_dropout(model, 0.0)
+
+    def loss() -> torch.Tensor:
+        with autocast("fp32"):
+            sides = (embed(side, tokens, rows, cached=cached) for side in (model.query_encoder, model.passage_encoder))
+            return sum(((vectors * weights).sum() for vectors in sides), torch.zeros(()))
+
+    def packed_gradients() -> tuple[float, dict[str, torch.Tensor]]:
+        with trainable_attention(model, "fp32"):
+            assert all(is_packed(side.backbone) for side in (model.query_encoder, model.passage_encoder))
+            vectors = encode_texts(model.passage_encoder, texts, precision="bf16")  # as the refreshed passages' are
+            assert np.abs(vectors).max() > 0.1
+            return gradients(model, loss)
+
+    value, plain = gradients(model, loss)
+    monkeypatch.setattr(loop, "PACKED_ON", ("cpu",))
+    packed_value, packed = packed_gradients()
+    assert not is_packed(model.query_encoder.backbone)
+    assert packed_value == pytest.approx(value, abs=1e-4)
+    assert largest_difference(plain, packed) < 1e-4
+
+    def late(*padded, **options):  # control: each text but the first begins one token late
+        ids, positions, bounds, longest = pack(*padded, **options)
+        bounds[1:-1] += 1
+        return ids, positions, bounds, longest + 1
+
+    monkeypatch.setattr(embedding, "pack", late)
+    assert largest_difference(plain, packed_gradients()[1]) > 1e-2
 
 
 def test_the_first_pass_keeps_nothing_of_a_part(encoders, tiny_dataset: Dataset) -> None:

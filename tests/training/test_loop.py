@@ -1,11 +1,13 @@
 """A resumed run ends with the weights of an undisturbed one, bit for bit."""
 
 import multiprocessing
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from saved_states import wait_for_each
 from small_disk import small_disk
 from torch import nn
@@ -17,7 +19,7 @@ from gnn_encoder.storage.checkpoint_store import SUMS
 from gnn_encoder.tracking import mlflow_runs
 from gnn_encoder.tracking.context import CHECKPOINTS, Context
 from gnn_encoder.tracking.progress import Progress
-from gnn_encoder.training import checkpoint
+from gnn_encoder.training import checkpoint, loop
 from gnn_encoder.training.loop import Objective, fit, linear_schedule, set_dropout, trainable_attention
 
 SETTINGS = Optimization(epochs=3, learning_rate=0.01, checkpoint_seconds=1e-9, precision="fp32")
@@ -123,6 +125,56 @@ def test_a_finished_run_is_not_trained_again(tmp_path, monkeypatch):
     expected = train(tmp_path, monkeypatch)
     again = train(tmp_path, monkeypatch, stop_at=0)  # a single loss would raise
     assert all(torch.equal(expected[name], again[name]) for name in expected)
+
+
+def noted(name: str, read: Callable, calls: list[str]) -> Callable:
+    """A method of tensors that notes its calls."""
+
+    def method(tensor: torch.Tensor, *arguments: object) -> object:
+        calls.append(name)
+        return read(tensor, *arguments)
+
+    return method
+
+
+def test_losses_are_read_rarely_and_the_training_is_the_same(tmp_path, monkeypatch):
+    """A program waits for a GPU where it reads a tensor's value."""
+    expected = train(tmp_path / "each", monkeypatch)
+    monkeypatch.setattr(loop, "UNREAD_STEPS", {"cpu": 4})
+    read: list[str] = []
+    for name in ("item", "tolist", "__bool__", "__float__", "__int__"):
+        monkeypatch.setattr(torch.Tensor, name, noted(name, getattr(torch.Tensor, name), read))
+    monkeypatch.setitem(globals(), "SETTINGS", SETTINGS.model_copy(update={"checkpoint_seconds": 1e6}))
+    rarely = train(tmp_path / "rarely", monkeypatch)
+    assert read == ["tolist"] * 6  # in each of three epochs after four steps of five, and at its end
+    monkeypatch.setattr(loop, "UNREAD_STEPS", {"cpu": 1})
+    train(tmp_path / "control", monkeypatch)
+    assert len(read) == 6 + 15
+    assert all(torch.equal(expected[name], rarely[name]) for name in expected)
+
+
+@pytest.mark.parametrize("seconds", [1e-9, 1e6])  # a state after each step, and none
+@pytest.mark.parametrize("bad", [0, 2, 6])
+def test_a_loss_that_is_no_number_ends_the_training_and_no_state_has_it(bad, seconds, tmp_path, monkeypatch):
+    monkeypatch.setattr(loop, "UNREAD_STEPS", {"cpu": 4})
+    monkeypatch.setenv(CHECKPOINTS, str(tmp_path))
+    net, calls = model(), []
+
+    def loss(batch: torch.Tensor) -> torch.Tensor:
+        calls.append(batch)
+        return net(batch).square().mean() * (torch.nan if len(calls) == bad + 1 else 1.0)
+
+    settings = SETTINGS.model_copy(update={"checkpoint_seconds": seconds})
+    with mlflow_runs.step_log("test", params={}, tags={}) as run:
+        context = Context("test", run, "key")
+        with pytest.raises(FloatingPointError, match=rf"^loss is nan at step {bad}: lower learning_rate"):
+            fit(Objective(net, Batches(), loss), settings, context)
+    assert len(calls) <= (bad + 1 if seconds < 1 else bad + 4)
+    assert len(context.curves.get("loss", [])) == bad
+    states = list(tmp_path.rglob(checkpoint.FILE))
+    assert len(states) == (seconds < 1 and bad > 0)
+    assert all(tensor.isfinite().all() for state in states for tensor in load_file(state).values())
+    assert any(p.isnan().any() for p in net.parameters())  # control: the weights in memory have it
 
 
 def flip(file: Path, place: int, bit: int = 0) -> None:

@@ -103,10 +103,10 @@ def test_a_parameter_that_no_process_uses_gets_no_gradient(monkeypatch: pytest.M
     monkeypatch.setattr(dist, "all_reduce", lambda flat: flat.mul_(2))  # the other process has the same
     used, unused = torch.nn.Parameter(torch.ones(2, 2)), torch.nn.Parameter(torch.ones(3))
     used.grad = torch.arange(4.0).reshape(2, 2)
-    assert ranks.average_gradients([unused, used], 3.0) == 3.0
+    assert ranks.average_gradients([unused, used], torch.tensor(3.0)) == 3.0
     assert unused.grad is None and torch.equal(used.grad, torch.arange(4.0).reshape(2, 2))
     monkeypatch.setattr(dist, "all_reduce", lambda flat: flat.mul_(2).add_(1))  # control: only the other process has it
-    assert ranks.average_gradients([unused, used], 3.0) == 3.5
+    assert ranks.average_gradients([unused, used], torch.tensor(3.0)) == 3.5
     assert unused.grad is not None
 
 

@@ -225,7 +225,7 @@ def _environment(root: Path, name: str) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
         "PYTHONIOENCODING": "utf-8",  # of the log
         "TMPDIR": str(root / "tmp" / name),
-        "TOKENIZERS_PARALLELISM": "false",
+        "TOKENIZERS_PARALLELISM": os.environ.get("TOKENIZERS_PARALLELISM", "true"),  # each text has the same tokens
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
         "MLFLOW_DISABLE_TELEMETRY": "true",
         CHECKPOINTS: os.environ.get(CHECKPOINTS) or str(root / "checkpoints"),

@@ -22,9 +22,13 @@ from gnn_encoder.inference.replicas import read_batches
 from gnn_encoder.inference.tokens import SHARD, Tokens, tokens_at
 from gnn_encoder.models.address import AddressEncoder
 from gnn_encoder.models.dual_encoder import TextEncoder, device
+from gnn_encoder.models.packed import is_packed
 from gnn_encoder.tracking.progress import Progress
 
 Module = TypeVar("Module", bound=nn.Module)
+TIMES_TOKENS = {"cpu": 1, "cuda": 8}
+"""A batch has so many times `tokens_per_batch` tokens, or less and a multiple of it: on a GPU the calls of a batch cost
+milliseconds, and the matrix products of 4,096 tokens half a millisecond (MiniLM on an H200, computed)."""
 PASSAGES = 1024
 """Passages in memory at a time that are sent to a service (`models.address`)."""
 FEW_TOKENS = 32
@@ -34,11 +38,12 @@ _counting, _blocks, _allowed = Lock(), 0, True
 
 
 class ReadOptions(TypedDict, total=False):
-    """How a model reads many texts or pairs: `precision` ("auto"), `tokens_per_batch` (4096), `filled` (True), and
-    `progress`, which counts the texts or pairs.
+    """How a model reads many texts or pairs: `precision` ("auto"), `tokens_per_batch` (4096; see `TIMES_TOKENS`),
+    `filled` (True), and `progress`, which counts the texts or pairs.
 
-    filled: each packed batch is padded to `tokens_per_batch` tokens, so that a text's vector has the same bits in every
-    batch. Not filled, a few short texts take the time of their own tokens, and the last bits depend on the batch."""
+    filled: each packed batch is padded to `tokens_per_batch` tokens, so that a text's vector on a CPU has the same bits
+    in every batch. Not filled, a few short texts take the time of their own tokens, and their last bits depend on the
+    batch."""
 
     precision: str
     tokens_per_batch: int
@@ -124,6 +129,9 @@ def inference_copy(model: Module, precision: str) -> Iterator[Module]:
         known: dict[int, Any] = {id(tokenizer): tokenizer}
         known |= {id(p): nn.Parameter(p.detach().to(device(), dtype), requires_grad=False) for p in model.parameters()}
         ready = copy.deepcopy(model, known)
+        packed: list[Any] = [part for part in ready.modules() if is_packed(part)]  # in training
+        for part in packed:
+            part.set_attn_implementation("sdpa")
     ready.to(device=device(), dtype=dtype)
     for name in getattr(model, "full_precision", ()) if ready is not model else ():
         setattr(ready, name, copy.deepcopy(getattr(model, name)).to(device()))
@@ -156,9 +164,13 @@ def read_rows(
         if progress:
             progress.advance(len(rows))
 
+    times = TIMES_TOKENS[device().type]
     with inference_copy(model, precision) as ready:
-        batches = list(budget_batches(lengths, tokens_per_batch))
-        size = {"whole": tokens_per_batch} if filled else {"whole": 0, "multiple": FEW_TOKENS}
+        batches = list(budget_batches(lengths, times * tokens_per_batch))
+        if filled and times == 1:
+            size = {"whole": tokens_per_batch}
+        else:
+            size = {"whole": 0, "multiple": tokens_per_batch if filled else FEW_TOKENS}
         read_batches(ready, batches, padded, store_and_count, **size)
 
 

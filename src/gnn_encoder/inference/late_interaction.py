@@ -8,18 +8,21 @@ from torch import Tensor
 
 from gnn_encoder.artifacts import PassageTable, Texts
 from gnn_encoder.artifacts.arrays import eight_bits, ranges
-from gnn_encoder.inference.encoding import ReadOptions, inference_copy, read_rows
+from gnn_encoder.inference.encoding import ReadOptions, budget_batches, inference_copy, read_rows
 from gnn_encoder.inference.tokens import SHARD, Tokens, passage_tokens, tokens_at
 from gnn_encoder.machine.scratch import scratch
 from gnn_encoder.machine.threads import chunk_by_core
 from gnn_encoder.models.document_gat import TokenMatrices
-from gnn_encoder.models.dual_encoder import device
-from gnn_encoder.models.late_interaction import LateInteraction
+from gnn_encoder.models.dual_encoder import device, on_device
+from gnn_encoder.models.late_interaction import LateInteraction, max_similarity
 from gnn_encoder.tracking.progress import Progress
 
 QUERIES_PER_BATCH = 128
 PASSAGES_PER_CHUNK, QUERIES_PER_PRODUCT = 64, 64
 """Of `max_similarities`. With 32 tokens a query, and 84 a passage, a product has 0.7 MB."""
+TOKENS_BY_BLOCK = {"cpu": 0, "cuda": 2**19}
+"""Passage tokens, padding included, that `max_similarities` compares at a time on a GPU, for which a product for each
+passage would be many small calls: 256 MB with vectors of 128 numbers. 0: passage by passage."""
 
 
 class TokenVectors(NamedTuple):
@@ -44,9 +47,9 @@ class TokenVectors(NamedTuple):
         """Vectors fp32 of some texts on a device."""
         starts, stops = self.offsets[rows], self.offsets[rows + 1]
         positions = ranges(starts, stops)
-        vectors = torch.from_numpy(self.values[positions]).to(where, torch.float32)
+        vectors = on_device(self.values[positions], where).float()
         if self.scales is not None:
-            vectors *= torch.from_numpy(self.scales[positions]).to(where)[:, None]
+            vectors *= on_device(self.scales[positions], where)[:, None]
         return TokenMatrices(vectors, stops - starts)
 
 
@@ -152,9 +155,10 @@ def max_similarities(
 ) -> np.ndarray:
     """Scores fp32 [r] of the pairs of queries `query` [r] and passages `passage` [r]; `progress` counts pairs.
 
-    The score is the sum over query tokens of the largest inner product with a passage token. No passage is padded. Each
-    passage is read once, for all its queries. This takes a fifth of the time of the other order, which reads a passage
-    again for each of its queries: in a first stage's hits, queries share passages (`benchmarks/max_similarity.py`).
+    The score is the sum over query tokens of the largest inner product with a passage token. On a CPU no passage is
+    padded. Each passage is read once, for all its queries. This takes a fifth of the time of the other order, which
+    reads a passage again for each of its queries: in a first stage's hits, queries share passages
+    (`benchmarks/max_similarity.py`). On a GPU pairs with passages of similar lengths are compared together.
 
     Args:
         queries: vectors fp32 [n, l, d]; 0 at tokens that are not summed over, so that these add 0.
@@ -164,6 +168,19 @@ def max_similarities(
     present, begins = np.unique(passage[order], return_index=True)
     bounds = np.append(begins, len(order))
     asking, (_, length, width) = torch.from_numpy(queries).to(where), queries.shape
+    if tokens := TOKENS_BY_BLOCK[where.type]:
+        lengths, results = np.diff(passages.offsets)[passage[order]], torch.empty(len(order), device=where)
+        sums = torch.ones(1, length, dtype=torch.bool, device=where)
+        for block in budget_batches(lengths, tokens):
+            pairs = order[block]
+            rows, at = np.unique(passage[pairs], return_inverse=True)
+            (vectors, inside), index = passages.take(rows, where).padded(), on_device(at, where)
+            query_vectors = asking.index_select(0, on_device(query[pairs], where))
+            results[on_device(pairs, where)] = max_similarity(query_vectors, vectors[index], sums, inside[index])
+            if progress:
+                progress.advance(len(pairs))
+        scores[:] = results.cpu().numpy()
+        return scores
 
     def score(start: int) -> int:
         end = min(start + PASSAGES_PER_CHUNK, len(present))

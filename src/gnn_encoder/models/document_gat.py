@@ -18,15 +18,31 @@ from torch.utils.checkpoint import checkpoint
 
 from gnn_encoder.artifacts.arrays import ranges
 from gnn_encoder.artifacts.document_graph import KINDS
+from gnn_encoder.models.dual_encoder import on_device
 
-LENGTHS = np.array([8, 16, 32, 64, 96, 128, 192, 256])
-"""Bounds of the classes of lengths; a batch of the attention has one class of asking and one of answering matrices."""
 SIZES = 2 ** np.arange(23)
 """Numbers of edges of a batch in training: the last edge is repeated up to the next number. Both sides are padded to
-one of `LENGTHS`. oneDNN compiles a product for each new shape, and a batch of 32 passages had 300 of them for each
-layer's attention."""
-SCORES_PER_BATCH = 2**22
-"""Attention scores, over all heads, of a batch."""
+one of `Batching.lengths`. oneDNN compiles a product for each new shape, and a batch of 32 passages had 300 of them for
+each layer's attention."""
+
+
+class Batching(NamedTuple):
+    """How edges are divided into batches of the attention."""
+
+    lengths: np.ndarray
+    """Bounds of the classes of lengths; a batch has one class of asking and one of answering matrices."""
+    scores: int
+    """Attention scores, over all heads, of a batch."""
+    all_types: bool
+    """A batch may have edges of several types."""
+
+
+BATCHING = {
+    "cpu": Batching(np.array([8, 16, 32, 64, 96, 128, 192, 256]), 2**22, False),
+    "cuda": Batching(np.array([32, 256]), 2**27, True),
+}
+"""On a CPU padding costs time. A GPU has time for it, but each call of torch takes microseconds, and with the CPU's
+batches a training step had 130,000 calls (`benchmarks/RESULTS.md`)."""
 
 
 @dataclass(frozen=True)
@@ -85,9 +101,16 @@ class TokenMatrices(NamedTuple):
         """The matrices of all but the first nodes."""
         return TokenMatrices(self.values[int(self.lengths[:count].sum()) :], self.lengths[count:])
 
+    def padded(self) -> tuple[Tensor, Tensor]:
+        """Vectors [n, k, d], where padding has any values, and bool [n, k]: the tokens."""
+        rows, inside = _padded(self, np.arange(len(self.lengths)))
+        return embedding(_index(rows, self.values), self.values), _index(inside, self.values)
+
     @staticmethod
     def join(parts: Sequence["TokenMatrices"]) -> "TokenMatrices":
         """The matrices of all parts, in order."""
+        if len(parts) == 1:
+            return parts[0]
         return TokenMatrices(
             torch.cat([part.values for part in parts]), np.concatenate([part.lengths for part in parts])
         )
@@ -153,17 +176,36 @@ class TypedAttention(nn.Module):
         share = torch.softmax(self.type_weights, dim=0)
         total = torch.zeros_like(asking.values, dtype=_wide(asking.values))
         exists = (asking.lengths[edges.target] > 0) & (answering.lengths[edges.source] > 0)
-        for number, kind in enumerate(self.config.edge_types):
-            of_kind = np.flatnonzero((edges.kind == KINDS.index(kind)) & exists)
-            if not len(of_kind):
-                continue
-            targets, target = np.unique(edges.target[of_kind], return_inverse=True)
-            sources, source = np.unique(edges.source[of_kind], return_inverse=True)
-            ask, answer = asking.take(targets), answering.take(sources)
-            attention = cast(nn.MultiheadAttention, self.attention[kind])
-            part = self._attended(attention, ask, answer, target, source, weights[of_kind])
-            total.index_add_(0, _index(asking.rows(targets), total), share[number] * part)
+        present = [
+            (number, of_kind)
+            for number, kind in enumerate(self.config.edge_types)
+            if len(of_kind := np.flatnonzero((edges.kind == KINDS.index(kind)) & exists))
+        ]
+        together = BATCHING[total.device.type].all_types
+        for some in [present] if together and present else [[one] for one in present]:
+            types = [self._typed(asking, answering, edges.take(of), weights[of], number) for number, of in some]
+            for of_type, part in zip(types, self._attended(types), strict=True):
+                rows = asking.rows(of_type.targets)
+                total.index_add_(0, _index(rows, total), share[of_type.number] * part)
         return total
+
+    def _typed(
+        self, asking: TokenMatrices, answering: TokenMatrices, edges: Edges, weight: np.ndarray, number: int
+    ) -> "_OfType":
+        d, attention = self.config.width, self._of(number)
+        targets, target = np.unique(edges.target, return_inverse=True)
+        sources, source = np.unique(edges.source, return_inverse=True)
+        ask, answer = asking.take(targets), answering.take(sources)
+        projection, bias = cast(Tensor, attention.in_proj_weight), cast(Tensor, attention.in_proj_bias)
+        query = linear(ask.values, projection[:d], bias[:d])
+        answers = linear(answer.values, projection[d:], bias[d:])
+        return _OfType(
+            number, targets, TokenMatrices(query, ask.lengths), TokenMatrices(answers, answer.lengths), target, source,
+            weight,
+        )  # fmt: skip
+
+    def _of(self, number: int) -> nn.MultiheadAttention:
+        return cast(nn.MultiheadAttention, self.attention[self.config.edge_types[number]])
 
     def finished(self, heard: Tensor, asking: TokenMatrices, kept: Tensor | None = None) -> Tensor:
         """The layer's result [t, d] from what its nodes heard.
@@ -176,30 +218,32 @@ class TypedAttention(nn.Module):
         result: Tensor = self.norm(heard)
         return result
 
-    def _attended(
-        self,
-        attention: nn.MultiheadAttention,
-        asking: TokenMatrices,
-        answering: TokenMatrices,
-        target: np.ndarray,
-        source: np.ndarray,
-        weight: np.ndarray,
-    ) -> Tensor:
-        """Σ_j weight · MultiHead(h_i, h_j, h_j) of one type, fp32 [t, d]."""
-        d, where = self.config.width, asking.values.device
-        projection, bias = cast(Tensor, attention.in_proj_weight), cast(Tensor, attention.in_proj_bias)
-        query = linear(asking.values, projection[:d], bias[:d])
-        key, value = linear(answering.values, projection[d:], bias[d:]).chunk(2, dim=-1)
+    def _attended(self, types: Sequence["_OfType"]) -> Iterator[Tensor]:
+        """Σ_j weight · MultiHead(h_i, h_j, h_j) of each type, fp32 [t, d]."""
+        asking, answering = (
+            TokenMatrices.join(side) for side in zip(*((t.query, t.answers) for t in types), strict=True)
+        )
+        query, (key, value) = asking.values, answering.values.chunk(2, dim=-1)
+        target, source = (
+            np.concatenate([places + first for places, first in zip(side, _begins(matrices), strict=True)])
+            for side, matrices in (
+                ([t.target for t in types], [t.query for t in types]),
+                ([t.source for t in types], [t.answers for t in types]),
+            )
+        )
+        weight, where = np.concatenate([t.weight for t in types]), query.device
+        batching = BATCHING[where.type]
+        bounds = batching.lengths if self.training else None
         sums = torch.zeros_like(query, dtype=_wide(query))
-        for part in _batches(asking.lengths[target], answering.lengths[source], self.config.heads):
+        for part in _batches(asking.lengths[target], answering.lengths[source], self.config.heads, batching):
             edges = part
             if self.training:  # the last edge is repeated, and the results of its copies are not read
                 edges = part[np.minimum(np.arange(_upto(len(part), SIZES)), len(part) - 1)]
-            rows, asks = _padded(asking, target[edges], rounded=self.training)
-            others, answers = _padded(answering, source[edges], rounded=self.training)
+            rows, asks = _padded(asking, target[edges], bounds)
+            others, answers = _padded(answering, source[edges], bounds)
             asks[len(part) :] = False
             arrays = (rows, others, answers, weight[edges])
-            tensors = (torch.from_numpy(array).to(where) for array in arrays)
+            tensors = (on_device(array, where) for array in arrays)
             if self.training and torch.is_grad_enabled():
                 # The padded arrays of all edges would take some gigabytes until the backward pass.
                 mixed = checkpoint(self._mixed, query, key, value, *tensors, use_reentrant=False)
@@ -207,9 +251,10 @@ class TypedAttention(nn.Module):
                 mixed = self._mixed(query, key, value, *tensors)
             inside = np.flatnonzero(asks.ravel())
             sums.index_add_(0, _index(rows.ravel()[inside], sums), _rows(mixed.flatten(0, 1), inside))
-        amount = np.bincount(target, weight, len(asking.lengths)).astype(np.float32).repeat(asking.lengths)
-        out = attention.out_proj
-        return linear(sums, out.weight).to(sums.dtype) + torch.from_numpy(amount).to(where)[:, None] * out.bias
+        for of_type, part in zip(types, sums.split([len(t.query.values) for t in types]), strict=True):
+            lengths, out = of_type.query.lengths, self._of(of_type.number).out_proj
+            amount = np.bincount(of_type.target, of_type.weight, len(lengths)).astype(np.float32).repeat(lengths)
+            yield linear(part, out.weight).to(sums.dtype) + on_device(amount, where)[:, None] * out.bias
 
     def _mixed(
         self, query: Tensor, key: Tensor, value: Tensor, rows: Tensor, others: Tensor, answers: Tensor, weight: Tensor
@@ -227,6 +272,25 @@ class TypedAttention(nn.Module):
         rate = self.config.dropout if self.training else 0.0
         mixed = _attention(queries, keys, values, answers[:, None, None], rate)
         return mixed.transpose(1, 2).flatten(2).to(_wide(mixed)) * weight[:, None, None]
+
+
+class _OfType(NamedTuple):
+    """The edges of one type, and what their nodes ask and answer."""
+
+    number: int
+    """Of the type in `edge_types`."""
+    targets: np.ndarray
+    """int64, the nodes that ask."""
+    query: TokenMatrices
+    """[t, d] of these nodes."""
+    answers: TokenMatrices
+    """Keys and values, [t, 2 d], of the nodes that answer."""
+    target: np.ndarray
+    """int64 [e], each edge's place in `query`."""
+    source: np.ndarray
+    """int64 [e], each edge's place in `answers`."""
+    weight: np.ndarray
+    """fp32 [e]."""
 
 
 class DocumentGat(nn.Module):
@@ -326,17 +390,24 @@ def _rows(values: Tensor, rows: np.ndarray) -> Tensor:
 
 
 def _index(rows: np.ndarray, like: Tensor) -> Tensor:
-    return torch.from_numpy(rows).to(like.device)
+    return on_device(rows, like.device)
 
 
-def _padded(matrices: TokenMatrices, nodes: np.ndarray, rounded: bool) -> tuple[np.ndarray, np.ndarray]:
+def _begins(parts: Sequence[TokenMatrices]) -> np.ndarray:
+    """The number of nodes before each part."""
+    return np.cumsum([0, *(len(part.lengths) for part in parts[:-1])])
+
+
+def _padded(
+    matrices: TokenMatrices, nodes: np.ndarray, bounds: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """Token rows int64 [e, l] of some nodes, 0 for padding, and bool [e, l]: the tokens.
 
-    `rounded`: l is a bound of the classes of lengths, if there is one.
+    `bounds`: l is one of them, if there is one.
     """
     lengths, starts = matrices.lengths[nodes][:, None], matrices.offsets[nodes][:, None]
     longest = int(lengths.max())
-    columns = np.arange(_upto(longest, LENGTHS) if rounded else longest)
+    columns = np.arange(longest if bounds is None else _upto(longest, bounds))
     inside = columns < lengths
     return np.where(inside, starts + columns, 0), inside
 
@@ -347,15 +418,16 @@ def _upto(number: int, bounds: np.ndarray) -> int:
     return int(bounds[index]) if index < len(bounds) else number
 
 
-def _batches(asking: np.ndarray, answering: np.ndarray, heads: int) -> Iterator[np.ndarray]:
+def _batches(asking: np.ndarray, answering: np.ndarray, heads: int, batching: Batching) -> Iterator[np.ndarray]:
     """Places of edges, in batches of similar lengths with a bounded number of attention scores.
 
     Args:
         asking, answering: int64 [e], tokens on both sides of each edge.
     """
-    group = np.searchsorted(LENGTHS, asking) * (len(LENGTHS) + 1) + np.searchsorted(LENGTHS, answering)
+    bounds = batching.lengths
+    group = np.searchsorted(bounds, asking) * (len(bounds) + 1) + np.searchsorted(bounds, answering)
     order = np.argsort(group, kind="stable")
     for members in np.split(order, np.flatnonzero(np.diff(group[order])) + 1):
         if len(members):
-            size = max(1, SCORES_PER_BATCH // int(heads * asking[members].max() * answering[members].max()))
+            size = max(1, batching.scores // int(heads * asking[members].max() * answering[members].max()))
             yield from (members[start : start + size] for start in range(0, len(members), size))

@@ -14,6 +14,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -36,7 +37,8 @@ CPU_STEP = 16
 
 Attention = Callable[..., Tensor]
 """Attention inside each text of a row. Arguments: query [t, h, e], key and value [t, g, e], `bounds` and `longest` of a
-`Row`, and the options `scale`, `window_size` and `enable_gqa` of torch's `varlen_attn`. Result: [t, h, e]."""
+`Row`, the options `scale`, `window_size` and `enable_gqa` of torch's `varlen_attn`, and in training `dropout`, the rate
+of the weights. Result: [t, h, e]."""
 Packed = tuple[np.ndarray, np.ndarray, np.ndarray, int, *tuple[np.ndarray, ...]]
 """The arrays that `pack` returns."""
 _first_positions: WeakKeyDictionary[Any, dict[tuple[Any, ...], int | None]] = WeakKeyDictionary()
@@ -58,7 +60,15 @@ def packed_attention(where: torch.device, dtype: torch.dtype) -> Attention | Non
 
 
 def _gpu_attention(
-    query: Tensor, key: Tensor, value: Tensor, bounds: Tensor, longest: int, *, enable_gqa: bool, **options: Any
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bounds: Tensor,
+    longest: int,
+    *,
+    enable_gqa: bool,
+    dropout: float = 0.0,
+    **options: Any,
 ) -> Tensor:
     from torch.nn.attention.varlen import varlen_attn
 
@@ -67,6 +77,16 @@ def _gpu_attention(
     # At a longest text of one token, the kernel may reshape the query from one token per text to groups of heads. A
     # filled row has more tokens than texts, so the reshape would fail.
     longest = max(longest, 2)
+    if torch.is_autocast_enabled("cuda"):  # rotated queries and keys may be fp32
+        query, key, value = (x.to(torch.get_autocast_dtype("cuda")) for x in (query, key, value))
+    if dropout:  # of which `varlen_attn`, a call of the same kernel, knows nothing
+        left, right = options["window_size"]
+        kernel = partial(torch.ops.aten._flash_attention_forward, return_debug_mask=False, scale=options["scale"])
+        masked: Tensor = kernel(
+            query, key, value, bounds, bounds, longest, longest, dropout, (left, right) == (-1, 0),
+            window_size_left=left, window_size_right=right,
+        )[0]  # fmt: skip
+        return masked
     if enable_gqa:
         if "enable_gqa" not in inspect.signature(varlen_attn).parameters:  # torch 2.11
             raise CannotPack("the GPU's kernel of this torch takes as many heads of keys as of queries")
@@ -86,6 +106,7 @@ def cpu_attention(
     scale: float | None,
     window_size: tuple[int, int],
     enable_gqa: bool,
+    dropout: float = 0.0,
 ) -> Tensor:
     """`Attention` on a CPU; the result is zero after the last text.
 
@@ -105,7 +126,7 @@ def cpu_attention(
         causal = window_size[1] == 0 and not 0 <= window_size[0] < int(width) - 1
         mask = None if causal else _attention_mask(inside, *window_size)
         mixed = scaled_dot_product_attention(
-            q, k, v, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=enable_gqa
+            q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal, scale=scale, enable_gqa=enable_gqa
         )
         result[bounds[first] : bounds[last]] = mixed.transpose(1, 2)[inside]
         first = last
@@ -124,11 +145,19 @@ def _attention_mask(inside: Tensor, left: int, right: int) -> Tensor | None:
 
 
 def pack(
-    first_position: int, ids: np.ndarray, mask: np.ndarray, *types: np.ndarray, whole: int = 0, multiple: int = 1
+    first_position: int,
+    ids: np.ndarray,
+    mask: np.ndarray,
+    *types: np.ndarray,
+    whole: int = 0,
+    multiple: int = 1,
+    closed: bool = False,
 ) -> Packed:
     """Returns the arrays of a `Row` for a padded batch [b, l]: ids, positions, bounds, longest, and types if given.
 
-    The row is padded to `whole` tokens, and to a multiple of `multiple`; the added tokens belong to no text.
+    The row is padded to `whole` tokens, and to a multiple of `multiple`; the added tokens belong to no text. `closed`,
+    for training: they are one more text, of a token at least, because what a GPU's kernel leaves at tokens of no text
+    may be NaN, and 0 · NaN would reach the gradients of weights.
     """
     kept = mask.astype(bool)
     kept[:, 0] = True  # An empty text keeps one token: without any token it would get the vector of the next text.
@@ -136,13 +165,16 @@ def pack(
     bounds = np.zeros(len(ids) + 1, np.int32)
     np.cumsum(lengths, out=bounds[1:])
     positions = first_position + np.arange(bounds[-1]) - np.repeat(bounds[:-1], lengths)
-    filler = max(whole - len(positions), -len(positions) % multiple)
+    filler, longest = max(whole - len(positions), -len(positions) % multiple), int(lengths.max())
+    if closed:
+        filler = filler or multiple
+        bounds, longest = np.append(bounds, bounds[-1:] + np.int32(filler)), max(longest, filler)
 
     def row(tokens: np.ndarray, fill: int = 0) -> np.ndarray:
         return np.pad(tokens, (0, filler), constant_values=fill)[None]
 
     types = tuple(row(kind[kept]) for kind in types)
-    return row(ids[kept]), row(positions, first_position), bounds, int(lengths.max()), *types
+    return row(ids[kept]), row(positions, first_position), bounds, longest, *types
 
 
 @dataclass(frozen=True)
@@ -168,7 +200,7 @@ class Row:
 
     def first(self, hidden: Tensor) -> Tensor:
         """The vector of each text's first token [b, d]."""
-        return hidden[self.bounds[:-1].long()]
+        return hidden.index_select(0, self.bounds[:-1].long())
 
     def mean(self, hidden: Tensor) -> Tensor:
         """The mean of each text's vectors fp32 [b, d]."""
@@ -190,6 +222,11 @@ def reads_packed(backbone: Any) -> Iterator[None]:
         backbone.set_attn_implementation(before)
 
 
+def is_packed(model: Any) -> bool:
+    """Whether a model of transformers reads `Row`s only."""
+    return hasattr(model, "set_attn_implementation") and model.config._attn_implementation == NAME
+
+
 def _attend(
     module: Any,
     query: Tensor,
@@ -201,6 +238,7 @@ def _attend(
     scaling: float | None = None,
     sliding_window: int | None = None,
     is_causal: bool | None = None,
+    dropout: float = 0.0,
     **others: Any,
 ) -> tuple[Tensor, None]:
     """Attention [1, t, h, e] of query, key and value [1, h, t, e]; transformers defines the signature."""
@@ -217,6 +255,7 @@ def _attend(
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
     window = (side, 0 if is_causal else side)
     options: dict[str, Any] = {"scale": scaling, "window_size": window, "enable_gqa": q.shape[1] != k.shape[1]}
+    options |= {"dropout": dropout} if dropout else {}
     return packed.attention(q, k, v, packed.bounds, packed.longest, **options)[None], None
 
 
@@ -250,7 +289,8 @@ def _found_first_position(backbone: Any, attention: Attention) -> int | None:
         row = Row(attention, row_ids, row_positions, row_bounds, longest)
         return float((row.hidden(backbone).float() - expected).norm(dim=-1).max())
 
-    tolerance = TOLERANCE_FP32 if next(backbone.parameters()).dtype is torch.float32 else TOLERANCE
+    exact = next(backbone.parameters()).dtype is torch.float32 and not torch.is_autocast_enabled(where.type)
+    tolerance = TOLERANCE_FP32 if exact else TOLERANCE
 
     with reads_packed(backbone):
         try:

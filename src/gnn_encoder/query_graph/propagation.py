@@ -19,6 +19,7 @@ from gnn_encoder.artifacts import Graph
 from gnn_encoder.artifacts.arrays import JoinedRows, Rows
 from gnn_encoder.machine.scratch import scratch
 from gnn_encoder.machine.threads import chunk_by_core
+from gnn_encoder.models.dual_encoder import on_device
 from gnn_encoder.models.gnn import GNN, GATLayer
 from gnn_encoder.query_graph.edge_features import EdgeFeatures
 from gnn_encoder.query_graph.neighborhoods import edges_into
@@ -155,7 +156,7 @@ class Propagation:
 
 def tensor(array: np.ndarray | None, like: torch.device) -> Tensor | None:
     """The array as a tensor on a device; None for None."""
-    return None if array is None else torch.from_numpy(np.ascontiguousarray(array)).to(like)
+    return None if array is None else on_device(np.ascontiguousarray(array), like)
 
 
 def neighbour_vectors(graph: Graph, nodes: np.ndarray | slice, passage_vectors: Rows) -> tuple[np.ndarray, np.ndarray]:

@@ -5,19 +5,27 @@ equal fp32 scores are ordered by passage row. If several passages have the score
 ones, so these queries are scored again in NumPy. Passages with equal exact scores but different last bits of the fp32
 sums are no tie; the last bit depends on the BLAS, on the chunk and on the number of queries.
 
+On a GPU, if torch is loaded and there are many queries, each chunk is copied there, and a product and `topk` of torch
+take the place of FAISS, with any build of it. This has not been measured yet, nor has FAISS's own search on a GPU.
+
 Sums of fp16 vectors are fp32, too. For a few queries FAISS reads fp16 codes as they are, which needs no torch: loading
 it would take longer than the search. For many, torch widens each chunk, seven times as fast as NumPy.
 """
 
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import TYPE_CHECKING, cast
 
 import faiss
 import numpy as np
 
 from gnn_encoder.artifacts.arrays import JoinedRows, Rows
 from gnn_encoder.tracking.progress import Progress
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # The tensors over memory-mapped arrays are only read here, so torch's warning about them does not apply.
 warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
@@ -31,6 +39,8 @@ PRODUCTS_BELOW = faiss.cvar.distance_compute_blas_threshold
 """FAISS's own bound, in numbers of all queries, below which it multiplies vector by vector."""
 QUERIES = 4096
 """Queries with the hits of one chunk in memory at a time."""
+LARGER = 4
+"""On a GPU so many times as many passages, and as few queries: a product has 1 GB."""
 
 Hits = tuple[np.ndarray, np.ndarray]
 
@@ -49,8 +59,8 @@ def search(
     Args:
         vectors: [m, d], fp32 or fp16, in memory or memory-mapped, in one piece or in parts, whose hits have the same
             bits; each is read once. queries: [n, d].
-        chunk: passages searched at a time. progress: counts passages. only: rows of the passages that are searched,
-            ascending; None: all.
+        chunk: passages searched at a time (on a GPU, see `LARGER`). progress: counts passages.
+        only: rows of the passages that are searched, ascending; None: all.
 
     Returns:
         Scores fp32 [n, k] and passage rows int32 [n, k], best first, ties by ascending row. With k > m the remaining
@@ -58,16 +68,18 @@ def search(
     """
     scores = np.full((len(queries), k), -np.inf, dtype=np.float32)
     rows = np.full((len(queries), k), -1, dtype=np.int32)
-    nearest, wide = _by_products, np.empty((0, vectors.shape[1]), np.float32)
-    if vectors.dtype == np.float16 and len(queries) < FEW:
+    nearest, wide, together = _by_products, np.empty((0, vectors.shape[1]), np.float32), QUERIES
+    if len(queries) >= FEW and _has_gpu():
+        nearest, chunk, together = _OnGpu(), LARGER * chunk, QUERIES // LARGER
+    elif vectors.dtype == np.float16 and len(queries) < FEW:
         nearest, chunk = partial(_by_codes, _codes(vectors.shape[1])), min(chunk, CODES)
     elif vectors.dtype != np.float32:
         wide = np.empty((min(chunk, len(vectors)), vectors.shape[1]), np.float32)
     for start, block in _blocks(vectors, chunk) if only is None else _gathered(vectors, chunk, only):
         if len(wide):
             block = _widened(block, wide[: len(block)])
-        for first in range(0, len(queries), QUERIES):
-            some = slice(first, first + QUERIES)
+        for first in range(0, len(queries), together):
+            some = slice(first, first + together)
             more_scores, more_rows = _top(nearest, block, np.ascontiguousarray(queries[some], dtype=np.float32), k)
             missing = more_rows < 0  # fewer than k products of the chunk are numbers
             more_scores[missing] = -np.inf
@@ -111,6 +123,29 @@ def _by_products(block: np.ndarray, queries: np.ndarray, k: int) -> Hits:
     faiss.cvar.distance_compute_blas_threshold = 1 if len(queries) >= FEW else PRODUCTS_BELOW
     scores, rows = faiss.knn(queries, block, k, metric=faiss.METRIC_INNER_PRODUCT)
     return scores, rows
+
+
+def _has_gpu() -> bool:
+    torch = sys.modules.get("torch")  # loading it takes longer than the search of a few queries
+    return torch is not None and bool(torch.cuda.is_available())
+
+
+class _OnGpu:
+    """As `_by_products`, of a block fp32 or fp16. A block is copied to the GPU once, for all queries."""
+
+    def __init__(self) -> None:
+        self._block, self._copy = np.empty(0), cast("Tensor", None)
+
+    def __call__(self, block: np.ndarray, queries: np.ndarray, k: int) -> Hits:
+        import torch
+
+        from gnn_encoder.models.dual_encoder import on_device
+
+        if block is not self._block:
+            self._block, self._copy = block, on_device(block).float()
+        products = on_device(queries) @ self._copy.T
+        scores, rows = products.masked_fill_(products.isnan(), -torch.inf).topk(k)
+        return scores.cpu().numpy(), rows.masked_fill_(scores.isneginf(), -1).cpu().numpy()
 
 
 def _codes(width: int) -> faiss.IndexScalarQuantizer:

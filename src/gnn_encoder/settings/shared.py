@@ -34,7 +34,8 @@ class Inference(StepSettings):
     precision: Precision = "auto"
     """`auto`: bf16 where the hardware computes faster in it, else fp32."""
     tokens_per_batch: PositiveInt = 4096
-    """Tokens in a batch. Smaller batches are padded to this number. Another number changes the last bits of vectors."""
+    """Tokens in a batch, of which a GPU reads eight together. Smaller batches are padded to this number. Another number
+    changes the last bits of vectors."""
 
     @property
     def speed(self) -> Speed:

@@ -4,14 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from gnn_encoder.artifacts import Dataset, KnownPositives, TrainingSet
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.encoding import encode_texts, encode_tokens
 from gnn_encoder.inference.tokens import Tokens, passage_tokens
-from gnn_encoder.models.dual_encoder import PASSAGE_ENCODER, DualEncoder, device
+from gnn_encoder.models.dual_encoder import PASSAGE_ENCODER, DualEncoder, on_device
 from gnn_encoder.settings.foundation import TrainDpr, TrainDualEncoder
 from gnn_encoder.settings.shared import Backbone, ContrastiveTraining
 from gnn_encoder.tracking.context import Context
@@ -68,13 +67,13 @@ def train_contrastive(
     known = KnownPositives.of(dataset, "train", examples.query, examples.positive)
     plan = ExampleBatches(examples, settings.batch_size, settings.negatives, known, settings.seed)
     scale = loss_scale(settings.score_scale, passage_encoder.normalize)
-    where, cached, pool = device(), settings.gradient_cache, DevPool(dataset, settings)
+    cached, pool = settings.gradient_cache, DevPool(dataset, settings)
     dimensions = settings.matryoshka or (passage_encoder.width,)
     if max(dimensions) > passage_encoder.width:
         raise UserError(f"matryoshka = {list(dimensions)}: the vectors have {passage_encoder.width} components")
 
     def contrastive(batch: Batch, query_vectors: Tensor, passage_vectors: Tensor) -> Tensor:
-        positive, excluded = torch.from_numpy(batch.positive).to(where), torch.from_numpy(batch.excluded).to(where)
+        positive, excluded = on_device(batch.positive), on_device(batch.excluded)
 
         def of(queries: Tensor, passages: Tensor) -> Tensor:
             return contrastive_loss(queries, passages, positive, excluded, scale, cached=cached)
@@ -88,12 +87,10 @@ def train_contrastive(
         listed, scores = teacher.lists(examples.query[batch.examples], batch.seed)
         rows = np.union1d(batch.passages, listed[listed >= 0])
         passage_vectors = embed(passage_encoder, passages, rows, cached=cached)
-        batch_rows, listed_rows = (
-            torch.from_numpy(np.searchsorted(rows, wanted)).to(where) for wanted in (batch.passages, listed)
-        )
+        batch_rows, listed_rows = (on_device(np.searchsorted(rows, wanted)) for wanted in (batch.passages, listed))
         divergence = listwise_distillation(
             list_scores(query_vectors, passage_vectors, listed_rows, scale, cached=cached),
-            torch.from_numpy(scores).to(where),
+            on_device(scores),
             teacher.temperature,
         )
         contrast = contrastive(batch, query_vectors, passage_vectors.index_select(0, batch_rows))

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from gnn_encoder.artifacts import Dataset, DocumentGraph
 from gnn_encoder.artifacts.arrays import ranges
@@ -33,7 +32,7 @@ from gnn_encoder.inference.late_interaction import (
 from gnn_encoder.models.backbone import freeze_layers
 from gnn_encoder.models.document_gat import TokenMatrices
 from gnn_encoder.models.document_reranker import DocumentReranker
-from gnn_encoder.models.dual_encoder import device
+from gnn_encoder.models.dual_encoder import device, on_device
 from gnn_encoder.models.late_interaction import LateInteraction, max_similarity
 from gnn_encoder.settings.reranking import TrainReranker
 from gnn_encoder.storage.checkpoint_store import seal
@@ -166,7 +165,7 @@ class DocumentBatches:
     def _compared(self, passages: np.ndarray) -> list[tuple[Tensor, Tensor]]:
         """Padded vectors [c, k, d] and the tokens bool [c, k] of what a query is compared with, the context last."""
         content, in_context = self.matrices(passages)
-        return [_padded(side) for side in ((content, in_context) if self.model.context.uses_content else (in_context,))]
+        return [side.padded() for side in ((content, in_context) if self.model.context.uses_content else (in_context,))]
 
     def _query_vectors(self, rows: np.ndarray) -> tuple[Tensor, Tensor]:
         ids, mask, asks = _tensors(query_arrays(self.model.text, self._queries, rows))
@@ -177,10 +176,10 @@ class DocumentBatches:
         text, count, parts, orders = self.model.text, self.graph.passages, [], [np.zeros(0, np.int64)]
         for chosen, tokens, start in ((nodes < count, self._passages, 0), (nodes >= count, self._sections, count)):
             positions = np.flatnonzero(chosen)
-            for part in passes(tokens.lengths[nodes[positions] - start]) if len(positions) else ():
+            for part in passes(tokens.lengths[nodes[positions] - start], kept=True) if len(positions) else ():
                 ids, mask, used = passage_arrays(text, tokens, nodes[positions[part]] - start)
                 vectors = text(*_tensors((ids, mask)))
-                parts.append(TokenMatrices(vectors[torch.from_numpy(used).to(vectors.device)], used.sum(axis=1)))
+                parts.append(TokenMatrices(vectors[on_device(used)], used.sum(axis=1)))
                 orders.append(positions[part])
         if not parts:
             return TokenMatrices(torch.zeros(0, self.config.width, device=device()), np.zeros(0, np.int64))
@@ -225,12 +224,5 @@ class TokenCache(PassageCache):
             seal(partial, file.with_name(name))
 
 
-def _padded(matrices: TokenMatrices) -> tuple[Tensor, Tensor]:
-    """Vectors [n, k, d] of n matrices, and bool [n, k]: the tokens."""
-    padded = pad_sequence(list(matrices.values.split(matrices.lengths.tolist())), batch_first=True)
-    inside = torch.from_numpy(np.arange(padded.shape[1]) < matrices.lengths[:, None])
-    return padded, inside.to(padded.device)
-
-
 def _tensors(arrays: tuple[np.ndarray, ...]) -> list[Tensor]:
-    return [torch.from_numpy(array).to(device()) for array in arrays]
+    return [on_device(array) for array in arrays]

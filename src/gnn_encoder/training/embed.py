@@ -13,6 +13,7 @@ Time: one more forward pass, a third to a half of a training step.
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import count
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,24 +23,30 @@ from torch.utils.checkpoint import checkpoint
 from gnn_encoder.inference.encoding import budget_batches
 from gnn_encoder.inference.tokens import Tokens
 from gnn_encoder.machine.threads import give_back
-from gnn_encoder.models.dual_encoder import TextEncoder, device
+from gnn_encoder.models.dual_encoder import TextEncoder, device, on_device
+from gnn_encoder.models.packed import Row, first_position, is_packed, pack, packed_attention
 from gnn_encoder.training.ranks import shared
 
 TOKENS_PER_PASS = {"cpu": 1024, "cuda": 8192}
 """Tokens per pass through a model in training. On two cores, texts of 190 tokens train 1.05 times as fast as with 2,048
 and 1.7 times as fast as with 8,192, because activations stay in the caches. An H200 took 0.34 s a step with 8,192,
 0.26 s with 32,768, with cuDNN's attention, which is off now (`benchmarks/RESULTS.md`)."""
+IF_KEPT = {"cpu": 1, "cuda": 4}
+"""So many times as many, where the activations of all parts of a batch are kept: smaller parts then save no memory."""
+ROW = 1024
+"""A packed row in training has a multiple of so many tokens: a GPU's products then have few shapes."""
 TRIMMED = 32
 """After so many parts the freed memory of their activations is returned to the operating system."""
 _parts = count(1)
 
 
-def passes(lengths: np.ndarray, tokens: int = 0) -> Iterator[np.ndarray]:
+def passes(lengths: np.ndarray, tokens: int = 0, *, kept: bool = False) -> Iterator[np.ndarray]:
     """Row numbers of a batch's texts of `lengths` [b] tokens, in length-sorted parts: saves padding and memory.
 
-    A part has at most `tokens` tokens, padding included (0: `TOKENS_PER_PASS`).
+    A part has at most `tokens` tokens, padding included (0: `TOKENS_PER_PASS`; `kept`: see `IF_KEPT`).
     """
-    return budget_batches(lengths, tokens or TOKENS_PER_PASS[device().type])
+    where = device().type
+    return budget_batches(lengths, tokens or TOKENS_PER_PASS[where] * (IF_KEPT[where] if kept else 1))
 
 
 def embed(encoder: TextEncoder, tokens: Tokens, rows: np.ndarray, *, cached: bool = False) -> Tensor:
@@ -47,20 +54,27 @@ def embed(encoder: TextEncoder, tokens: Tokens, rows: np.ndarray, *, cached: boo
 
     If several processes train together, each process embeds its share (`ranks`).
     """
-    where = next(encoder.parameters()).device
-    pad = encoder.tokenizer.pad_token_id or 0
+    where, pad = next(encoder.parameters()).device, encoder.tokenizer.pad_token_id or 0
+    attention = packed_attention(where, torch.bfloat16) if is_packed(encoder.backbone) else None
+    start = first_position(encoder.backbone, attention) if attention else None
+
+    def arrays(part: np.ndarray) -> tuple[np.ndarray | int, ...]:
+        padded = tokens.padded(part, pad)
+        return padded if start is None else pack(start, *padded, multiple=ROW, closed=True)
+
+    def read(*inputs: Any) -> Tensor:
+        return encoder.packed(Row(attention, *inputs))[:-1] if attention else encoder(*inputs)
 
     def vectors(share: np.ndarray) -> Tensor:
-        order = list(passes(tokens.lengths[share]))
-        padded = (tokens.padded(share[part], pad) for part in order)
-        parts = ((torch.from_numpy(ids).to(where), torch.from_numpy(mask).to(where)) for ids, mask in padded)
+        order = list(passes(tokens.lengths[share], kept=not cached))
+        parts = (tuple(a if isinstance(a, int) else on_device(a, where) for a in arrays(share[part])) for part in order)
         inverse = np.argsort(np.concatenate(order))
-        return run_parts(encoder, parts, cached=cached).index_select(0, torch.from_numpy(inverse).to(where))
+        return run_parts(read, parts, cached=cached).index_select(0, on_device(inverse, where))
 
     return shared(vectors, rows, next(encoder.parameters()).new_zeros(0, encoder.width))
 
 
-def run_parts(function: Callable[..., Tensor], parts: Iterable[tuple[Tensor, ...]], *, cached: bool) -> Tensor:
+def run_parts(function: Callable[..., Tensor], parts: Iterable[tuple[Tensor | int, ...]], *, cached: bool) -> Tensor:
     """`function(*part)` [b_i, d] of each part, concatenated to [Σ b_i, d]; `cached`: the backward pass computes the
     activations again.
 
@@ -79,7 +93,7 @@ def run_parts(function: Callable[..., Tensor], parts: Iterable[tuple[Tensor, ...
     return vectors
 
 
-def _part(function: Callable[..., Tensor], anchor: Tensor, *part: Tensor) -> Tensor:
+def _part(function: Callable[..., Tensor], anchor: Tensor, *part: Tensor | int) -> Tensor:
     if next(_parts) % TRIMMED == 0:
         give_back()
     return function(*part)

@@ -32,8 +32,10 @@ def contrastive_loss(
         # Autocast would make the product bf16, whose steps between 16 and 32 are 0.125.
         with torch.autocast(queries.device.type, enabled=False):
             scores = scale * part.float() @ passages.float().T
-        row, column = excluded[:, (excluded[0] >= start) & (excluded[0] < start + len(part))]
-        others = torch.stack([row - start, column])
+        others = excluded
+        if len(part) < len(queries):  # choosing by a mask waits for a GPU
+            row, column = excluded[:, (excluded[0] >= start) & (excluded[0] < start + len(part))]
+            others = torch.stack([row - start, column])
         return in_batch_softmax(scores, positive[start : start + len(part)], others)
 
     return by_rows(losses, queries, max(1, SCORED // len(passages)), cached=cached).mean()

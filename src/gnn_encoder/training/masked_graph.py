@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from gnn_encoder.artifacts import Dataset, Graph, KnownPositives, TrainingSet
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.tokens import Tokens, passage_tokens
-from gnn_encoder.models.dual_encoder import DualEncoder, device
+from gnn_encoder.models.dual_encoder import DualEncoder, on_device
 from gnn_encoder.models.gnn import GNN, GnnConfig, GnnEncoder
 from gnn_encoder.query_graph.edge_features import EdgeFeatures
 from gnn_encoder.query_graph.neighborhoods import Neighbourhood, neighbourhood
@@ -144,13 +144,13 @@ class MaskedGraphTraining:
 
     def loss(self, batch: Batch, hood: Neighbourhood | None = None) -> Tensor:
         """Eq. 12 over the batch; `hood` is the batch's neighbourhood if it was already computed."""
-        hood, where = hood or self.neighbourhood(batch), device()
+        hood = hood or self.neighbourhood(batch)
         distinct, row = np.unique(np.concatenate([self.node[batch.examples], hood.nodes]), return_inverse=True)
-        vectors = self.queries.live(self.graph.queries[distinct]).index_select(0, torch.from_numpy(row).to(where))
+        vectors = self.queries.live(self.graph.queries[distinct]).index_select(0, on_device(row))
         query_vectors, neighbours = vectors[: len(batch.examples)], vectors[len(batch.examples) :]
         passages = self.passages.live(batch.passages)
         interactive = self.interactive_passages(hood, neighbours, passages, batch.passages)
-        positive, excluded = torch.from_numpy(batch.positive).to(where), torch.from_numpy(batch.excluded).to(where)
+        positive, excluded = on_device(batch.positive), on_device(batch.excluded)
         cached = self.settings.gradient_cache
         return contrastive_loss(query_vectors, interactive, positive, excluded, self.scale, cached=cached)
 
@@ -168,8 +168,8 @@ class MaskedGraphTraining:
                 exists &= ~self.dropped[nodes]
             return gnn.query_vectors(
                 part,
-                torch.from_numpy(stored).to(where),
-                torch.from_numpy(exists).to(where),
+                on_device(stored, where),
+                on_device(exists, where),
                 tensor(features.of_queries(nodes), where),
                 tensor(features.query_loops(nodes), where),
             )
@@ -180,11 +180,11 @@ class MaskedGraphTraining:
             edges, sources = hood.edges[:, first:last] - [[0], [start]], interactive_queries
             if len(part) < len(passages):
                 used, edges[0] = np.unique(edges[0], return_inverse=True)
-                sources = sources.index_select(0, torch.from_numpy(used).to(where))
+                sources = sources.index_select(0, on_device(used, where))
             return gnn.passage_vectors(
                 part,
                 sources,
-                torch.from_numpy(edges).to(where),
+                on_device(edges, where),
                 tensor(features.of_edges(hood.positions[first:last]), where),
                 tensor(features.passage_loops(rows[start : start + len(part)]), where),
             )

@@ -10,7 +10,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from gnn_encoder.artifacts import KnownPositives, Qrels, TrainingSet
 from gnn_encoder.errors import UserError
-from gnn_encoder.models.dual_encoder import device
+from gnn_encoder.models.dual_encoder import device, on_device
 from gnn_encoder.settings.foundation import TrainCrossEncoder
 from gnn_encoder.settings.reranking import TrainReranker
 from gnn_encoder.training.batches import ShuffledBatches, draw_negatives
@@ -124,9 +124,7 @@ def in_batch_loss(
     none = torch.zeros(0, len(query_rows), device=device())
     scores = shared(lambda rows: table(query_rows, rows).T, passages, none).T
     excluded = known.excluded(np.where(query_rows < queries, query_rows, -1), passages, positive)
-    return in_batch_softmax(
-        scores, *(torch.from_numpy(array).to(scores.device) for array in (positive, excluded))
-    ).mean()
+    return in_batch_softmax(scores, *(on_device(array) for array in (positive, excluded))).mean()
 
 
 def pair_loss(
@@ -154,14 +152,14 @@ def pair_loss(
 
     def scored(rows: np.ndarray) -> Tensor:
         query, passage = batch.query[rows], batch.passage[rows]
-        parts = list(passes(lengths(query, passage)))
-        inverse = torch.from_numpy(np.argsort(np.concatenate(parts))).to(where)
+        parts = list(passes(lengths(query, passage), kept=True))
+        inverse = on_device(np.argsort(np.concatenate(parts)))
         return torch.cat([score(query[part], passage[part]) for part in parts]).index_select(0, inverse)[:, None]
 
     scores = shared(scored, np.arange(len(batch.query)), torch.zeros(0, 1, device=where))[:, 0]
     if loss == "pointwise":
-        return binary_cross_entropy_with_logits(scores, torch.from_numpy(batch.column == 0).to(where).float())
-    row, column = (torch.from_numpy(index).to(where) for index in (batch.group, batch.column))
+        return binary_cross_entropy_with_logits(scores, on_device(batch.column == 0).float())
+    row, column = (on_device(index) for index in (batch.group, batch.column))
 
     def grouped(values: Tensor) -> Tensor:
         table = torch.full((int(batch.group.max()) + 1, int(batch.column.max()) + 1), -torch.inf, device=where)
@@ -170,5 +168,5 @@ def pair_loss(
 
     groups = grouped(scores)
     if teacher is not None:
-        return listwise_distillation(groups, grouped(torch.from_numpy(teacher).to(where)), temperature)
+        return listwise_distillation(groups, grouped(on_device(teacher)), temperature)
     return pairwise_margin(groups, margin) if loss == "pairwise_margin" else pairwise_softmax(groups)

@@ -65,7 +65,10 @@ class PassageCache:
         with torch.autocast(device().type, enabled=False):
             for start in range(0, len(self._rows), CHUNK):
                 rows = self._rows[start : start + CHUNK]
-                vectors[rows] = self._encode(rows)
+                new = self._encode(rows)
+                if not np.isfinite(new).all():  # before the loss, of which the loop reads some steps later
+                    raise FloatingPointError("passage vectors are not finite: lower learning_rate or score_scale")
+                vectors[rows] = new
                 progress.advance(len(rows))
         vectors.flush()
         seal(partial, file)

@@ -21,6 +21,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from gnn_encoder.models.dual_encoder import on_device
+
 LOCAL_RANK, LOCAL_WORLD_SIZE = "LOCAL_RANK", "LOCAL_WORLD_SIZE"
 """Environment variables, named as torchrun's: the process's number on its machine, and how many processes are there."""
 PIECE = 64 * 2**20
@@ -148,7 +150,7 @@ def shared(embed: Callable[[np.ndarray], Tensor], rows: np.ndarray, none: Tensor
     vectors = embed(own) if len(own) else none.requires_grad_()
     gathered: Tensor = _Gather.apply(vectors, [len(share) for share in shares])  # type: ignore[no-untyped-call]
     order = np.argsort(np.concatenate(shares))
-    return gathered[torch.from_numpy(order).to(gathered.device)]
+    return gathered[on_device(order, gathered.device)]
 
 
 def own_share(rows: np.ndarray) -> np.ndarray:
@@ -171,22 +173,24 @@ def alone() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def average_gradients(parameters: Iterable[torch.nn.Parameter], loss: float) -> float:
-    """Replaces each gradient by its mean over the processes; returns the mean of their losses.
+def average_gradients(parameters: Iterable[torch.nn.Parameter], loss: Tensor) -> Tensor:
+    """Replaces each gradient by its mean over the processes; returns the mean of their losses [].
 
     A missing gradient counts as zero, unless it is missing in all processes: AdamW does not change a parameter without
-    a gradient, but decays a parameter with a zero gradient.
+    a gradient, but decays a parameter with a zero gradient. A process that has all gradients waits for no device.
     """
     if world_size() == 1:
         return loss
     parameters = list(parameters)
     gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in parameters]
-    facts = gradients[0].new_tensor([loss, *(p.grad is not None for p in parameters)])
+    exist = [p.grad is not None for p in parameters]
+    facts = torch.cat([loss.to(gradients[0])[None], on_device(np.array(exist), loss.device).to(gradients[0])])
     flat = torch.cat([facts, *(gradient.flatten() for gradient in gradients)])
     dist.all_reduce(flat)
     flat /= world_size()
     facts, *means = flat.split([len(facts), *(p.numel() for p in parameters)])
-    mean_loss, *used = facts.tolist()
+    used = exist if all(exist) else facts[1:].tolist()
     for parameter, mean, exists in zip(parameters, means, used, strict=True):
         parameter.grad = mean.view_as(parameter).clone() if exists else None
-    return float(mean_loss)
+    mean_loss: Tensor = facts[0].double()
+    return mean_loss

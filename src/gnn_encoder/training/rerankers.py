@@ -22,7 +22,7 @@ from gnn_encoder.inference.tokens import Tokens, passage_tokens
 from gnn_encoder.inference.words import WordPairs
 from gnn_encoder.models.bert_dmn import BertDmn
 from gnn_encoder.models.cross_encoder import CrossEncoder
-from gnn_encoder.models.dual_encoder import device
+from gnn_encoder.models.dual_encoder import on_device
 from gnn_encoder.models.late_interaction import LateInteraction, LateInteractionLayout, max_similarity
 from gnn_encoder.models.published_late_interaction import published_late_interaction
 from gnn_encoder.models.published_reranker import PublishedReranker
@@ -213,11 +213,11 @@ def _colbert(settings: TrainReranker, data: Dataset, generated: Sequence[str]) -
 
     def table(query: np.ndarray, passage: np.ndarray) -> Tensor:
         queries, asks = vectors(*_tensors(query_arrays(model, questions, query)))
-        parts, scores = list(passes(passages.lengths[passage])), []
+        parts, scores = list(passes(passages.lengths[passage], kept=True)), []
         for part in parts:
             passage_vectors, answers = vectors(*_tensors(passage_arrays(model, passages, passage[part])))
             scores.append(max_similarity(queries[:, None], passage_vectors[None], asks[:, None], answers[None]))
-        return torch.cat(scores, dim=1)[:, np.argsort(np.concatenate(parts))]
+        return torch.cat(scores, dim=1)[:, on_device(np.argsort(np.concatenate(parts)))]
 
     def lengths(query: np.ndarray, passage: np.ndarray) -> np.ndarray:
         totals: np.ndarray = passages.lengths[passage] + model.layout.query_length
@@ -230,4 +230,4 @@ def _colbert(settings: TrainReranker, data: Dataset, generated: Sequence[str]) -
 
 
 def _tensors(arrays: tuple[np.ndarray, ...]) -> list[Tensor]:
-    return [torch.from_numpy(array).to(device()) for array in arrays]
+    return [on_device(array) for array in arrays]

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from gnn_encoder.inference.encoding import encode_tokens
 from gnn_encoder.inference.tokens import Tokens
-from gnn_encoder.models.dual_encoder import TextEncoder, device
+from gnn_encoder.models.dual_encoder import TextEncoder, on_device
 from gnn_encoder.models.gnn import GNN
 from gnn_encoder.settings.graph import TrainGnn
 from gnn_encoder.training.embed import embed
@@ -50,7 +50,7 @@ class StoredTexts:
 
     def live(self, rows: np.ndarray) -> Tensor:
         """See `Texts`."""
-        return self._function(torch.from_numpy(np.asarray(self._stored[rows], dtype=np.float32)).to(device()))
+        return self._function(on_device(np.asarray(self._stored[rows], dtype=np.float32)))
 
     def vectors(self, rows: np.ndarray) -> np.ndarray:
         """See `Texts`."""
