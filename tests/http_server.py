@@ -17,6 +17,7 @@ from gnn_encoder.serving.feedback import Feedback
 from gnn_encoder.serving.following import Followed
 from gnn_encoder.serving.guard import PROBLEM, Limits
 from gnn_encoder.serving.judging import PeoplesJudging
+from gnn_encoder.serving.questions import QuestionLog
 from gnn_encoder.serving.rights import Rights
 
 JSON = {"Content-Type": "application/json"}
@@ -33,6 +34,7 @@ class Server:
         feedback: Feedback | None,
         judging: PeoplesJudging | None,
         rights: Rights | None = None,
+        log: QuestionLog | None = None,
     ) -> None:
         self.followed = followed
         self._socket = socket.create_server(("127.0.0.1", 0))
@@ -40,7 +42,9 @@ class Server:
         # Without uvicorn's log settings: they close the handlers of this process, pytest's among them.
         local = not token and not rights
         config = uvicorn.Config(
-            create_app(followed, limits, token, feedback, local, judging, rights), log_config=None, access_log=False
+            create_app(followed, limits, token, feedback, local, judging, rights, log),
+            log_config=None,
+            access_log=False,
         )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=lambda: self._server.run(sockets=[self._socket]))
@@ -77,11 +81,12 @@ def serving(
     labels: Path | None = None,
     judge: Path | None = None,
     rights: Rights | None = None,
+    log: QuestionLog | None = None,
     **limits: Any,
 ) -> Iterator[Server]:
     feedback, judging = Feedback(labels) if labels else None, PeoplesJudging(judge) if judge else None
     followed = Followed(str(name), root, rights.field if rights else None)
-    server = Server(followed, Limits(**limits), token, feedback, judging, rights)
+    server = Server(followed, Limits(**limits), token, feedback, judging, rights, log)
     try:
         yield server
     finally:

@@ -47,6 +47,7 @@ def test_help_is_fast_and_imports_nothing_heavy() -> None:
         "prune",
         "rerank",
         "serve",
+        "watch",
         "export",
         "doctor",
         "search",

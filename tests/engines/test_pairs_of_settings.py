@@ -22,6 +22,7 @@ from gnn_encoder.flow.arguments import StepArguments
 from gnn_encoder.flow.declared import declared
 from gnn_encoder.flow.graph import Node
 from gnn_encoder.pipelines.train import train
+from gnn_encoder.serving.retriever import Retriever
 from gnn_encoder.settings.foundation import Bm25Retrieve
 from gnn_encoder.settings.presets import parse_settings
 from gnn_encoder.settings.systems import QUERY_SUM
@@ -168,5 +169,10 @@ def test_other_indexes_find_the_same_and_a_setting_may_have_no_effect(
     assert digests["run"][hnsw] == digests["run"][broad] and digests["bundle"][hnsw] != digests["bundle"][broad]
     assert digests["recommendation"][hnsw] == digests["recommendation"][broad]
     assert all(digests[name][nothing] == digests[name][none] for name in ORDER)
+    chosen = outputs[nothing]["chosen_bundle"]
+    calibration = Bundle.read(chosen).calibration
+    assert calibration and len(calibration.queries) > 10
+    scores = [hits[0].score for hits in Retriever.load(chosen).search(calibration.queries, 1)]
+    assert calibration.hits.score == pytest.approx(scores, abs=1e-3), "what is calibrated is what is served"
     pages = {change: (of["chosen_bundle"] / README).read_text("utf-8") for change, of in outputs.items()}
     assert {change for change, page in pages.items() if "hnsw_breadth = `256`" in page} == {broad, none}

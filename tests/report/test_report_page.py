@@ -549,3 +549,14 @@ def test_a_study_says_what_its_systems_are_tested_against() -> None:
     metrics |= {name: {} for name in ("efficiency", "diffusion", "words", "thresholds")}
     page = render_study(metrics, headline="compared", drawn={})
     assert f"the first table against {BASELINE}, for the number of systems" in " ".join(page.split())
+
+
+def test_the_page_shows_what_a_least_confidence_costs() -> None:
+    share = {"coverage": 0.42, "wrong": 0.1, "wrong_of_answered": 0.238, "curve": [(0.5, 0.1), (1.0, 0.4)]}
+    metrics = fabricated_metrics() | {"answered": {"system": CANDIDATE, "risk": 0.1, **share}}
+    page = render(metrics=metrics)
+    assert "With min_confidence 0.9 it answers 42 % of them, and 24 % of these answers are wrong" in page
+    assert any(
+        spec.get("data", {}).get("values") == [{"x": 0.5, "y": 0.1}, {"x": 1.0, "y": 0.4}] for spec in specs(page)
+    )
+    assert "min_confidence" not in render(), "the control: without 100 dev queries"

@@ -17,6 +17,7 @@ neighbourhoods_digests.npy, models.json  what a vector depends on, for an update
 added/          labels added after the run, and the vectors that they change (`artifacts.added_labels`)
 serving.json    how a search ranks, if a run chose this bundle: by the vectors, by BM25, or by a weighted sum of both;
                 and whether the re-ranker orders the first hits
+calibration.parquet  first hits for dev queries, if a run chose this bundle (`artifacts.calibration`)
 bundle.json     describes these files for other programs, and names the system whose vectors they are
 README.md       describes the bundle for people, if a run chose it (`promotion.model_card`)
 
@@ -36,6 +37,7 @@ import pyarrow as pa
 
 from gnn_encoder.artifacts.added_labels import ADDED_LABELS, CHANGED, PAIRS, ROWS, AddedLabels, Changes
 from gnn_encoder.artifacts.arrays import VECTORS, WINDOW_PASSAGES, WINDOWS, VectorsFolder, read_rows
+from gnn_encoder.artifacts.calibration import CALIBRATION, Calibration
 from gnn_encoder.artifacts.dataset import Dataset
 from gnn_encoder.artifacts.fields import FIELDS, read_fields
 from gnn_encoder.artifacts.folder import HISTORY, MANIFEST, README, Artifact, Draft, FileFacts, read_manifest
@@ -263,7 +265,7 @@ class Bundle(Artifact):
         `copy_to`.
         """
         for name in self.searched if reranker else self.manifest.files:
-            if name != SERVING:
+            if name not in (SERVING, CALIBRATION):
                 draft.share(self, name)
         if reranker:
             apart = shutil.ignore_patterns(MANIFEST, HISTORY)
@@ -308,6 +310,13 @@ class Bundle(Artifact):
         if file.is_file():
             return Serving.of(json.loads(file.read_text(encoding="utf-8")))
         return Serving(self.system, None if self.has_vectors else 0.0)
+
+    @cached_property
+    def calibration(self) -> Calibration | None:
+        """First hits for dev queries by the default ranking; None: no run measured it."""
+        file = self.path / CALIBRATION
+        calibration = Calibration.read(file) if file.is_file() else None
+        return calibration if calibration and calibration.system == self.serving.system else None
 
     @cached_property
     def added(self) -> AddedLabels | None:

@@ -5,9 +5,10 @@ evaluation metrics.json       figures, intervals, p-values, query counts and dig
                               each measure
            answers.parquet    the same columns but warm for the queries that have answers, if there are any
            hits.parquet       each system's first passages, for the split that a report shows first
+           first_hits.parquet each system's first hit for each dev query (`artifacts.calibration`)
            runs/*.trec.gz     each system's first hits; SPLIT.qrels.gz in the same folder
 latency    metrics.json       milliseconds per query of each system
-report     all files of the evaluation but hits.parquet; metrics.json also has latency and a profile of the data
+report     all files of the evaluation but those of hits; metrics.json also has latency and a profile of the data
            plots/*.vl.json    the charts as Vega-Lite specifications
            systems.svg        the chart of all systems as a picture (not of an ablation or a study)
            report.html        everything on one page that needs no network
@@ -23,6 +24,7 @@ decision   decision.json      the decision, its reason, the figures behind it, t
 import json
 import re
 import shutil
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from gnn_encoder.artifacts.calibration import FIRST_HITS, FirstHits
 from gnn_encoder.artifacts.folder import Artifact, Draft
 from gnn_encoder.errors import UserError
 
@@ -75,6 +78,7 @@ class Evaluation(_Results):
         per_query: pa.Table,
         answers: pa.Table | None,
         first_hits: dict[str, np.ndarray],
+        dev_first: Mapping[str, FirstHits] = {},
     ) -> None:
         """Fill an evaluation draft; `first_hits` are passage rows int32 [n, s] of each system."""
         _write_json(draft / METRICS, metrics)
@@ -86,6 +90,7 @@ class Evaluation(_Results):
             for system, rows in first_hits.items()
         }
         pq.write_table(pa.table(columns), draft / HITS)
+        FirstHits.write(draft.path, dev_first)
         draft.rows(per_query=len(per_query))
 
     @staticmethod
@@ -104,6 +109,10 @@ class Evaluation(_Results):
         """A system's first passages int32 [n, s] for the split that a report shows first; -1: fewer passages."""
         column = pq.read_table(self.path / HITS, columns=[system]).column(0).combine_chunks()
         return np.asarray(column.flatten().to_numpy().reshape(len(column), -1))
+
+    def dev_first(self, system: str) -> FirstHits:
+        """A system's first hits for the labelled dev queries; without rows if there are none."""
+        return FirstHits.read(self.path / FIRST_HITS, system)
 
     def copy_to(self, draft: Draft) -> None:
         """Copy into a report draft the files that both artifacts have."""

@@ -21,6 +21,7 @@ from gnn_encoder.cli.orders import orders
 from gnn_encoder.cli.prune import prune
 from gnn_encoder.cli.retrain import retrain
 from gnn_encoder.cli.serving import serve
+from gnn_encoder.cli.watch import watch
 from gnn_encoder.errors import CONTROL, UserError, print_any_text
 
 app = typer.Typer(
@@ -48,6 +49,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "forget": forget,
     "prune": prune,
     "serve": serve,
+    "watch": watch,
     "judge": judge,
     "orders": orders,
     "search": bundles.search,

@@ -84,6 +84,16 @@ def search(
             help='Only passages whose fields fit, such as {"product": ["a", "b"], "date": {">=": "2026-01-01"}}.',
         ),
     ] = None,
+    min_confidence: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0,
+            max=1.0,
+            callback=_not_nan,
+            help="Show no hit rather than an unsure one: of all questions at most the share 1 - this has a wrong first "
+            "hit.",
+        ),
+    ] = None,
     full: Annotated[bool, typer.Option("--full", help="On a terminal, show whole passages.")] = False,
     root: Root = DEFAULT_ROOT,
 ) -> None:
@@ -92,11 +102,15 @@ def search(
     from rich.console import Console
 
     from gnn_encoder.artifacts import Bundle
+    from gnn_encoder.evaluation.confidence import threshold_of
     from gnn_encoder.retrieval.filters import filter_of
     from gnn_encoder.retrieval.reranking import reranked_by_bundle, reranked_depth, reranker_of
     from gnn_encoder.retrieval.search import ASKED, Searcher, fused_run, served_weight
 
     screen, opened = Console(), Bundle.read(_folder(bundle, root))
+    above = -math.inf
+    if min_confidence is not None:
+        above = threshold_of(opened, min_confidence, (fuse, weight, rerank, depth))
     searcher, reranking, depth = Searcher(opened), opened.serving.reranking, depth or reranked_depth(opened)
     if rerank is None:
         rerank = opened.serving.reranks and fuse is None and weight is None
@@ -120,6 +134,11 @@ def search(
             else ""
         )
         screen.print(f"the first {min(depth, len(run.passage)):,} hits ordered by the re-ranker{summed}\n", style="dim")
+    if run.score[0] <= above:
+        screen.print(
+            f"no answer: the first hit has a score of {run.score[0]:.4f}, not above {above:.4f}", highlight=False
+        )
+        return
     for hit in searcher.hits(run.score[:k], run.passage[:k]):
         screen.print(hit.heading(), markup=False, style="bold")
         most = LINES * screen.width - 2 if screen.is_terminal and not full else sys.maxsize

@@ -54,6 +54,11 @@ def serve(
     trust_proxy: Annotated[
         bool, typer.Option("--trust-proxy", help="Nobody but the proxy reaches this address, so its header is true.")
     ] = False,
+    log: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Keep the questions, without their callers, for `gnn-encoder watch`."),
+    ] = None,
+    log_days: Annotated[int, typer.Option(min=1, help="Days after which logged questions are deleted.")] = 30,
     root: Root = DEFAULT_ROOT,
 ) -> None:
     """Serve a trained bundle over HTTP until SIGTERM: a page at /, POST /search, /health/ready, /metrics, /docs.
@@ -72,6 +77,7 @@ def serve(
     from gnn_encoder.serving.following import Followed
     from gnn_encoder.serving.guard import LOOPBACK, Limits
     from gnn_encoder.serving.judging import PeoplesJudging
+    from gnn_encoder.serving.questions import QuestionLog
     from gnn_encoder.serving.rights import KEY, rights_of
     from gnn_encoder.tracking.pipeline_run import impatient
 
@@ -89,10 +95,11 @@ def serve(
         raise UserError(f"with {option} and no token, anyone who reaches {where[0]} {does}: set {TOKEN}")
     feedback = Feedback(labels) if labels else None
     judging = PeoplesJudging(judge) if judge else None
+    questions = QuestionLog(log, log_days) if log else None
     with impatient():  # once: setting the environment while another thread reads it is not safe
         followed = Followed(bundle, root, rights)
         limits = Limits(waiting=waiting, look_seconds=look)
-        application = create_app(followed, limits, token, feedback, local, judging, limited)
+        application = create_app(followed, limits, token, feedback, local, judging, limited, questions)
         served = followed.current
         typer.echo(
             f"serving    {served.system}, version {served.version}, {len(served.retriever.bundle.passages):,} passages"
@@ -103,6 +110,8 @@ def serve(
             typer.echo(f"rights     by the field {rights}, groups from {rights_header or 'signed tokens'}")
         if judging:
             typer.echo(f"judging    {judge}, at /judge")
+        if log:
+            typer.echo(f"log        {log}, questions of the last {log_days} days")
         if not private:
             typer.echo(f"warning    anyone who reaches this address may search: set {TOKEN}", err=True)
         config = uvicorn.Config(

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from gnn_encoder.artifacts import Dataset, Evaluation, Run
+from gnn_encoder.artifacts.calibration import FirstHits
 from gnn_encoder.artifacts.folder import Draft
 from gnn_encoder.evaluation import answers
 from gnn_encoder.evaluation.answers import Answers, answer_recall
@@ -37,6 +38,7 @@ class Collected:
     documents   the documents of the passages; None: the data have none
     strata      {split: the warm and cold queries and labels}
     hits        {system: [n, SHOWN]} passages of the shown split's queries
+    dev_first    {system: first hits of the dev queries}, without dev queries none
     without_hits {split: {system: number of the labelled queries that it found nothing for}}, where there are any
     """
 
@@ -55,6 +57,7 @@ class Collected:
         self._of_strata: dict[str, dict[str, dict[str, np.ndarray]]] = {split: {} for split in self.queries}
         self._answer_hits: dict[str, dict[str, np.ndarray]] = {split: {} for split in self.answered}
         self.hits: dict[str, np.ndarray] = {}
+        self.dev_first: dict[str, FirstHits] = {}
         self.without_hits: dict[str, dict[str, int]] = {split: {} for split in self.queries}
         self._files, self._writing = ThreadPoolExecutor(1), Future[None]()
         self._writing.set_result(None)
@@ -84,6 +87,8 @@ class Collected:
         for split, rows in self.answered.items():
             self._answer_hits[split][system] = run.hits(rows, answers.DEPTH)
         self.hits[system] = run.hits(self.queries[self.shown], SHOWN)
+        if "dev" in self.queries:
+            self.dev_first[system] = FirstHits.of(run, self.queries["dev"], self.qrels["dev"])
         return float(self._figures[self.shown][system][:, 0].mean())
 
     def finish(self) -> None:

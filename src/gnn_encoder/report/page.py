@@ -205,6 +205,10 @@ def report_charts(metrics: Mapping[str, Any], history: History) -> dict[str, Spe
             part = strata[stratum][1]
             mean = part["results"][split][metrics["baseline"]][part["measures"][0]]
             drawn[f"stratum-{stratum}"] = charts.systems_chart(rows_of_stratum, name, mean, domain)
+    if answered := metrics.get("answered"):
+        drawn["answered"] = charts.line_chart(
+            answered["curve"], "share of the dev queries answered", "answered wrongly"
+        )
     if history:
         steps = [(title, record.metrics) for title, record in history.items()]
         longest = sorted(steps, key=lambda step: -step[1]["seconds"])[:STEPS]

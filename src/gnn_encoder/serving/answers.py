@@ -41,7 +41,7 @@ def answers_of(served: Served, asks: Sequence[Ask]) -> list[Answer]:
     for position, ask in enumerate(asks):
         alone = (position,) if ask.explain else ()
         limits = json.dumps((ask.filter, ask.rights), sort_keys=True)
-        groups.setdefault((ask.k, ask.fuse, ask.rerank, limits, *alone), []).append(position)
+        groups.setdefault((ask.k, ask.fuse, ask.rerank, ask.min_confidence, limits, *alone), []).append(position)
     answers: dict[int, Answer] = {}
     for positions in groups.values():
         hit_lists = _hits(served, [asks[position] for position in positions])
@@ -65,6 +65,7 @@ def _hits(served: Served, asks: Sequence[Ask]) -> list[list[dict[str, Any]] | Us
             rerank=first.rerank,
             filter=first.filter,
             rights=first.rights,
+            min_confidence=first.min_confidence,
         )
     except UserError as error:
         return [error] * len(asks)

@@ -1,7 +1,7 @@
 """The HTTP interface: POST /search, /facets and /feedback, GET /about, /health/live, /health/ready and /metrics, a page
 for people at /, and /docs from the OpenAPI description.
 
-Neither questions nor tokens are logged.
+Tokens are never logged, and questions only with a `QuestionLog`.
 """
 
 import asyncio
@@ -34,6 +34,7 @@ from gnn_encoder.serving.following import Followed
 from gnn_encoder.serving.guard import PROBLEM, RIGHTS, Guard, Limits, Refused, check_text, checked_questions, problem
 from gnn_encoder.serving.judging import PeoplesJudging, add_judging
 from gnn_encoder.serving.page import PAGE, add_page
+from gnn_encoder.serving.questions import QuestionLog
 from gnn_encoder.serving.rights import Rights
 from gnn_encoder.serving.schema import About, Facets, Kept, Narrowed, Problem, SearchRequest, SearchResponse, Vote
 
@@ -46,11 +47,13 @@ def create_app(
     local: bool = False,
     judging: PeoplesJudging | None = None,
     rights: Rights | None = None,
+    log: QuestionLog | None = None,
 ) -> FastAPI:
     """Returns the application that serves what `followed` leads to; with a `token`, to those who know it.
 
     With `feedback`, it takes labels; with `judging`, people's grades; `local`: it answers only requests for localhost.
     With `rights`, a caller sees the passages of the caller's groups alone; nobody judges then, as judging shows others.
+    With `log`, it keeps the questions and shows how they drift.
     """
     if rights and judging:
         raise UserError("whoever judges sees all pooled passages: leave --judge or --rights out")
@@ -80,7 +83,7 @@ def create_app(
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         stop = threading.Event()
         # A daemon: the end of the process does not wait for a bundle that is being fetched.
-        threading.Thread(target=_follow, args=(followed, figures, limits, stop), daemon=True).start()
+        threading.Thread(target=_follow, args=(followed, figures, limits, stop, log), daemon=True).start()
         tasks = [asyncio.create_task(batcher.work()) for batcher in (quick, slow)]
         yield
         stop.set()
@@ -125,7 +128,7 @@ def create_app(
         reranks = followed.current.retriever.reranks(body.rerank, body.fuse)
         questions = checked_questions(body, limits, reranks)
         check_filter(body.filter)
-        arguments = (body.k, body.fuse, body.rerank, body.explain, body.filter, seen_by(request))
+        arguments = (body.k, body.fuse, body.rerank, body.explain, body.filter, seen_by(request), body.min_confidence)
         asks = [Ask(question, *arguments) for question in questions]
         batcher = slow if reranks or body.explain else quick
         try:
@@ -144,6 +147,10 @@ def create_app(
                 raise Refused(422, without_paths(answer.hits, answer.served))
             results.append({"question": question, "hits": answer.hits})
         served = answers[0].served
+        if log:
+            narrowed = body.filter is not None or rights is not None
+            by_default = body.fuse is None and body.rerank is None and not body.explain and not narrowed
+            await asyncio.to_thread(log.add, served, results, by_default)
         return JSONResponse({"version": served.version, "system": ranked_by(served, asks[0]), "results": results})
 
     @app.post("/facets", response_model=Facets, responses=refusals(401, 413, 421, 422), dependencies=bearer)
@@ -191,6 +198,7 @@ def create_app(
             raise Refused(422, "passage_id: the bundle has no such passage")
         try:
             kept = await asyncio.to_thread(feedback.mark, vote.question, vote.passage_id, vote.relevant)
+            figures.votes.labels(str(vote.relevant).lower()).inc()
         except UserError as error:
             raise Refused(507, one_line(error)) from None
         return JSONResponse({"labels": kept})
@@ -242,8 +250,10 @@ def _use_cores(count: int) -> None:
     faiss.omp_set_num_threads(count)
 
 
-def _follow(followed: Followed, figures: Figures, limits: Limits, stop: threading.Event) -> None:
-    """Loads the encoder, then looks again and again where the bundle's name leads."""
+def _follow(
+    followed: Followed, figures: Figures, limits: Limits, stop: threading.Event, log: QuestionLog | None
+) -> None:
+    """Loads the encoder, then looks again and again where the bundle's name leads, and how questions drift."""
     _load_encoder(followed)
     while not stop.wait(limits.look_seconds):
         before = followed.refused
@@ -255,6 +265,11 @@ def _follow(followed: Followed, figures: Figures, limits: Limits, stop: threadin
         elif followed.refused and followed.refused != before:
             _log(f"serving version {followed.current.version} on; refused: {followed.refused}")
         figures.refused.set(bool(followed.refused))
+        try:
+            if log and (drift := log.drift(followed.current)):
+                figures.show_drift(drift)
+        except UserError as error:  # the service that encodes questions gives no vectors
+            _log(one_line(error))
 
 
 def _load_encoder(followed: Followed) -> None:

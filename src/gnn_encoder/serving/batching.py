@@ -28,6 +28,7 @@ class Ask:
     explain: bool = False
     filter: Mapping[str, Any] | None = None
     rights: Mapping[str, Any] | None = None
+    min_confidence: float | None = None
 
 
 class Busy(Exception):

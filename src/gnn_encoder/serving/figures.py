@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from gnn_encoder.serving.following import Served
 from gnn_encoder.serving.guard import OPEN, App, Receive, Scope, Send
+from gnn_encoder.serving.watching import Drift
 
 PATHS = ("/search", "/facets", "/feedback", "/about", "/judging", *OPEN)
 """Paths that are counted by name."""
@@ -30,11 +31,23 @@ class Figures:
         )
         self.bundle = Gauge(f"{name}_bundle", "The bundle in service.", ("version", "system"), registry=self.registry)
         self.swaps = Counter(f"{name}_bundle_swaps", "Bundles that replaced another.", registry=self.registry)
+        self.votes = Counter(f"{name}_votes", "Votes by POST /feedback.", ("relevant",), registry=self.registry)
+        self.drift = Gauge(
+            f"{name}_question_drift",
+            "The latest questions beside the dev queries.",
+            ("figure",),
+            registry=self.registry,
+        )
         self.refused = Gauge(
             f"{name}_bundle_refused",
             "1 while the bundle that the name leads to is refused, or its store fails.",
             registry=self.registry,
         )
+
+    def show_drift(self, drift: Drift) -> None:
+        """Shows how the latest questions drift."""
+        for name, value in drift.shares().items():
+            self.drift.labels(name).set(value)
 
     def show(self, served: Served) -> None:
         """Makes a bundle the one in service."""

@@ -94,6 +94,8 @@ def checked_questions(body: SearchRequest, limits: Limits, reranks: bool) -> lis
         raise Refused(422, f"k: {body.k} passages; ask for at most {limits.k}")
     if body.explain and body.fuse:
         raise Refused(422, "explain: it explains the vectors' ranking, or the re-ranker's; leave out fuse")
+    if body.explain and body.min_confidence is not None:
+        raise Refused(422, "min_confidence: it is of the default ranking; leave out explain")
     if body.explain and len(questions) > 1:
         raise Refused(422, f"explain: {len(questions)} questions; explain one at a time")
     for index, question in enumerate(questions):

@@ -1,5 +1,6 @@
 """The public interface for applications: a bundle, opened once and asked many times. README shows its use."""
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -16,6 +17,7 @@ import pyarrow.compute as pc
 from gnn_encoder.artifacts import Bundle
 from gnn_encoder.artifacts.finished_run import run_folder
 from gnn_encoder.errors import UserError
+from gnn_encoder.evaluation.confidence import threshold_of
 from gnn_encoder.inference.encoding import encode_question, encode_texts
 from gnn_encoder.promotion.registry import named_bundle
 from gnn_encoder.retrieval.filters import Filters, Selection
@@ -89,6 +91,7 @@ class Retriever:
         depth: int | None = ...,
         filter: Filter | None = ...,
         rights: Filter | None = ...,
+        min_confidence: float | None = ...,
     ) -> list[Hit]: ...
 
     @overload
@@ -103,6 +106,7 @@ class Retriever:
         depth: int | None = ...,
         filter: Filter | None = ...,
         rights: Filter | None = ...,
+        min_confidence: float | None = ...,
     ) -> list[list[Hit]]: ...
 
     def search(
@@ -116,6 +120,7 @@ class Retriever:
         depth: int | None = None,
         filter: Filter | None = None,
         rights: Filter | None = None,
+        min_confidence: float | None = None,
     ) -> list[Hit] | list[list[Hit]]:
         """Returns the best passages, best first: a list for one question, and a list of lists for several.
 
@@ -129,13 +134,20 @@ class Retriever:
             depth: how many hits the re-ranker orders; by default as many as in that run, or 100.
             filter: conditions on the passages' fields, as in `gnn_encoder.retrieval.filters`.
             rights: a filter of what the caller may see at all.
+            min_confidence: 0 to 1; a question gets no hit rather than an unsure one, so that of all questions at most
+                the share 1 - min_confidence has a wrong first hit (`evaluation.confidence`). It is calibrated without
+                filters.
 
         Raises:
             UserError: an empty question, k or depth below 1, a weight outside 0 to 1, a filter that does not fit the
-                fields, or the bundle lacks the BM25 index or the re-ranker that was asked for.
+                fields, a confidence that the bundle is not calibrated for, or the bundle lacks the BM25 index or the
+                re-ranker that was asked for.
         """
         only = self.filters.select(filter, rights)
         texts = [questions] if isinstance(questions, str) else list(questions)
+        above = -math.inf
+        if min_confidence is not None:
+            above = threshold_of(self.bundle, min_confidence, (fuse, weight, rerank, depth))
         for question in texts:
             self._searcher.check(question, k)
         if depth is not None and depth < 1:
@@ -152,7 +164,12 @@ class Retriever:
             with self._judging:
                 run = reranked_by_bundle(self.bundle, self._reranker, rows, texts, run, depth)
         rankings = (run.of(np.array([row], np.int32), k) for row in rows)
-        hits = self._searcher.all_hits([(ranked.score, ranked.passage) for ranked in rankings]) if texts else []
+        pairs = [(ranked.score, ranked.passage) for ranked in rankings]
+        pairs = [
+            (score, passage) if max(score[:1], default=-math.inf) > above else (score[:0], passage[:0])
+            for score, passage in pairs
+        ]
+        hits = self._searcher.all_hits(pairs) if texts else []
         return hits[0] if isinstance(questions, str) else hits
 
     def reranks(self, rerank: bool | None = None, fuse: bool | None = None, weight: float | None = None) -> bool:

@@ -28,6 +28,9 @@ class SearchRequest(Described):
     """Sum the vectors' scores with BM25's; by default as the run recommends."""
     rerank: bool | None = None
     """Order the first hits by the bundle's re-ranker; by default as the run recommends."""
+    min_confidence: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Give a question no hit rather than an unsure one: of all questions, at most the share 1 - min_confidence then has
+    a wrong first hit. Only for the default ranking."""
     explain: bool = False
     """Say what each score is made of, by the vectors alone or the re-ranker; one question."""
     filter: dict[str, Any] | None = None
@@ -51,6 +54,7 @@ class Result(Described):
 
     question: str
     hits: list[Passage]
+    """Empty: no passage has a word of the question, or none answers it with `min_confidence`."""
 
 
 class SearchResponse(Described):

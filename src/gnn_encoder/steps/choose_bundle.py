@@ -15,11 +15,13 @@ from gnn_encoder.artifacts import (
     read_manifest,
 )
 from gnn_encoder.artifacts.bundle import Serving
+from gnn_encoder.artifacts.calibration import CALIBRATION, Calibration
 from gnn_encoder.artifacts.finished_run import BUNDLE
 from gnn_encoder.artifacts.folder import README
 from gnn_encoder.artifacts.history import read_history
 from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.errors import UserError
+from gnn_encoder.evaluation.measures import labelled_queries
 from gnn_encoder.promotion.model_card import Described
 from gnn_encoder.settings.outcome import ChooseBundle
 from gnn_encoder.settings.systems import LEXICAL
@@ -39,8 +41,9 @@ def choose_bundle(
 ) -> Metrics:
     """Takes the bundle of the recommended system, or of the system of an earlier run's bundle (`previous`).
 
-    With `reranker`, the bundle gets it, whether its order is recommended or not. The evaluation and the graph are for
-    the README only. DPR's bundle has no files if DPR is not recommended.
+    With `reranker`, the bundle gets it, whether its order is recommended or not. The graph is for the
+    README only; the evaluation also calibrates the bundle, unless its dev queries are generated. DPR's bundle has no
+    files if DPR is not recommended.
 
     Raises:
         UserError: no bundle is of that system, the recommendation's evaluation did not rank the bundle, or the
@@ -48,12 +51,13 @@ def choose_bundle(
     """
     remark, data = "", Dataset(dataset)
     facts: dict[str, Any] | None = None
+    calibration: Calibration | None = None
     if recommendation:
         facts = Recommended.read(recommendation).facts
         serving, system = Serving.of({name: facts.get(name) for name in Serving.__dataclass_fields__}), facts["dense"]
     else:
         former = Bundle.read(Path(settings.previous) / BUNDLE)
-        serving, system = former.serving, former.system
+        serving, system, calibration = former.serving, former.system, former.calibration
         reranker, remark = _reranker(former, data)
         serving = serving if reranker else serving.first_stage
     present = {one.system: one for one in map(Bundle.read, (path for path in bundles if read_manifest(path).rows))}
@@ -73,6 +77,10 @@ def choose_bundle(
     if evaluated and facts and facts["evaluation"] != evaluated.manifest.digest:
         raise UserError(f"{recommendation} was not made from {evaluation}: run recommend again")
     bundle.serve(chosen_bundle, serving, reranker)
+    if evaluated and "dev" not in data.written_splits and len((hits := evaluated.dev_first(serving.system)).score):
+        calibration = Calibration.of(data, labelled_queries(data.judged("dev")), hits, serving.system)
+    if calibration:
+        calibration.write(chosen_bundle / CALIBRATION)
     history = read_history(recommendation or bundle.path)
     edges = Graph.read(graph) if graph else None
     page = Described(bundle, serving, data, history, facts, evaluated, edges)

@@ -122,5 +122,6 @@ def evaluate(context: Context, settings: Evaluate, dataset: Path, runs: list[Pat
         ),
         answers=per_query_table(data, collected.answered, answered, answers.MEASURES) if answered else None,
         first_hits=collected.hits,
+        dev_first=collected.dev_first,
     )
     return {**flat(metrics), "headline": headline_of(metrics)}

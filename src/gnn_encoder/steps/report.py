@@ -22,6 +22,7 @@ from gnn_encoder.artifacts import (
 )
 from gnn_encoder.artifacts.history import Record, joined, read_history
 from gnn_encoder.engines.step import Context, Metrics, step
+from gnn_encoder.evaluation.confidence import FEWEST, answered, curve, threshold
 from gnn_encoder.evaluation.embedding import figures_by_dimension
 from gnn_encoder.evaluation.measures import labelled_queries, mean_name
 from gnn_encoder.evaluation.strata import warm_strata
@@ -52,6 +53,8 @@ from gnn_encoder.settings.systems import SYSTEMS
 EXAMPLES, EXPLAINED = 5, 3
 """Number of won queries that are explained, and of lost queries; and of hits of each."""
 RECURRING = "recurring"
+RISK = 0.1
+"""Share of wrong answers whose threshold the page shows."""
 
 
 @step(report="report")
@@ -112,6 +115,10 @@ def report(
         of_parts(parts, of_drawn, shown, first, metrics) for parts in (lengths, fields)
     )
     best = chosen(metrics)
+    hits_on_dev = evaluated.dev_first(best)
+    if len(hits_on_dev.score) >= FEWEST and "dev" not in data.written_splits:
+        share = answered(hits_on_dev, threshold(hits_on_dev, RISK))
+        metrics["answered"] = {"system": best, "risk": RISK, "curve": curve(hits_on_dev), **share._asdict()}
     charts = report_charts(metrics, history) | profile_charts(profile)
     charts["gains"] = gains_chart(of_all[best] - of_all[baseline], mean_name(first))
 

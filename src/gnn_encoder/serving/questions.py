@@ -1,0 +1,123 @@
+"""The log of a server's questions, for `watch`: who asked is not in it.
+
+FOLDER/questions-2026-11-30.jsonl has a line for each question of a day (UTC): time, question, the id of the first hit
+and its score by the default ranking, and the digest of the bundle. The file of a day is deleted when it is old.
+"""
+
+import json
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from gnn_encoder.artifacts.texts import folded
+from gnn_encoder.errors import UserError
+from gnn_encoder.serving.following import Served
+from gnn_encoder.serving.watching import FEWEST, Drift, Watched, distinct
+
+PREFIX, SUFFIX = "questions-", ".jsonl"
+DAY = 86_400
+LATEST = 200
+"""Questions that the metrics are about."""
+AT_ONCE = 8
+"""Questions that are encoded for the metrics at each look, a sample if more arrive: a search waits meanwhile."""
+
+
+class QuestionLog:
+    """A folder that one server writes; several threads may use it."""
+
+    def __init__(self, folder: Path, days: int) -> None:
+        """Deletes files of more than `days` days ago; raises UserError if the folder cannot be written."""
+        self._folder, self._days, self._lock, self._today = folder, days, Lock(), ""
+        self._new: deque[tuple[str, float]] = deque(maxlen=AT_ONCE)
+        self._latest: dict[str, tuple[float, np.ndarray | None]] = {}
+        self._watched: Watched | None = None
+        self._digest = ""
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._write([])
+        except OSError as error:
+            raise UserError(f"{folder} cannot be written ({error.strerror}): name another folder by --log") from None
+
+    def add(self, served: Served, results: Sequence[Mapping[str, Any]], by_default: bool) -> None:
+        """Adds the questions of one answer; `by_default`: they were ranked as the bundle ranks by default.
+
+        A full disk ends the log, and no answer.
+        """
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        bundle, lines = served.retriever.bundle.manifest.digest, []
+        for result in results:
+            first = result["hits"][0] if result["hits"] else None
+            score = first["score"] if first and by_default else None
+            line = {"time": now, "question": result["question"], "passage": first["passage_id"] if first else None}
+            lines.append(json.dumps(line | {"score": score, "bundle": bundle}, ensure_ascii=False))
+            if score is not None:
+                self._new.append((result["question"], score))
+        try:
+            self._write(lines)
+        except OSError as error:
+            print(f"the log of questions cannot be written: {error.strerror}", flush=True)
+
+    def drift(self, served: Served) -> Drift | None:
+        """Returns how the latest distinct questions drift; None: too few, or the bundle has nothing to compare with."""
+        digest = served.retriever.bundle.manifest.digest
+        if digest != self._digest:  # other scores and vectors
+            if self._digest:
+                self._new.clear()
+            self._digest, self._latest = digest, {}
+            calibration = served.retriever.bundle.calibration
+            enough = calibration is not None and len(calibration.queries) >= FEWEST
+            self._watched = Watched(served.retriever) if enough else None
+        new = [self._new.popleft() for _ in range(len(self._new))]
+        if self._watched is None or not new:
+            return None
+        vectors = self._watched.vectors([question for question, _ in new]) if self._watched.has_vectors else None
+        for i, (question, score) in enumerate(new):
+            self._latest[folded(question)] = (score, None if vectors is None else vectors[i])
+        self._latest = dict(list(self._latest.items())[-LATEST:])
+        scores, rows = zip(*self._latest.values(), strict=True)
+        stacked = None if vectors is None else np.stack(rows)
+        return self._watched.drift(np.array(scores, np.float64), stacked)
+
+    def _write(self, lines: Sequence[str]) -> None:
+        today = time.strftime("%Y-%m-%d", time.gmtime())
+        with self._lock:
+            if today != self._today:
+                oldest = time.strftime("%Y-%m-%d", time.gmtime(time.time() - self._days * DAY))
+                for file in self._folder.glob(f"{PREFIX}*{SUFFIX}"):
+                    if file.name.removeprefix(PREFIX).removesuffix(SUFFIX) < oldest:
+                        file.unlink()
+                self._today = today
+            if lines:
+                with (self._folder / f"{PREFIX}{today}{SUFFIX}").open("a", encoding="utf-8") as written:
+                    written.write("".join(f"{line}\n" for line in lines))
+
+
+def logged(path: Path) -> list[dict[str, Any]]:
+    """Reads a log: a folder of `QuestionLog`, or a file of JSON lines with `question` or `query`, oldest first.
+
+    Returns:
+        Objects with `question`, the first of each that are equal when folded.
+
+    Raises:
+        UserError: there is no such file, or a line is no such object.
+    """
+    files = sorted(path.glob(f"{PREFIX}*{SUFFIX}")) if path.is_dir() else [path]
+    if not files or not all(file.is_file() for file in files):
+        raise UserError(f"{path}: no log of questions; name the folder of `serve --log`, or a file of JSON lines")
+    rows = []
+    for file in files:
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
+            try:
+                row = json.loads(line)
+                question = row.get("question", row.get("query"))
+            except (ValueError, AttributeError):
+                question = None
+            if not isinstance(question, str) or not question.strip():
+                raise UserError(f'{file} line {number}: not a JSON object with a text as "question" or "query"')
+            rows.append(row | {"question": question})
+    return [rows[place] for place in distinct([row["question"] for row in rows])]
