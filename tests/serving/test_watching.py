@@ -64,6 +64,15 @@ def test_first_hits_are_those_of_a_loop() -> None:
     assert hits.score.tolist() == [0.5, -np.inf, 0.5] and hits.wrong.tolist() == [False, True, True]
 
 
+def test_a_calibration_keeps_the_queries_whose_texts_a_data_set_still_has(tiny_dataset: Dataset) -> None:
+    still = tiny_dataset.query_texts(np.arange(3))
+    hits = FirstHits(np.array([0.9, 0.5, 0.1]), np.array([False, True, False]))
+    kept = Calibration("Dual encoder", [still[0], "a forgotten question", still[1]], hits, ["forgotten", still[2]])
+    kept = kept.within(tiny_dataset)
+    assert kept.queries == still[:2] and kept.training == still[2:]
+    assert kept.hits.score.tolist() == [0.9, 0.1] and not kept.hits.wrong.any()
+
+
 def test_a_calibration_is_read_as_it_was_written_and_is_of_one_ranking(calibrated: Path, tmp_path: Path) -> None:
     bundle = Bundle.read(calibrated)
     assert bundle.calibration and len(bundle.calibration.queries) == 120 == len(bundle.calibration.hits.wrong)

@@ -6,7 +6,7 @@ calibration.parquet (bundle)     of the bundle's system the same, with the dev q
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -84,6 +84,20 @@ class Calibration:
         train = data.query_rows("train")
         sample = np.random.default_rng(0).permutation(train)[:TRAINING]
         return cls(system, data.query_texts(rows), hits, data.query_texts(np.sort(sample)))
+
+    def within(self, data: Dataset) -> "Calibration":
+        """Returns that of the queries whose texts a data set still has: an update may have left some out."""
+        texts = data.queries.column("text").cast(pa.large_string())
+        dev, train = (
+            pc.is_in(pa.array(queries, pa.large_string()), value_set=texts).to_numpy(zero_copy_only=False)
+            for queries in (self.queries, self.training)
+        )
+        hits = FirstHits(self.hits.score[dev], self.hits.wrong[dev])
+        queries, training = (
+            [text for text, is_there in zip(of, there, strict=True) if is_there]
+            for of, there in ((self.queries, dev), (self.training, train))
+        )
+        return replace(self, queries=queries, hits=hits, training=training)
 
     def write(self, file: Path) -> None:
         """Writes the file."""

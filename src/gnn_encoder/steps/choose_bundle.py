@@ -57,7 +57,8 @@ def choose_bundle(
         serving, system = Serving.of({name: facts.get(name) for name in Serving.__dataclass_fields__}), facts["dense"]
     else:
         former = Bundle.read(Path(settings.previous) / BUNDLE)
-        serving, system, calibration = former.serving, former.system, former.calibration
+        serving, system = former.serving, former.system
+        calibration = former.calibration.within(data) if former.calibration else None
         reranker, remark = _reranker(former, data)
         serving = serving if reranker else serving.first_stage
     present = {one.system: one for one in map(Bundle.read, (path for path in bundles if read_manifest(path).rows))}
