@@ -139,9 +139,9 @@ def further_fields(block: Block, known: set[str]) -> dict[str, pa.Array]:
             texts = pyarrow.json.read_json(pa.BufferReader(block.data), options, kept)
             for name in schema.names:
                 table = table.set_column(table.column_names.index(name), name, texts[name])
+        return in_metadata({name: table[name].combine_chunks() for name in table.column_names if name not in known})
     except pa.ArrowInvalid:
         return of_records([record for _, record in _objects(block.lines(Problems()), block.name, Problems())], known)
-    return in_metadata({name: table[name].combine_chunks() for name in table.column_names if name not in known})
 
 
 def _has_dates(kind: pa.DataType) -> bool:
