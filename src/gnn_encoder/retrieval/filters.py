@@ -6,8 +6,9 @@ A passage fits if it fits the condition on each field: a value, one of several v
 value. `!=` is the opposite of `=`; a passage without a value fits no other condition. Of a list, one value must fit. A
 date without a time is its first moment, in UTC.
 
-Scores stay those of the whole corpus: BM25's statistics, the nearness of training queries and the shares of a memory do
-not depend on the filter. The first k of each part of a ranking are taken among the passages that fit.
+Scores of the parts stay those of the whole corpus: BM25's statistics, the nearness of training queries and the shares
+of a memory do not depend on the filter. The first k of each part of a ranking are taken among the passages that fit; a
+fusion scales and ranks them among these.
 """
 
 import json
