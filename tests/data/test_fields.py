@@ -86,6 +86,28 @@ def test_fields_stay_with_their_passages_when_rows_are_left_out(tmp_path: Path) 
     assert dataset.passages.ids().to_pylist() == [f"d{i}" for i in range(6)]
 
 
+@pytest.mark.parametrize("way", ["one block", "a line a block", "Python"])
+def test_values_of_a_row_and_of_its_metadata(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if way == "a line a block":
+        monkeypatch.setattr(lines_module, "BLOCK_BYTES", 64)
+    if way == "Python":
+        monkeypatch.setattr(beir, "json_lines", lambda *_: None)
+    values: list[dict[str, Any]] = [
+        {"metadata": {"groups": ["a"], "size": 2**53 + 1}},
+        {"groups": ["b"], "size": 2},
+        {"groups": ["c"], "metadata": {"groups": ["d"]}, "size": None},
+        {"groups": None, "metadata": {"groups": ["e"], "size": 2.5}},
+        {"metadata": None},
+        {"metadata": {"groups": None}},
+    ]
+    corpus = [{**passage, **more} for passage, more in zip(PASSAGES, values, strict=True)]
+    dataset, _ = ingested(Ingest(dataset=str(write_beir(tmp_path / "beir", lines(corpus)))), tmp_path / "dataset")
+    kind, groups = in_python(dataset)["groups"]
+    assert (kind, groups) == ("lists of text", [["a"], ["b"], ["c"], ["e"], None, None])
+    if way == "a line a block":  # in one block, Python's reader makes texts of integers beyond fp64 and fractions
+        assert in_python(dataset)["size"] == ("number", [2.0**53, 2.0, None, 2.5, None, None])
+
+
 def test_columns_of_a_file_with_tabs(tmp_path: Path) -> None:
     folder = tmp_path / "dpr"
     folder.mkdir()

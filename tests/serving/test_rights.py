@@ -245,6 +245,8 @@ def test_groups_of_tokens_and_headers() -> None:
     bearer = ("authorization", f"Bearer {token_of(['a', 'b'])}")
     assert RIGHTS.of(sent(bearer)) == {FIELD: ["a", "b"]}
     assert RIGHTS.of(sent(("authorization", f"bearer {token_of('a')}"))) == {FIELD: ["a"]}  # type: ignore[arg-type]
+    for nobody in ("", [""]):  # or whoever has no group would see the passages that have none
+        assert RIGHTS.of(sent(("authorization", f"Bearer {token_of(nobody)}"))) == {FIELD: []}
     behind = Rights(FIELD, header="X-Groups")
     assert behind.of(sent(("x-groups", " a, bä ,,"))) == {FIELD: ["a", "bä"]}
     assert behind.of(sent(("x-groups", ""))) == {FIELD: []}
@@ -293,12 +295,18 @@ def test_tokens_by_a_public_key(kind: str) -> None:
     secret = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     with pytest.raises(UserError, match="no public key in PEM"):
         Rights(FIELD, private.private_bytes(serialization.Encoding.PEM, *secret).decode())
+    bare = "".join(public.strip().splitlines()[1:-1])
+    for not_pem in (bare, f"Bag Attributes\n{public}", '{"kty": "RSA", "n": "' + "x" * 40, f"ssh-rsa {bare}"):
+        with pytest.raises(UserError, match="is a public key, but not in PEM"):
+            Rights(FIELD, not_pem)
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         ({"header": "X-Groups"}, "need --rights FIELD"),
+        ({"key": "k" * 40}, "need --rights FIELD"),
+        ({"field": "f", "header": "X", "audience": "us", "token": "t"}, "--rights-audience is about signed tokens"),
         ({"field": "f"}, "needs the key of signed tokens in GNN_ENCODER_RIGHTS_KEY"),
         ({"field": "f", "key": "k" * 40, "header": "X"}, "leave one of them out"),
         ({"field": "f", "key": "k" * 40, "token": "t"}, "unset GNN_ENCODER_TOKEN"),

@@ -86,7 +86,7 @@ def serve(
         raise UserError(f"{TOKEN} is empty: give it a token, or unset it to serve without one")
     listening = listening_at(host, port)
     where = listening.getsockname()
-    key = os.environ.get(KEY, "").strip() if rights else ""
+    key = os.environ.get(KEY, "").strip()
     limited = rights_of(rights, key, rights_claim, rights_audience, rights_header, token, trust_proxy)
     local = not token and not limited and where[0] in LOOPBACK
     private = bool(token or limited) or local

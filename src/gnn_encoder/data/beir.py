@@ -110,13 +110,16 @@ def _read(
     required = [name for name in names if name != "title"]
     known = {*names, *(PLACED if with_places else ())}
     for more in beir_places.schemas(others.first if others else ()) if with_places else (None,):
-        arrays = json_lines(block, required, ["title"], more)
+        arrays = None if more else json_lines(block, required, ["title"], None, False)
+        alone = arrays is not None
+        arrays = arrays if alone else json_lines(block, required, ["title"], more)
         if arrays is None or pc.any(pc.equal(arrays[0], "")).as_py():
             continue
         columns = dict(zip([*required, "title", *(more.names if more else ())], arrays, strict=True))
         places = beir_places.places_of(columns, block) if with_places else None
         if places is not None or not with_places:
-            return [columns[name] for name in names], places, block.numbers, further_fields(block, known)
+            fields = {} if alone or "text" not in names else further_fields(block, known)
+            return [columns[name] for name in names], places, block.numbers, fields
     rows = list(_records(block.lines(problems), block.name, problems, "text" in names, with_places, others))
     places = beir_places.table_of([record for _, record in rows]) if with_places else None
     records = [record for _, record in rows]
@@ -139,9 +142,9 @@ def further_fields(block: Block, known: set[str]) -> dict[str, pa.Array]:
             texts = pyarrow.json.read_json(pa.BufferReader(block.data), options, kept)
             for name in schema.names:
                 table = table.set_column(table.column_names.index(name), name, texts[name])
+        return in_metadata({name: table[name].combine_chunks() for name in table.column_names if name not in known})
     except pa.ArrowInvalid:
         return of_records([record for _, record in _objects(block.lines(Problems()), block.name, Problems())], known)
-    return in_metadata({name: table[name].combine_chunks() for name in table.column_names if name not in known})
 
 
 def _has_dates(kind: pa.DataType) -> bool:
@@ -158,12 +161,12 @@ def _as_texts(kind: pa.DataType) -> pa.DataType:
 
 
 def json_lines(
-    block: Block, required: list[str], optional: list[str], more: pa.Schema | None = None
+    block: Block, required: list[str], optional: list[str], more: pa.Schema | None = None, others: bool = True
 ) -> list[pa.Array] | None:
     """Text fields of the block's objects, string [n] each, and the fields in `more`.
 
     An optional field may be missing or null, and is then empty; a field in `more` is then null. None if a line is no
-    object, has no required field, or has a field of another type.
+    object, has no required field, or has a field of another type; without `others`, also if a line has any other field.
     """
     # Arrow 25 crashes the process if the first value is null; it reads later null values as objects.
     if not block.data.startswith(b"{"):
@@ -175,7 +178,9 @@ def json_lines(
         table = pyarrow.json.read_json(
             pa.BufferReader(block.data),
             pyarrow.json.ReadOptions(block_size=len(block.data) + 1, use_threads=False),
-            pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
+            pyarrow.json.ParseOptions(
+                explicit_schema=schema, unexpected_field_behavior="ignore" if others else "error"
+            ),
         )
     except (pa.ArrowInvalid, UnicodeDecodeError):
         return None

@@ -61,12 +61,21 @@ class FieldColumns:
 
 
 def in_metadata(columns: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
-    """Returns columns with the fields of the object `metadata` beside them; a field of the row itself comes first."""
+    """Returns columns with the fields of the object `metadata` beside them; a value of the row itself comes first.
+
+    Raises pa.ArrowInvalid if the two have values of different types.
+    """
     inner = columns.get(METADATA)
     if inner is None or not pa.types.is_struct(inner.type):
         return dict(columns)
     names = [inner.type.field(i).name for i in range(inner.type.num_fields)]
-    return dict(zip(names, inner.flatten(), strict=True)) | {n: c for n, c in columns.items() if n != METADATA}
+    joined = dict(zip(names, inner.flatten(), strict=True))
+    for name, column in columns.items():
+        if name in joined and column.type != joined[name].type:
+            raise pa.ArrowInvalid(f"{name}: {column.type} and {joined[name].type}")
+        if name != METADATA:
+            joined[name] = pc.coalesce(column, joined[name]) if name in joined else column
+    return joined
 
 
 def of_records(records: list[dict[str, Any]], without: Iterable[str]) -> dict[str, pa.Array]:
@@ -74,8 +83,8 @@ def of_records(records: list[dict[str, Any]], without: Iterable[str]) -> dict[st
     flat = []
     for record in records:
         inner = record.get(METADATA)
-        own = {n: v for n, v in record.items() if n not in without and not (n == METADATA and isinstance(v, dict))}
-        flat.append({**inner, **own} if isinstance(inner, dict) else own)
+        own = {n: v for n, v in record.items() if n not in without and v is not None}
+        flat.append({**inner, **{n: own[n] for n in own if n != METADATA}} if isinstance(inner, dict) else own)
     names = dict.fromkeys(name for fields in flat for name in fields)
     return {name: _column([fields.get(name) for fields in flat]) for name in names}
 
@@ -101,23 +110,23 @@ def _text(value: Any) -> str | None:
 
 
 def _joined(parts: list[pa.Array], untyped: bool) -> pa.Array:
-    """Joins the columns of batches in the type that fits all of them."""
+    """Joins the columns of batches in the type that fits all of them; fp64 rounds the largest integers."""
     several = any(is_list(part.type) for part in parts)
     kinds = {part.type.value_type if is_list(part.type) else part.type for part in parts} - {pa.null()}
     numbers = kinds <= {pa.int64(), pa.float64()}
     kind = kinds.pop() if len(kinds) == 1 else pa.float64() if numbers else TEXT
     kind = TEXT if kind == pa.string() else kind
     if not several:
-        return _typed(pa.concat_arrays([part.cast(kind) for part in parts]), untyped)
+        return _typed(pa.concat_arrays([part.cast(kind, safe=False) for part in parts]), untyped)
     whole = pa.concat_arrays([_as_list(part, kind) for part in parts])
     return pa.ListArray.from_arrays(whole.offsets, _typed(whole.values, untyped), mask=whole.is_null())
 
 
 def _as_list(part: pa.Array, kind: pa.DataType) -> pa.Array:
     if is_list(part.type):
-        return part.cast(pa.list_(kind))
+        return part.cast(pa.list_(kind), safe=False)
     offsets = pa.array(np.arange(len(part) + 1, dtype=np.int32))
-    return pa.ListArray.from_arrays(offsets, part.cast(kind), mask=part.is_null())
+    return pa.ListArray.from_arrays(offsets, part.cast(kind, safe=False), mask=part.is_null())
 
 
 def _typed(values: pa.Array, untyped: bool) -> pa.Array:

@@ -5,12 +5,14 @@ server sets, and nobody else. They become a filter that no request can widen (`r
 group is seen by nobody.
 """
 
+from base64 import b64decode
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jwt
-from cryptography.hazmat.primitives.serialization import load_pem_public_key
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import load_der_public_key, load_pem_public_key
 
 from gnn_encoder.errors import UserError
 from gnn_encoder.serving.guard import Refused
@@ -39,12 +41,14 @@ class Rights:
     header: str = ""
 
     def __post_init__(self) -> None:
-        """Raises UserError for a key that is no public key in PEM, and for a short secret."""
+        """Raises UserError for a key that is no public key in PEM, and for a short secret, or one that is public."""
         if self.key.startswith("-----"):
             try:
                 load_pem_public_key(self.key.encode())
-            except ValueError:
+            except (ValueError, UnsupportedAlgorithm):
                 raise UserError(f"{KEY} is no public key in PEM: give the key that checks tokens") from None
+        elif _is_public(self.key):
+            raise UserError(f"{KEY} is a public key, but not in PEM: give it with its line -----BEGIN PUBLIC KEY-----")
         elif self.key and len(self.key.encode()) < SHORTEST:
             raise UserError(f"{KEY} has fewer than {SHORTEST} bytes: give a longer secret, by chance")
 
@@ -68,7 +72,7 @@ class Rights:
         groups = [groups] if isinstance(groups, str) else groups
         if not isinstance(groups, list) or not all(isinstance(group, str) for group in groups):
             raise Refused(401, f"the token's claim {self.claim!r} is no list of texts", {"WWW-Authenticate": "Bearer"})
-        return groups
+        return [group for group in groups if group]  # an empty one is none, in a token and in a passage's field
 
     def _set_by_proxy(self, headers: Sequence[tuple[bytes, bytes]]) -> list[str]:
         # Two of them: the proxy has added its header to the caller's, which says whatever the caller likes.
@@ -76,6 +80,17 @@ class Rights:
         if len(sent) != 1:
             raise Refused(401, f"the header {self.header} must be there once, set by the proxy")
         return [group for part in sent[0].decode("utf-8", "replace").split(",") if (group := part.strip())]
+
+
+def _is_public(key: str) -> bool:
+    """Returns whether a text is a public key in a form that would be taken for a secret, with which all could sign."""
+    if "-----BEGIN" in key or '"kty"' in key or key.startswith(("ssh-", "ecdsa-")):
+        return True
+    try:
+        load_der_public_key(b64decode(key))  # PEM without its first and last line, as some pages show it
+    except (ValueError, UnsupportedAlgorithm):
+        return False
+    return True
 
 
 def rights_of(
@@ -86,8 +101,8 @@ def rights_of(
     Raises UserError for options that do not fit together, or would let callers name their groups themselves.
     """
     if field is None:
-        if header or trusts_proxy or audience:
-            raise UserError("--rights-header, --rights-audience and --trust-proxy need --rights FIELD")
+        if key or header or trusts_proxy or audience:
+            raise UserError(f"{KEY}, --rights-header, --rights-audience and --trust-proxy need --rights FIELD")
         return None
     if key and header:
         raise UserError(f"groups come from {KEY} and from --rights-header: leave one of them out")
@@ -95,6 +110,8 @@ def rights_of(
         raise UserError(f"--rights needs the key of signed tokens in {KEY}, or --rights-header NAME behind a proxy")
     if key and token:
         raise UserError(f"with {KEY}, callers send their signed tokens: unset GNN_ENCODER_TOKEN")
+    if header and audience:
+        raise UserError(f"--rights-audience is about signed tokens: leave it out, or give their key in {KEY}")
     if header and not token and not trusts_proxy:
         raise UserError(
             f"anyone who reaches the server could set {header}: set GNN_ENCODER_TOKEN, which the proxy alone knows and "
