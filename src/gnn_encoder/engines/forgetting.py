@@ -57,6 +57,7 @@ from gnn_encoder.engines.prune import (
 from gnn_encoder.engines.supervision import Show
 from gnn_encoder.errors import UserError, without_password
 from gnn_encoder.inference.answers import JOURNAL
+from gnn_encoder.judging.pool import POOL
 from gnn_encoder.labels.versions import FOLDER, Versions
 from gnn_encoder.promotion.registry import BUNDLE as ADDRESS
 from gnn_encoder.promotion.registry import CHAMPION, DECISION, DIGEST, QUERIES, REASON, Registry, Version
@@ -288,7 +289,9 @@ class Forgetting:
             if (path.name in OF_QUERIES and path.stat().st_mtime < self.began) or traces.below(path):
                 gone.append(path)
         self._delete(gone)
-        self.rewritten += [str(path) for path in sorted(root.glob("logs/*")) if traces.without_lines(path)]
+        self.rewritten += [
+            str(path) for path in sorted(root.glob("logs/*")) if path.is_file() and traces.without_lines(path)
+        ]
         written = [path for path in artifacts_in(root / "pipeline") if (path / WRITTEN).is_file() and path not in made]
         answers = {answer for path in written for answer in WrittenQueries.read(path).answer}
         journals = root.glob(f"checkpoints/answers-*/{JOURNAL}") if self.passages else ()
@@ -379,12 +382,14 @@ def forget(
         job.withdraw_versions(made)
         traces = Traces(job.texts)
         job.rewritten += [str(target) for target in exports if renewed(target, root / "latest", traces)]
+        edited = (target for target in exports if target.is_file() or (target / POOL).is_file())
+        job.left += [str(target) for target in edited if traces.below(target, short=True)]
         job.clean_files(made)
         job.delete_artifacts(made)
         apart = (path for path in sorted(root.rglob("*")) if not path.is_relative_to(root / "pipeline"))
         if (data := root / "latest" / "dataset").exists() and (known := read_manifest(data).metrics.get("forgotten")):
             job.left.append(known)
-        job.left += [str(path) for path in apart if path.is_file() and traces.in_file(path)]
+        job.left += [str(path) for path in apart if path.is_file() and traces.in_file(path, short=True)]
     trained = job.trained()
     record = {
         "began": _utc(job.began), "ended": _utc(time.time()),
