@@ -73,7 +73,15 @@ def written(root: Path, name: str, schema: str, step: str = "rank", text: str = 
 @pytest.fixture
 def updated(root: Path) -> Path:
     """A root whose update is done and whose deletions are not, with a text in each kind of file."""
-    for folder in ("logs", "labels", "tokens/0123", "tmp/run", "artifacts/a/artifacts/report", "artifacts/b/artifacts"):
+    for folder in (
+        "logs/of",
+        "pipeline/.killed.partial-7",
+        "labels",
+        "tokens/0123",
+        "tmp/run",
+        "artifacts/a/artifacts/report",
+        "artifacts/b/artifacts",
+    ):
         (root / folder).mkdir(parents=True)
     (root / ".lock").touch()
     whole, clean = (write_tiny_dataset(root / "pipeline" / name) for name in ("whole", "clean-whole"))
@@ -100,7 +108,10 @@ def updated(root: Path) -> Path:
             draft.manifest.inputs = {"dataset": forgetting.read_manifest(data).digest}
     write_labels(root / "labels" / "0.jsonl", [AddedLabel("q3", QUERY, "p1")])
     (root / "tokens" / "0123" / "ids.bin").write_bytes(b"tokens")
-    (root / "tmp" / "run" / "job.json").write_text(PASSAGE)
+    for part in ("tmp/run/job.json", "pipeline/.killed.partial-7/corpus.jsonl"):
+        (root / part).write_text(PASSAGE)
+    with drafting(root / "pipeline" / "pruned-between", "bundle") as draft:
+        pq.write_table(pa.table({"passage_id": ["7"], "title": ["River"], "text": [PASSAGE]}), draft / "corpus.parquet")
     (root / "logs" / "run.log").write_text(f"before\nerror at {QUERY!r}\nafter\n")
     (root / "artifacts" / "a" / "artifacts" / "report" / "index.js").write_text("of all queries")
     (root / "artifacts" / "b" / "artifacts" / "kept.json").write_text("{}")
@@ -163,6 +174,25 @@ def test_an_interrupted_forgetting_goes_on(updated: Path, monkeypatch: pytest.Mo
     assert not with_text(updated, PASSAGE, QUERY)
     again = forget(updated, {"p7"}, {QUERY})
     assert not again["deleted"] and again["trained"], "weights are listed until they are trained anew"
+
+
+def test_what_a_link_in_the_root_leads_to_stays(updated: Path) -> None:
+    for name in ("tokens", "tmp"):
+        (updated / name).rename(updated.parent / name)
+        (updated / name).symlink_to(updated.parent / name)
+    before = sorted(path for name in ("tokens", "tmp") for path in (updated.parent / name).rglob("*"))
+    record = forget(updated, {"p7"}, set())
+    assert before == sorted(path for name in ("tokens", "tmp") for path in (updated.parent / name).rglob("*"))
+    assert set(record["left"]) == {str(updated / "tokens"), str(updated / "tmp")}
+
+
+def test_a_file_in_the_place_of_a_deleted_one_is_read(updated: Path) -> None:
+    job = forgetting.Forgetting(updated, Forgotten())
+    job.find({"queries": {QUERY}})
+    file = updated / "labels" / "0.jsonl"
+    assert job._holds(file) == {("queries", "q3")}
+    write_labels(file, [AddedLabel("q4", "another", "p1")])  # the file keeps its number
+    assert not job._holds(file)
 
 
 def test_each_later_run_of_the_root_leaves_them_out(updated: Path) -> None:

@@ -47,9 +47,11 @@ from gnn_encoder.engines.prune import (
     OF_CALL,
     OUTPUTS,
     PARTS,
+    PROGRAMS,
     Unneeded,
     artifacts_in,
     check_root,
+    leftovers,
     registries,
     remove,
     stores,
@@ -104,7 +106,7 @@ def texts_in(file: Path) -> Iterator[tuple[str, str, str, str]]:
 class Forgetting:
     """A forgetting in a root.
 
-    `texts`: the forgotten texts that the root had, passages with and without titles. `passages`: ids of these.
+    `texts`: the forgotten texts that the root had, passages with and without titles.
     `rewritten`, `deleted`: files and folders. `left`: places that may have a text and are not changed here.
     """
 
@@ -112,11 +114,10 @@ class Forgetting:
     forgotten: Forgotten
     began: float = field(default_factory=time.time)
     texts: set[str] = field(default_factory=set)
-    passages: set[str] = field(default_factory=set)
     rewritten: list[str] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
-    _holding: dict[tuple[int, int], bool] = field(default_factory=dict)
+    _holding: dict[tuple[int, int, int], set[tuple[str, str]]] = field(default_factory=dict)
 
     @property
     def latest(self) -> Path:
@@ -155,17 +156,22 @@ class Forgetting:
                 )
         self.forgotten.names.update(self.forgotten.digest(name) for names in by_text.values() for name in names)
 
-    def _holds(self, file: Path) -> bool:
-        """Whether a file has a forgotten query or passage as such; their texts are kept."""
-        key = (file.stat().st_dev, file.stat().st_ino)
+    def _holds(self, file: Path) -> set[tuple[str, str]]:
+        """Returns (kind, id) of the forgotten queries and passages that a file has as such; their texts are kept."""
+        facts = file.stat()
+        key = (facts.st_dev, facts.st_ino, facts.st_mtime_ns)  # a new file may have the number of a deleted one
         if key not in self._holding:
-            self._holding[key] = False
+            self._holding[key] = set()
             for kind, name, *texts in texts_in(file):
                 if self.forgotten.digest(texts[0]) in getattr(self.forgotten, kind):
-                    self._holding[key] = True
+                    self._holding[key].add((kind, name))
                     self.texts.update(texts)
-                    self.passages |= {name} if kind == KINDS[1] else set()
         return self._holding[key]
+
+    def _passages(self, folder: Path) -> set[str]:
+        """Returns the ids of the forgotten passages below a folder."""
+        files = (file for file in folder.rglob("*") if file.is_file())
+        return {name for file in files for kind, name in self._holds(file) if kind == KINDS[1]}
 
     def _holds_below(self, folder: Path) -> bool:
         return any(self._holds(file) for file in folder.rglob("*") if file.is_file())
@@ -191,10 +197,13 @@ class Forgetting:
             known = digests | of_models if manifest.schema == "model" else digests
             return of is None and not known.isdisjoint(manifest.inputs.values())
 
-        while more := {path: one for path, one in manifests.items() if path not in made and is_made(one)}:
+        # `prune` may have deleted what is between a dataset and a bundle with its texts.
+        more = {path: one for path, one in manifests.items() if is_made(one) or self._holds_below(path)}
+        while more:
             made |= more
             digests |= {manifest.digest for manifest in more.values() if manifest.schema != "model"}
             of_models |= {manifest.digest for manifest in more.values() if manifest.step.startswith("train_")}
+            more = {path: one for path, one in manifests.items() if path not in made and is_made(one)}
         same = {manifest.digest for path, manifest in manifests.items() if path not in made}
         return {path: manifest for path, manifest in made.items() if manifest.digest not in same}
 
@@ -202,13 +211,14 @@ class Forgetting:
         """Takes the added labels of the texts out of the bundles in `latest/`."""
         from gnn_encoder.labels.adding import replace_labels  # imports torch
 
+        passages = self._passages(self.latest / "dataset")
         for link in bundles_of(self.latest):
             if not link.is_symlink() or not (added := Bundle.read(link).added):
                 continue
             kept = [
                 label
                 for label in added.labels
-                if not self.forgotten.has_query(label.query) and label.passage_id not in self.passages
+                if not self.forgotten.has_query(label.query) and label.passage_id not in passages
             ]
             if len(kept) < len(added.labels):
                 replace_labels(link, kept)
@@ -276,27 +286,34 @@ class Forgetting:
             client.set_terminated(run)
         return number
 
+    def _in(self, pattern: str) -> Iterator[Path]:
+        """Yields what is in a folder of the root, and not what a link in its place leads to."""
+        linked = (self.root / pattern.partition("/")[0]).is_symlink()
+        return iter(()) if linked else self.root.glob(pattern)
+
     def clean_files(self, made: Mapping[Path, Manifest]) -> None:
         """Takes the texts out of caches, logs and MLflow's copies of files."""
         root, traces = self.root, Traces(self.texts)
-        gone = [*root.glob("tokens/*"), *root.glob("tmp/*")]
-        gone += [path for path in root.glob("checkpoints/*") if OF_CALL.fullmatch(path.name)]
-        gone += [path for path in root.glob(f"{KEPT_LABELS}/*") if self._holds(path)]
+        linked = [path for name in (*PROGRAMS, KEPT_LABELS) if (path := root / name).is_symlink()]
+        self.left += map(str, linked)  # outside of the root may be files of others
+        gone = [*leftovers(root), *self._in("tokens/*")]
+        gone += [path for path in self._in("checkpoints/*") if OF_CALL.fullmatch(path.name)]
+        gone += [path for path in self._in(f"{KEPT_LABELS}/*") if self._holds(path)]
         gone += [
             path for path in cache_folder().glob("*") if re.fullmatch("[0-9a-f]{32}", path.name) and traces.below(path)
         ]
-        for path in root.glob("artifacts/*/artifacts/*"):
+        for path in self._in("artifacts/*/artifacts/*"):
             if (path.name in OF_QUERIES and path.stat().st_mtime < self.began) or traces.below(path):
                 gone.append(path)
         self._delete(gone)
         self.rewritten += [
-            str(path) for path in sorted(root.glob("logs/*")) if path.is_file() and traces.without_lines(path)
+            str(path) for path in sorted(self._in("logs/*")) if path.is_file() and traces.without_lines(path)
         ]
         written = [path for path in artifacts_in(root / "pipeline") if (path / WRITTEN).is_file() and path not in made]
         answers = {answer for path in written for answer in WrittenQueries.read(path).answer}
-        journals = root.glob(f"checkpoints/answers-*/{JOURNAL}") if self.passages else ()
+        journals = self._in(f"checkpoints/answers-*/{JOURNAL}") if self._passages(root / "pipeline") else ()
         self.rewritten += [str(path) for path in journals if without_answers(path, answers)]
-        self.rewritten += [str(path) for path in root.glob("checkpoints/paid-*") if without_vectors(path, self.texts)]
+        self.rewritten += [str(path) for path in self._in("checkpoints/paid-*") if without_vectors(path, self.texts)]
 
     def delete_artifacts(self, made: Mapping[Path, Manifest]) -> None:
         """Deletes what was made from the texts, but for weights in `latest/`, and what `labels undo` would restore."""
@@ -315,7 +332,8 @@ class Forgetting:
 
     def _delete(self, paths: Sequence[Path]) -> None:
         below = self.root / "pipeline"
-        remove(Unneeded(OUTPUTS if path.is_relative_to(below) else PARTS, path) for path in paths)
+        outputs = {path for path in paths if path.is_relative_to(below) and not path.name.startswith(".")}
+        remove(Unneeded(OUTPUTS if path in outputs else PARTS, path) for path in paths)
         self.deleted += [str(path) for path in paths]
 
     def trained(self) -> list[dict[str, Any]]:
