@@ -21,7 +21,7 @@ from gnn_encoder.artifacts.digests import text_digests
 from gnn_encoder.artifacts.finished_run import bundles_of
 from gnn_encoder.artifacts.history import Record, write_history
 from gnn_encoder.data.forgotten import Forgotten
-from gnn_encoder.engines import forgetting
+from gnn_encoder.engines import forgetting, pipelines, reranking
 from gnn_encoder.engines.forgotten_files import Traces, renewed
 from gnn_encoder.engines.latest import linked, with_added_labels
 from gnn_encoder.errors import UserError
@@ -201,6 +201,11 @@ def test_each_later_run_of_the_root_leaves_them_out(updated: Path) -> None:
     forgotten = Forgotten.read(settings.ingest.forgotten)
     assert forgotten.has_passage("River", f" {PASSAGE}") and not forgotten.has_passage("", PASSAGE)
     assert "forgotten" not in changed_settings(settings).get("ingest", {}), "it is of the root"
+    for of_root, _ in (
+        pipelines.ablating("quickstart", "/data", [], ["gate"], [], 1, updated),
+        reranking.reranking("quickstart", "/data", [], ["colbert"], None, updated),
+    ):
+        assert of_root.ingest.forgotten == settings.ingest.forgotten
     other = with_added_labels(parse_settings({}), updated.parent, writes=False)
     assert other.ingest.forgotten == ""
 

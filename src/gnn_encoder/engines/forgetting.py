@@ -43,6 +43,7 @@ from gnn_encoder.engines.climbing import climbing_again, climbs_again
 from gnn_encoder.engines.forgotten_files import Traces, renewed, without_answers, without_vectors
 from gnn_encoder.engines.latest import FORGOTTEN, KEPT_LABELS
 from gnn_encoder.engines.local_run import Outcome
+from gnn_encoder.engines.provenance import DATA
 from gnn_encoder.engines.prune import (
     OF_CALL,
     OUTPUTS,
@@ -404,9 +405,12 @@ def forget(
         job.left += [str(target) for target in edited if traces.below(target, short=True)]
         job.clean_files(made)
         job.delete_artifacts(made)
-        apart = (path for path in sorted(root.rglob("*")) if not path.is_relative_to(root / "pipeline"))
-        if (data := root / "latest" / "dataset").exists() and (known := read_manifest(data).metrics.get("forgotten")):
-            job.left.append(known)
+        apart = [path for path in sorted(root.rglob("*")) if not path.is_relative_to(root / "pipeline")]
+        if (data := root / "latest" / "dataset").exists():
+            manifest = read_manifest(data)
+            job.left += [known] if (known := manifest.metrics.get("forgotten")) else []
+            read = [Path(name) for setting in DATA if (name := manifest.settings.get(setting))]
+            apart += [path for path in read if not path.is_relative_to(root)]
         job.left += [str(path) for path in apart if path.is_file() and traces.in_file(path, short=True)]
     trained = job.trained()
     record = {
