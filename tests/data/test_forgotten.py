@@ -16,12 +16,12 @@ from gnn_encoder.errors import UserError
 from gnn_encoder.settings.foundation import Ingest
 
 ROWS: list[dict[str, Any]] = [
-    {"_id": "d0", "title": "Head", "text": "ing", "doc_id": "A", "order": 0, "parent": None},
+    {"_id": "d0", "title": "Head", "text": "ing", "doc_id": "A", "order": 0, "parent": None, "product": "gone"},
     {"_id": "d1", "title": "", "text": "first", "doc_id": "A", "order": 2, "parent": "d0", "citations": ["d3", "d0"]},
     {"_id": "d2", "title": "", "text": "second", "doc_id": "A", "order": 3, "parent": "s1", "citations": ["d1"]},
     {"_id": "d3", "title": "", "text": "other", "doc_id": "B", "order": 7},
     {"_id": "d4", "title": "", "text": "more", "doc_id": "B", "order": 5},
-    {"_id": "d5", "title": "Other", "text": "other", "doc_id": "C"},
+    {"_id": "d5", "title": "Other", "text": "other", "doc_id": "C", "product": "press", "tags": ["a"]},
 ]
 NODES = [{"_id": "s1", "title": "Part", "doc_id": "A", "order": 1, "parent": "d0", "citations": ["d0", "d3"]}]
 POOL = [("q0", "d0", 1), ("q0", "d2", 1), ("q1", "d3", 1), ("q3", "d3", 1)]
@@ -70,6 +70,7 @@ def test_the_dataset_is_that_of_data_written_without_them(tmp_path: Path) -> Non
     left, report = read(whole, tmp_path / "left", forgotten=digests(tmp_path, TEXTS))
     expected, other = read(without, tmp_path / "expected")
     assert left.manifest.files == expected.manifest.files and left.structure is not None and left.pool is not None
+    assert "fields.arrow" in left.manifest.files
     said = f"{whole} still has 1 passages and 1 queries that are left out: delete them there"
     assert report.facts == {**other.facts, "forgotten": said} and report.remarks == other.remarks
     assert read(whole, tmp_path / "control")[0].manifest.files != expected.manifest.files

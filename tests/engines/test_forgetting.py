@@ -21,7 +21,7 @@ from gnn_encoder.artifacts.digests import text_digests
 from gnn_encoder.artifacts.finished_run import bundles_of
 from gnn_encoder.artifacts.history import Record, write_history
 from gnn_encoder.data.forgotten import Forgotten
-from gnn_encoder.engines import forgetting
+from gnn_encoder.engines import forgetting, pipelines, reranking
 from gnn_encoder.engines.forgotten_files import Traces, renewed
 from gnn_encoder.engines.latest import linked, with_added_labels
 from gnn_encoder.errors import UserError
@@ -73,7 +73,15 @@ def written(root: Path, name: str, schema: str, step: str = "rank", text: str = 
 @pytest.fixture
 def updated(root: Path) -> Path:
     """A root whose update is done and whose deletions are not, with a text in each kind of file."""
-    for folder in ("logs", "labels", "tokens/0123", "tmp/run", "artifacts/a/artifacts/report", "artifacts/b/artifacts"):
+    for folder in (
+        "logs/of",
+        "pipeline/.killed.partial-7",
+        "labels",
+        "tokens/0123",
+        "tmp/run",
+        "artifacts/a/artifacts/report",
+        "artifacts/b/artifacts",
+    ):
         (root / folder).mkdir(parents=True)
     (root / ".lock").touch()
     whole, clean = (write_tiny_dataset(root / "pipeline" / name) for name in ("whole", "clean-whole"))
@@ -100,7 +108,10 @@ def updated(root: Path) -> Path:
             draft.manifest.inputs = {"dataset": forgetting.read_manifest(data).digest}
     write_labels(root / "labels" / "0.jsonl", [AddedLabel("q3", QUERY, "p1")])
     (root / "tokens" / "0123" / "ids.bin").write_bytes(b"tokens")
-    (root / "tmp" / "run" / "job.json").write_text(PASSAGE)
+    for part in ("tmp/run/job.json", "pipeline/.killed.partial-7/corpus.jsonl"):
+        (root / part).write_text(PASSAGE)
+    with drafting(root / "pipeline" / "pruned-between", "bundle") as draft:
+        pq.write_table(pa.table({"passage_id": ["7"], "title": ["River"], "text": [PASSAGE]}), draft / "corpus.parquet")
     (root / "logs" / "run.log").write_text(f"before\nerror at {QUERY!r}\nafter\n")
     (root / "artifacts" / "a" / "artifacts" / "report" / "index.js").write_text("of all queries")
     (root / "artifacts" / "b" / "artifacts" / "kept.json").write_text("{}")
@@ -165,12 +176,36 @@ def test_an_interrupted_forgetting_goes_on(updated: Path, monkeypatch: pytest.Mo
     assert not again["deleted"] and again["trained"], "weights are listed until they are trained anew"
 
 
+def test_what_a_link_in_the_root_leads_to_stays(updated: Path) -> None:
+    for name in ("tokens", "tmp"):
+        (updated / name).rename(updated.parent / name)
+        (updated / name).symlink_to(updated.parent / name)
+    before = sorted(path for name in ("tokens", "tmp") for path in (updated.parent / name).rglob("*"))
+    record = forget(updated, {"p7"}, set())
+    assert before == sorted(path for name in ("tokens", "tmp") for path in (updated.parent / name).rglob("*"))
+    assert set(record["left"]) == {str(updated / "tokens"), str(updated / "tmp")}
+
+
+def test_a_file_in_the_place_of_a_deleted_one_is_read(updated: Path) -> None:
+    job = forgetting.Forgetting(updated, Forgotten())
+    job.find({"queries": {QUERY}})
+    file = updated / "labels" / "0.jsonl"
+    assert job._holds(file) == {("queries", "q3")}
+    write_labels(file, [AddedLabel("q4", "another", "p1")])  # the file keeps its number
+    assert not job._holds(file)
+
+
 def test_each_later_run_of_the_root_leaves_them_out(updated: Path) -> None:
     forget(updated, {"p7"}, set())
     settings = with_added_labels(parse_settings({"ingest": {"dataset": "/data"}}), updated, writes=False)
     forgotten = Forgotten.read(settings.ingest.forgotten)
     assert forgotten.has_passage("River", f" {PASSAGE}") and not forgotten.has_passage("", PASSAGE)
     assert "forgotten" not in changed_settings(settings).get("ingest", {}), "it is of the root"
+    for of_root, _ in (
+        pipelines.ablating("quickstart", "/data", [], ["gate"], [], 1, updated),
+        reranking.reranking("quickstart", "/data", [], ["colbert"], None, updated),
+    ):
+        assert of_root.ingest.forgotten == settings.ingest.forgotten
     other = with_added_labels(parse_settings({}), updated.parent, writes=False)
     assert other.ingest.forgotten == ""
 
@@ -185,14 +220,46 @@ def test_a_name_of_nothing_changes_nothing(updated: Path) -> None:
 
 def test_a_text_is_seen_as_json_and_html_write_it(tmp_path: Path) -> None:
     text = 'a <b> "quoted" ü\nline' + "x" * 200
-    traces = Traces([text])
-    cut = text[:150]
-    for form in (cut, json.dumps(cut), json.dumps(cut, ensure_ascii=False), json.dumps({"t": cut})):
-        assert traces.in_bytes(f"before {form} after".encode())
-    assert traces.in_bytes(b"a &lt;b&gt; &quot;quoted&quot; \xc3\xbc\nline" + b"x" * 100)
-    assert not traces.in_bytes(text[:90].encode()) and not Traces(["", " "]).in_bytes(b"anything")
-    pq.write_table(pa.table({"number": [1], "text": [text]}), tmp_path / "t.parquet")
-    assert traces.in_file(tmp_path / "t.parquet") and not Traces(["other"]).in_file(tmp_path / "t.parquet")
+    cut, file = text[:150], tmp_path / "file"
+
+    def seen(content: str, *texts: str) -> bool:
+        file.write_text(content)
+        return Traces(texts or [text]).in_file(file)
+
+    for form in (cut, json.dumps(cut), json.dumps(cut, ensure_ascii=False), json.dumps({"t": cut}), repr(cut)):
+        assert seen(f"before {form} after")
+    assert seen("a &lt;b&gt; &quot;quoted&quot; \xfc\nline" + "x" * 100)
+    assert not seen(text[:90]) and not seen("anything", "", " ")
+    long = pa.array([[text]], pa.list_(pa.large_string()))
+    for column in (pa.array([text]), long, pa.array([text]).dictionary_encode()):
+        pq.write_table(pa.table({"number": [1], "text": column}), tmp_path / "t.parquet")
+        assert Traces([text]).in_file(tmp_path / "t.parquet") and not Traces(["other"]).in_file(tmp_path / "t.parquet")
+    for name in ("no.gz", "no.parquet"):
+        (tmp_path / name).write_text(text)
+        assert Traces([text]).in_file(tmp_path / name), "a name alone makes no archive"
+
+
+def test_a_short_text_takes_no_other_text_with_it(tmp_path: Path) -> None:
+    traces = Traces(["what is this", f"{'w' * 120} end"])
+    gone = ["What is  this", "7\twhat is this", 'q,"what is this",3', json.dumps({"a": [{"query": "what is this"}]})]
+    gone.append(f"before {'w' * 120} end")
+    kept = ["what is this river", json.dumps({"query": "what is this river"}), f"{'w' * 120} other"]
+    (tmp_path / "file").write_text("\n".join([*gone, *kept]))
+    (tmp_path / "file").chmod(0o600)
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    assert renewed(tmp_path / "link", tmp_path, traces) and not renewed(tmp_path / "link", tmp_path, traces)
+    assert (tmp_path / "file").read_text().splitlines() == kept and (tmp_path / "file").stat().st_mode & 0o777 == 0o600
+    assert traces.in_file(tmp_path / "file", short=True), "the record lists it"
+    (tmp_path / "log").write_text("what is this river\n")
+    assert not traces.without_lines(tmp_path / "log") and not traces.in_file(tmp_path / "log")
+
+
+def test_a_file_that_has_no_lines_is_refused(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"text": [PASSAGE]}), tmp_path / "t.parquet")
+    before = (tmp_path / "t.parquet").read_bytes()
+    with pytest.raises(UserError, match="is no file of lines"):
+        renewed(tmp_path / "t.parquet", tmp_path, Traces([PASSAGE]))
+    assert (tmp_path / "t.parquet").read_bytes() == before
 
 
 def test_the_folder_of_judge_loses_the_queries_that_show_a_text(tmp_path: Path) -> None:
@@ -201,10 +268,10 @@ def test_the_folder_of_judge_loses_the_queries_that_show_a_text(tmp_path: Path) 
     asked = {"q1": "one", "q2": "two", "q3": QUERY}
     (tmp_path / POOL).write_text("".join(pool_lines(asked, hits, passages)))
     for name in ("order.jsonl", "people.jsonl"):
-        (tmp_path / name).write_text("".join(json.dumps({"query_id": query}) + "\n" for query in asked))
+        (tmp_path / name).write_text("".join(json.dumps({"query_id": query}) + "\n" for query in asked) + '{"quer')
     (tmp_path / "answers").mkdir()
     (tmp_path / "answers" / JOURNAL).write_text(PASSAGE)
-    assert not renewed(tmp_path, tmp_path, Traces(["of another"])) and with_text(tmp_path, PASSAGE)
+    assert not renewed(tmp_path, tmp_path, Traces(["of another", "the"])) and with_text(tmp_path, PASSAGE)
     assert renewed(tmp_path, tmp_path, Traces([PASSAGE, QUERY]))
     assert not with_text(tmp_path, PASSAGE, QUERY) and Pool(tmp_path / POOL).queries == {"q1": "one"}
     assert (tmp_path / "people.jsonl").read_text() == '{"query_id": "q1"}\n'

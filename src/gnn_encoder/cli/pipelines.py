@@ -210,7 +210,7 @@ def ablate(
             raise UserError(
                 f"--study {of_rerankers[0]} runs alone, without another study, --variant, --mode or --seeds"
             )
-        settings, graph = reranking.reranking(preset, dataset, overrides or [], (), None, of_rerankers[0])
+        settings, graph = reranking.reranking(preset, dataset, overrides or [], (), None, root, of_rerankers[0])
         if dry_run or mermaid:
             show_graph(graph, root, mermaid)
             return
@@ -219,7 +219,7 @@ def ablate(
         return
     studies = study or ([] if variant else list(STUDIES))
     changes = [f"try_variant.mode={mode or 'frozen'}", *(overrides or [])]
-    settings, graph = pipelines.ablating(preset, dataset, changes, studies, variant or [], seeds or 3)
+    settings, graph = pipelines.ablating(preset, dataset, changes, studies, variant or [], seeds or 3, root)
     if dry_run or mermaid:
         show_graph(graph, root, mermaid)
         return
@@ -249,7 +249,7 @@ def rerank(
     from gnn_encoder.report.table import run_table
 
     names = named_systems(systems, preset, overrides or [])
-    settings, graph = reranking.reranking(preset, dataset, overrides or [], names, first_stage)
+    settings, graph = reranking.reranking(preset, dataset, overrides or [], names, first_stage, root)
     if dry_run or mermaid:
         show_graph(graph, root, mermaid)
         return

@@ -92,6 +92,7 @@ class Remaining(Source):
         self._source, self._forgotten = source, forgotten
         self.format, self.unit, self.has_queries = source.format, source.unit, source.has_queries
         self.citations_may_fail, self.ids_name_documents = source.citations_may_fail, source.ids_name_documents
+        self.untyped_fields = source.untyped_fields
 
     @property
     def work(self) -> int:
@@ -141,7 +142,11 @@ class Remaining(Source):
                 for column in (rows.ids, rows.titles, rows.texts)
             )
             places = None if rows.places is None else self._placed(rows.places.filter(stays))
-            yield PassageRows(ids, titles, texts, rows.file, list(compress(rows.lines, mask)), rows.work, places)
+            lines, fields = (
+                list(compress(rows.lines, mask)),
+                {name: of.filter(stays) for name, of in rows.fields.items()},
+            )
+            yield PassageRows(ids, titles, texts, rows.file, lines, rows.work, places, fields)
 
     def questions(self, problems: Problems) -> Iterator[Query | Label]:
         """Queries and labels without forgotten ones; a fact says what the data still have."""

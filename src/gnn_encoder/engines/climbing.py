@@ -216,7 +216,7 @@ def climbing_again(
     root = writable(root) if writes else root.resolve()
     tree["ingest"]["labels"] = kept_labels(labelled_bundle(since), root, writes)
     settings = parse_settings(tree, [*overrides, *dataset_override(dataset)], source=str(since))
-    settings = settings.model_copy(update={"ingest": without_forgotten(settings.ingest, root)})
+    settings = without_forgotten(settings, root)
     if "encode" in tree and (vectors := since / "passage_vectors").exists():
         # The link moves with the run's end.
         reusing = settings.encode.model_copy(update={"previous": str(vectors.resolve())})

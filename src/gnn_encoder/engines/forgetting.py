@@ -43,13 +43,16 @@ from gnn_encoder.engines.climbing import climbing_again, climbs_again
 from gnn_encoder.engines.forgotten_files import Traces, renewed, without_answers, without_vectors
 from gnn_encoder.engines.latest import FORGOTTEN, KEPT_LABELS
 from gnn_encoder.engines.local_run import Outcome
+from gnn_encoder.engines.provenance import DATA
 from gnn_encoder.engines.prune import (
     OF_CALL,
     OUTPUTS,
     PARTS,
+    PROGRAMS,
     Unneeded,
     artifacts_in,
     check_root,
+    leftovers,
     registries,
     remove,
     stores,
@@ -57,6 +60,7 @@ from gnn_encoder.engines.prune import (
 from gnn_encoder.engines.supervision import Show
 from gnn_encoder.errors import UserError, without_password
 from gnn_encoder.inference.answers import JOURNAL
+from gnn_encoder.judging.pool import POOL
 from gnn_encoder.labels.versions import FOLDER, Versions
 from gnn_encoder.promotion.registry import BUNDLE as ADDRESS
 from gnn_encoder.promotion.registry import CHAMPION, DECISION, DIGEST, QUERIES, REASON, Registry, Version
@@ -103,7 +107,7 @@ def texts_in(file: Path) -> Iterator[tuple[str, str, str, str]]:
 class Forgetting:
     """A forgetting in a root.
 
-    `texts`: the forgotten texts that the root had, passages with and without titles. `passages`: ids of these.
+    `texts`: the forgotten texts that the root had, passages with and without titles.
     `rewritten`, `deleted`: files and folders. `left`: places that may have a text and are not changed here.
     """
 
@@ -111,11 +115,10 @@ class Forgetting:
     forgotten: Forgotten
     began: float = field(default_factory=time.time)
     texts: set[str] = field(default_factory=set)
-    passages: set[str] = field(default_factory=set)
     rewritten: list[str] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
-    _holding: dict[tuple[int, int], bool] = field(default_factory=dict)
+    _holding: dict[tuple[int, int, int], set[tuple[str, str]]] = field(default_factory=dict)
 
     @property
     def latest(self) -> Path:
@@ -154,17 +157,22 @@ class Forgetting:
                 )
         self.forgotten.names.update(self.forgotten.digest(name) for names in by_text.values() for name in names)
 
-    def _holds(self, file: Path) -> bool:
-        """Whether a file has a forgotten query or passage as such; their texts are kept."""
-        key = (file.stat().st_dev, file.stat().st_ino)
+    def _holds(self, file: Path) -> set[tuple[str, str]]:
+        """Returns (kind, id) of the forgotten queries and passages that a file has as such; their texts are kept."""
+        facts = file.stat()
+        key = (facts.st_dev, facts.st_ino, facts.st_mtime_ns)  # a new file may have the number of a deleted one
         if key not in self._holding:
-            self._holding[key] = False
+            self._holding[key] = set()
             for kind, name, *texts in texts_in(file):
                 if self.forgotten.digest(texts[0]) in getattr(self.forgotten, kind):
-                    self._holding[key] = True
+                    self._holding[key].add((kind, name))
                     self.texts.update(texts)
-                    self.passages |= {name} if kind == KINDS[1] else set()
         return self._holding[key]
+
+    def _passages(self, folder: Path) -> set[str]:
+        """Returns the ids of the forgotten passages below a folder."""
+        files = (file for file in folder.rglob("*") if file.is_file())
+        return {name for file in files for kind, name in self._holds(file) if kind == KINDS[1]}
 
     def _holds_below(self, folder: Path) -> bool:
         return any(self._holds(file) for file in folder.rglob("*") if file.is_file())
@@ -190,10 +198,13 @@ class Forgetting:
             known = digests | of_models if manifest.schema == "model" else digests
             return of is None and not known.isdisjoint(manifest.inputs.values())
 
-        while more := {path: one for path, one in manifests.items() if path not in made and is_made(one)}:
+        # `prune` may have deleted what is between a dataset and a bundle with its texts.
+        more = {path: one for path, one in manifests.items() if is_made(one) or self._holds_below(path)}
+        while more:
             made |= more
             digests |= {manifest.digest for manifest in more.values() if manifest.schema != "model"}
             of_models |= {manifest.digest for manifest in more.values() if manifest.step.startswith("train_")}
+            more = {path: one for path, one in manifests.items() if path not in made and is_made(one)}
         same = {manifest.digest for path, manifest in manifests.items() if path not in made}
         return {path: manifest for path, manifest in made.items() if manifest.digest not in same}
 
@@ -201,13 +212,14 @@ class Forgetting:
         """Takes the added labels of the texts out of the bundles in `latest/`."""
         from gnn_encoder.labels.adding import replace_labels  # imports torch
 
+        passages = self._passages(self.latest / "dataset")
         for link in bundles_of(self.latest):
             if not link.is_symlink() or not (added := Bundle.read(link).added):
                 continue
             kept = [
                 label
                 for label in added.labels
-                if not self.forgotten.has_query(label.query) and label.passage_id not in self.passages
+                if not self.forgotten.has_query(label.query) and label.passage_id not in passages
             ]
             if len(kept) < len(added.labels):
                 replace_labels(link, kept)
@@ -275,25 +287,34 @@ class Forgetting:
             client.set_terminated(run)
         return number
 
+    def _in(self, pattern: str) -> Iterator[Path]:
+        """Yields what is in a folder of the root, and not what a link in its place leads to."""
+        linked = (self.root / pattern.partition("/")[0]).is_symlink()
+        return iter(()) if linked else self.root.glob(pattern)
+
     def clean_files(self, made: Mapping[Path, Manifest]) -> None:
         """Takes the texts out of caches, logs and MLflow's copies of files."""
         root, traces = self.root, Traces(self.texts)
-        gone = [*root.glob("tokens/*"), *root.glob("tmp/*")]
-        gone += [path for path in root.glob("checkpoints/*") if OF_CALL.fullmatch(path.name)]
-        gone += [path for path in root.glob(f"{KEPT_LABELS}/*") if self._holds(path)]
+        linked = [path for name in (*PROGRAMS, KEPT_LABELS) if (path := root / name).is_symlink()]
+        self.left += map(str, linked)  # outside of the root may be files of others
+        gone = [*leftovers(root), *self._in("tokens/*")]
+        gone += [path for path in self._in("checkpoints/*") if OF_CALL.fullmatch(path.name)]
+        gone += [path for path in self._in(f"{KEPT_LABELS}/*") if self._holds(path)]
         gone += [
             path for path in cache_folder().glob("*") if re.fullmatch("[0-9a-f]{32}", path.name) and traces.below(path)
         ]
-        for path in root.glob("artifacts/*/artifacts/*"):
+        for path in self._in("artifacts/*/artifacts/*"):
             if (path.name in OF_QUERIES and path.stat().st_mtime < self.began) or traces.below(path):
                 gone.append(path)
         self._delete(gone)
-        self.rewritten += [str(path) for path in sorted(root.glob("logs/*")) if traces.without_lines(path)]
+        self.rewritten += [
+            str(path) for path in sorted(self._in("logs/*")) if path.is_file() and traces.without_lines(path)
+        ]
         written = [path for path in artifacts_in(root / "pipeline") if (path / WRITTEN).is_file() and path not in made]
         answers = {answer for path in written for answer in WrittenQueries.read(path).answer}
-        journals = root.glob(f"checkpoints/answers-*/{JOURNAL}") if self.passages else ()
+        journals = self._in(f"checkpoints/answers-*/{JOURNAL}") if self._passages(root / "pipeline") else ()
         self.rewritten += [str(path) for path in journals if without_answers(path, answers)]
-        self.rewritten += [str(path) for path in root.glob("checkpoints/paid-*") if without_vectors(path, self.texts)]
+        self.rewritten += [str(path) for path in self._in("checkpoints/paid-*") if without_vectors(path, self.texts)]
 
     def delete_artifacts(self, made: Mapping[Path, Manifest]) -> None:
         """Deletes what was made from the texts, but for weights in `latest/`, and what `labels undo` would restore."""
@@ -312,7 +333,8 @@ class Forgetting:
 
     def _delete(self, paths: Sequence[Path]) -> None:
         below = self.root / "pipeline"
-        remove(Unneeded(OUTPUTS if path.is_relative_to(below) else PARTS, path) for path in paths)
+        outputs = {path for path in paths if path.is_relative_to(below) and not path.name.startswith(".")}
+        remove(Unneeded(OUTPUTS if path in outputs else PARTS, path) for path in paths)
         self.deleted += [str(path) for path in paths]
 
     def trained(self) -> list[dict[str, Any]]:
@@ -379,12 +401,17 @@ def forget(
         job.withdraw_versions(made)
         traces = Traces(job.texts)
         job.rewritten += [str(target) for target in exports if renewed(target, root / "latest", traces)]
+        edited = (target for target in exports if target.is_file() or (target / POOL).is_file())
+        job.left += [str(target) for target in edited if traces.below(target, short=True)]
         job.clean_files(made)
         job.delete_artifacts(made)
-        apart = (path for path in sorted(root.rglob("*")) if not path.is_relative_to(root / "pipeline"))
-        if (data := root / "latest" / "dataset").exists() and (known := read_manifest(data).metrics.get("forgotten")):
-            job.left.append(known)
-        job.left += [str(path) for path in apart if path.is_file() and traces.in_file(path)]
+        apart = [path for path in sorted(root.rglob("*")) if not path.is_relative_to(root / "pipeline")]
+        if (data := root / "latest" / "dataset").exists():
+            manifest = read_manifest(data)
+            job.left += [known] if (known := manifest.metrics.get("forgotten")) else []
+            read = [Path(name) for setting in DATA if (name := manifest.settings.get(setting))]
+            apart += [path for path in read if not path.is_relative_to(root)]
+        job.left += [str(path) for path in apart if path.is_file() and traces.in_file(path, short=True)]
     trained = job.trained()
     record = {
         "began": _utc(job.began), "ended": _utc(time.time()),

@@ -14,7 +14,6 @@ from gnn_encoder.artifacts.finished_run import BUNDLE, BUNDLES, labelled_bundle,
 from gnn_encoder.artifacts.folder import read_manifest
 from gnn_encoder.engines.local_run import Outcome
 from gnn_encoder.errors import UserError
-from gnn_encoder.settings.foundation import Ingest
 from gnn_encoder.settings.pipeline import Settings
 from gnn_encoder.settings.systems import GNN_ENCODER, systems_with_models
 
@@ -38,7 +37,7 @@ def with_added_labels(settings: Settings, root: Path, writes: bool = True) -> Se
 
     `writes`: as of `kept_labels`.
     """
-    settings = settings.model_copy(update={"ingest": without_forgotten(settings.ingest, root)})
+    settings = without_forgotten(settings, root)
     bundle, latest = labelled_bundle(root / "latest"), root / "latest" / "dataset"
     if settings.ingest.labels or not (bundle / ADDED).is_dir():
         return settings
@@ -48,10 +47,11 @@ def with_added_labels(settings: Settings, root: Path, writes: bool = True) -> Se
     return settings.model_copy(update={"ingest": ingest})
 
 
-def without_forgotten(ingest: Ingest, root: Path) -> Ingest:
+def without_forgotten(settings: Settings, root: Path) -> Settings:
     """Returns settings that leave out what was forgotten in a root."""
-    file = root / FORGOTTEN
-    return ingest.model_copy(update={"forgotten": str(file)}) if file.is_file() else ingest
+    file = root.resolve() / FORGOTTEN
+    ingest = settings.ingest.model_copy(update={"forgotten": str(file)})
+    return settings.model_copy(update={"ingest": ingest}) if file.is_file() else settings
 
 
 def same_data(settings: Mapping[str, Any], others: Mapping[str, Any]) -> bool:

@@ -214,7 +214,7 @@ def updating(
     root = writable(root) if writes else root.resolve()
     tree["ingest"]["labels"] = kept_labels(labelled_bundle(since), root, writes)
     settings = parse_settings(tree, [*overrides, *dataset_override(dataset)], source=str(since))
-    settings = settings.model_copy(update={"ingest": without_forgotten(settings.ingest, root)})
+    settings = without_forgotten(settings, root)
     below = parse_settings(settings_of(since), overrides, source=str(since)) if serves_untrained(since) else None
     return settings, update_graph(settings, models, below)
 
@@ -235,9 +235,10 @@ def ablating(
     studies: Iterable[str],
     user_variants: Iterable[str],
     seeds: int,
+    root: Path,
 ) -> tuple[Settings, Graph]:
     """Returns the settings and the graph for variants of `studies` and `user_variants`, each with `seeds` seeds."""
-    settings = load_settings(preset, [*overrides, *dataset_override(dataset)])
+    settings = without_forgotten(load_settings(preset, [*overrides, *dataset_override(dataset)]), root)
     graph = ablation(settings, variants(settings, studies, user_variants), seeds)
     check_nodes(graph)
     return settings, graph

@@ -72,7 +72,7 @@ def unneeded(root: Path, keep: int) -> list[Unneeded]:
     versions = [version for uri in uris for version in _versions(uri)]
     runs = sorted(_runs(root), key=lambda run: run.ended)[-keep:] if keep else []
     removable = [Unneeded(OUTPUTS, path) for path in _outputs(root, versions, runs)]
-    removable += [Unneeded(PARTS, path) for path in _leftovers(root)]
+    removable += [Unneeded(PARTS, path) for path in leftovers(root)]
     removable += [Unneeded(CHECKPOINTS, path) for path in _checkpoints(root, runs, uris)]
     removable += [Unneeded(FETCHED, path) for path in _fetched(root, versions)]
     return removable
@@ -162,7 +162,8 @@ def _runs(root: Path) -> Iterator[_Run]:
             yield run
 
 
-def _leftovers(root: Path) -> Iterator[Path]:
+def leftovers(root: Path) -> Iterator[Path]:
+    """Yields what killed processes left in a locked root and in the cache of fetched folders."""
     for pattern in LEFTOVERS:
         top = root / pattern.partition("/")[0]
         yield from sorted(root.glob(pattern)) if not top.is_symlink() else ()

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from gnn_encoder.artifacts.finished_run import BUNDLE
-from gnn_encoder.engines.latest import linked
+from gnn_encoder.engines.latest import linked, without_forgotten
 from gnn_encoder.engines.local import calls_of
 from gnn_encoder.engines.local_run import Outcome, run_calls
 from gnn_encoder.engines.pipelines import check_nodes, dataset_override, dated, params_of, path_override, writable
@@ -41,13 +41,14 @@ def reranking(
     overrides: Iterable[str],
     systems: Sequence[str],
     first_stage: str | None,
+    root: Path,
     study: str = "",
 ) -> tuple[Settings, Graph]:
     """Returns the settings and the graph for some systems; the last one is the one in the headline.
 
     With `study`, they are for the systems of one of `RERANKING_STUDIES`, and report the study.
     """
-    settings = reranking_settings(preset, dataset, overrides, first_stage)
+    settings = without_forgotten(reranking_settings(preset, dataset, overrides, first_stage), root)
     names = settings.train_reranker.studied(study) if study else system_names(systems)
     settings = settings.model_copy(
         update={"compare_rerankers": settings.compare_rerankers.model_copy(update={"systems": tuple(names)})}

@@ -76,8 +76,8 @@ class Ingest(StepSettings):
     """A file of `gnn-encoder labels add` (`labels.jsonl`): further labels of training queries. `run`, `update` and
     `retrain` take the labels that were added to the bundle in ROOT/latest, if it was made from the same data."""
     forgotten: str = ""
-    """A file with digests of texts that are left out, with their labels. `run`, `update` and `retrain` take that of the
-    root in which `gnn-encoder forget` was run."""
+    """A file with digests of texts that are left out, with their labels. The commands that run a
+    pipeline take that of the root in which `gnn-encoder forget` was run."""
     log: str = ""
     """A log of searches, CSV or JSON lines (`data/log_rows.py`): query, passage, and a count or clicks and views.
     Counts above chance become labels. `run --log FILE` sets it."""
