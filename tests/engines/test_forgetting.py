@@ -260,6 +260,9 @@ def test_a_file_that_has_no_lines_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is no file of lines"):
         renewed(tmp_path / "t.parquet", tmp_path, Traces([PASSAGE]))
     assert (tmp_path / "t.parquet").read_bytes() == before
+    (tmp_path / "export.json").write_text("{}")
+    with pytest.raises(UserError, match="is not of `export`"):
+        renewed(tmp_path, tmp_path, Traces([PASSAGE]))
 
 
 def test_the_folder_of_judge_loses_the_queries_that_show_a_text(tmp_path: Path) -> None:

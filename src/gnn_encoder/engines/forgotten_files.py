@@ -167,6 +167,8 @@ def renewed(target: Path, latest: Path, traces: Traces) -> bool:
         return traces.without_lines(target, rows=True)
     if (target / FACTS).is_file():
         known = json.loads((target / FACTS).read_text("utf-8"))
+        if not {"system", "format", "bundle_digest"} <= {*known}:
+            raise UserError(f"{target / FACTS} is not of `export`: make the export again, or delete the folder")
         bundle = _bundle_of(latest, known["system"], known.get("served_as", ""), target)
         if known["bundle_digest"] == bundle.manifest.digest:
             return False
