@@ -329,6 +329,9 @@ def test_costs_have_their_front() -> None:
     line, _, *texts = cost_chart([*rows, {"system": "e", "mean": 0.9}], "ms", "ms", "MRR@10")["layer"]
     assert [row["system"] for row in line["data"]["values"]] == ["a", "c"]
     assert [text["data"]["values"][0]["system"] for text in texts] == ["c", "a"]
+    cheap = [{**row, "recommended": row["system"] == "a"} for row in rows]
+    (text,) = cost_chart(cheap, "ms", "ms", "MRR@10")["layer"][2:]
+    assert text["data"]["values"][0]["system"] == "a" and text["mark"]["align"] == "left", "it has no room on its left"
 
 
 @pytest.mark.parametrize("preset", preset_names())

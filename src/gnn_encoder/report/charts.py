@@ -113,8 +113,11 @@ def cost_chart(rows: Sequence[Mapping[str, Any]], cost: str, title: str, measure
     y = _number("mean", measure, scale=ANY, axis={"tickCount": 4, "format": ".3~f", "grid": True})
     size, shape = _size_and_shape(40, 160)
     tooltip = [_tip("system", "system"), _tip("mean", measure, ".3f"), _tip(cost, title, ".1f")]
-    labelled = [(row, "right", -9) for row in rows if row["recommended"]]
-    labelled += [(row, "left", 7) for row in front[:1] if not row["recommended"]]
+    # A label stands where it has room. The cheapest system has one if the recommended one leaves that side free.
+    middle = math.sqrt(min(costs) * max(costs)) if wide else (min(costs) + max(costs)) / 2
+    labelled = [(row, *(("right", -9) if row[cost] > middle else ("left", 7))) for row in rows if row["recommended"]]
+    if all(side == "right" for _, side, _ in labelled):
+        labelled += [(row, "left", 7) for row in front[:1] if not row["recommended"]]
     layers: list[Spec] = [
         {
             "mark": {"type": "line", "color": GREY, "size": 1, "interpolate": "step-after", "strokeDash": [2, 2]},
