@@ -36,11 +36,11 @@ class FirstHits:
     def of(cls, run: Run, queries: np.ndarray, qrels: Qrels) -> "FirstHits":
         """Returns the first hits of `queries` [n], ascending, in a run; `qrels`: their labels."""
         first, positive = run.of(queries, 1), qrels.positive()
-        place = np.searchsorted(queries, first.query)
+        position = np.searchsorted(queries, first.query)
         score, wrong = np.full(len(queries), -np.inf), np.ones(len(queries), bool)
-        score[place] = first.score
+        score[position] = first.score
         labelled = pair_keys(positive.query, positive.passage)
-        wrong[place] = ~np.isin(pair_keys(first.query, first.passage), labelled)
+        wrong[position] = ~np.isin(pair_keys(first.query, first.passage), labelled)
         return cls(score, wrong)
 
     @staticmethod

@@ -39,10 +39,10 @@ def watch(
     watched = Watched(Retriever.load(bundle, root))
     texts = [row["question"] for row in rows]
     known = [row.get("score") if row.get("bundle") == watched.digest else None for row in rows]
-    unknown = [place for place, score in enumerate(known) if score is None]
+    unknown = [position for position, score in enumerate(known) if score is None]
     scores = np.array([np.nan if score is None else score for score in known], np.float64)
     if unknown:
-        scores[unknown] = watched.scores([texts[place] for place in unknown])
+        scores[unknown] = watched.scores([texts[position] for position in unknown])
     drift = watched.drift(scores, watched.vectors(texts) if watched.has_vectors else None)
     of = f"{drift.questions:,} different questions"
     if drift.alarm is None:

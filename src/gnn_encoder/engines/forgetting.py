@@ -187,10 +187,10 @@ class Forgetting:
                 self.forgotten.datasets.update({of} - {""})
         self.forgotten.write(self.root / FORGOTTEN)
 
-    def made(self) -> dict[Path, Manifest]:
+    def affected(self) -> dict[Path, Manifest]:
         """Returns the artifacts that were made from the texts, without those that are the same without the texts."""
         manifests, datasets = self.manifests(), self.forgotten.datasets
-        made, digests, of_models = dict[Path, Manifest](), set(datasets), set[str]()
+        affected, digests, of_models = dict[Path, Manifest](), set(datasets), set[str]()
 
         def is_made(manifest: Manifest) -> bool:
             if manifest.digest in datasets or (of := manifest.inputs.get("dataset")) in datasets:
@@ -201,12 +201,12 @@ class Forgetting:
         # `prune` may have deleted what is between a dataset and a bundle with its texts.
         more = {path: one for path, one in manifests.items() if is_made(one) or self._holds_below(path)}
         while more:
-            made |= more
+            affected |= more
             digests |= {manifest.digest for manifest in more.values() if manifest.schema != "model"}
             of_models |= {manifest.digest for manifest in more.values() if manifest.step.startswith("train_")}
-            more = {path: one for path, one in manifests.items() if path not in made and is_made(one)}
-        same = {manifest.digest for path, manifest in manifests.items() if path not in made}
-        return {path: manifest for path, manifest in made.items() if manifest.digest not in same}
+            more = {path: one for path, one in manifests.items() if path not in affected and is_made(one)}
+        same = {manifest.digest for path, manifest in manifests.items() if path not in affected}
+        return {path: manifest for path, manifest in affected.items() if manifest.digest not in same}
 
     def take_labels_out(self) -> None:
         """Takes the added labels of the texts out of the bundles in `latest/`."""
@@ -246,9 +246,9 @@ class Forgetting:
                 f"{self.latest / 'dataset'} has them again: of queries that were written, forget the passages"
             )
 
-    def withdraw_versions(self, made: Mapping[Path, Manifest]) -> None:
+    def withdraw_versions(self, affected: Mapping[Path, Manifest]) -> None:
         """Deletes registered versions of bundles with the texts; the bundle in `latest/` takes a champion's place."""
-        digests = {manifest.digest for manifest in made.values() if manifest.schema == "bundle"}
+        digests = {manifest.digest for manifest in affected.values() if manifest.schema == "bundle"}
         for uri in stores(self.root):
             with impatient():
                 for registry in registries(uri):
@@ -256,7 +256,7 @@ class Forgetting:
                     gone = [
                         one
                         for one in versions
-                        if one.tags.get(DIGEST) in digests or Path(one.tags.get(ADDRESS) or "/") in made
+                        if one.tags.get(DIGEST) in digests or Path(one.tags.get(ADDRESS) or "/") in affected
                     ]
                     if champion := next((one for one in gone if CHAMPION in one.aliases), None):
                         registry.promote(self._successor(registry, champion, versions))
@@ -292,7 +292,7 @@ class Forgetting:
         linked = (self.root / pattern.partition("/")[0]).is_symlink()
         return iter(()) if linked else self.root.glob(pattern)
 
-    def clean_files(self, made: Mapping[Path, Manifest]) -> None:
+    def clean_files(self, affected: Mapping[Path, Manifest]) -> None:
         """Takes the texts out of caches, logs and MLflow's copies of files."""
         root, traces = self.root, Traces(self.texts)
         linked = [path for name in (*PROGRAMS, KEPT_LABELS) if (path := root / name).is_symlink()]
@@ -310,13 +310,15 @@ class Forgetting:
         self.rewritten += [
             str(path) for path in sorted(self._in("logs/*")) if path.is_file() and traces.without_lines(path)
         ]
-        written = [path for path in artifacts_in(root / "pipeline") if (path / WRITTEN).is_file() and path not in made]
+        written = [
+            path for path in artifacts_in(root / "pipeline") if (path / WRITTEN).is_file() and path not in affected
+        ]
         answers = {answer for path in written for answer in WrittenQueries.read(path).answer}
         journals = self._in(f"checkpoints/answers-*/{JOURNAL}") if self._passages(root / "pipeline") else ()
         self.rewritten += [str(path) for path in journals if without_answers(path, answers)]
         self.rewritten += [str(path) for path in self._in("checkpoints/paid-*") if without_vectors(path, self.texts)]
 
-    def delete_artifacts(self, made: Mapping[Path, Manifest]) -> None:
+    def delete_artifacts(self, affected: Mapping[Path, Manifest]) -> None:
         """Deletes what was made from the texts, but for weights in `latest/`, and what `labels undo` would restore."""
         for link in bundles_of(self.latest):
             if link.is_symlink() and link.with_name(FOLDER).is_dir():
@@ -324,9 +326,11 @@ class Forgetting:
                     versions.keep_present()
         linked = {path.resolve() for path in self.latest.rglob("*") if path.is_symlink()}
         gone = [
-            path for path, manifest in made.items() if path.resolve() not in linked or manifest.schema not in OF_STATE
+            path
+            for path, manifest in affected.items()
+            if path.resolve() not in linked or manifest.schema not in OF_STATE
         ]
-        self._delete(sorted(gone, key=lambda path: made[path].schema == "dataset"))
+        self._delete(sorted(gone, key=lambda path: affected[path].schema == "dataset"))
         for link in self.latest.rglob("*"):
             if link.is_symlink() and not link.exists():
                 link.unlink()
@@ -397,14 +401,14 @@ def forget(
         job.check()
         job.rewritten += [str(place) for place in bundles_of(root / "latest")]
     with lifeline.take(root):
-        made = job.made()
-        job.withdraw_versions(made)
+        affected = job.affected()
+        job.withdraw_versions(affected)
         traces = Traces(job.texts)
         job.rewritten += [str(target) for target in exports if renewed(target, root / "latest", traces)]
         edited = (target for target in exports if target.is_file() or (target / POOL).is_file())
         job.left += [str(target) for target in edited if traces.below(target, short=True)]
-        job.clean_files(made)
-        job.delete_artifacts(made)
+        job.clean_files(affected)
+        job.delete_artifacts(affected)
         apart = [path for path in sorted(root.rglob("*")) if not path.is_relative_to(root / "pipeline")]
         if (data := root / "latest" / "dataset").exists():
             manifest = read_manifest(data)

@@ -137,13 +137,13 @@ class Filters:
             column = column.dictionary_encode()
         if not pa.types.is_dictionary(column.type) or len(column.dictionary) > max(VALUES, len(row) // 2):
             return []  # of values that hardly two passages share, nobody chooses one
-        place = column.indices.fill_null(-1).to_numpy()
-        kept = place >= 0 if selection is None else (place >= 0) & selection.mask[row]
-        row, place = row[kept], place[kept]
-        if several and len(place):  # a list may name a value twice; `np.unique` takes seconds for a million values
-            pairs = np.sort(row * len(column.dictionary) + place, kind="stable")
-            place = pairs[np.append(True, pairs[1:] != pairs[:-1])] % len(column.dictionary)
-        counts = np.bincount(place, minlength=len(column.dictionary))
+        code = column.indices.fill_null(-1).to_numpy()
+        kept = code >= 0 if selection is None else (code >= 0) & selection.mask[row]
+        row, code = row[kept], code[kept]
+        if several and len(code):  # a list may name a value twice; `np.unique` takes seconds for a million values
+            pairs = np.sort(row * len(column.dictionary) + code, kind="stable")
+            code = pairs[np.append(True, pairs[1:] != pairs[:-1])] % len(column.dictionary)
+        counts = np.bincount(code, minlength=len(column.dictionary))
         best = [i for i in np.argsort(-counts, kind="stable")[:VALUES].tolist() if counts[i]]
         return [{"value": column.dictionary[i].as_py(), "passages": int(counts[i])} for i in best]
 

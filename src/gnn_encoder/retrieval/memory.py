@@ -42,7 +42,7 @@ class Labelled:
     scores: np.ndarray
     rows: np.ndarray
     near: Hits
-    place: np.ndarray
+    position: np.ndarray
     lifted: np.ndarray
     lifts: int
     hit: np.ndarray
@@ -69,10 +69,10 @@ def find_labelled(
             (hits[0][some], hits[1][some]),
             (nearest[0][some], nearest[1][some]),
         )
-        place, passages = labels.by_query.into(near[1].ravel())
+        position, passages = labels.by_query.into(near[1].ravel())
         if only:
-            place, passages = place[only.mask[passages]], passages[only.mask[passages]]
-        keys, pair = np.unique(pair_keys(place // near[1].shape[1], passages), return_inverse=True)
+            position, passages = position[only.mask[passages]], passages[only.mask[passages]]
+        keys, pair = np.unique(pair_keys(position // near[1].shape[1], passages), return_inverse=True)
         # A hit that is labelled is lifted; a labelled passage that is no hit becomes one.
         hit = find_pairs(keys, np.arange(len(asking))[:, None], rows)
         left = np.setdiff1d(np.arange(len(keys)), hit)
@@ -80,7 +80,7 @@ def find_labelled(
         best = nearest_rows(vectors, of, asking, asker, passage)
         used, widened = np.unique(best, return_inverse=True)  # many queries share a passage, which is widened once
         score = np.einsum("pd,pd->p", asking[asker], np.asarray(vectors[used], np.float32)[widened])
-        return Labelled(scores, rows, near, place, pair, len(keys), hit, left, asker, passage, score)
+        return Labelled(scores, rows, near, position, pair, len(keys), hit, left, asker, passage, score)
 
     return [found(slice(start, start + QUERIES)) for start in range(0, len(queries), QUERIES)]
 
@@ -138,7 +138,7 @@ class Memory:
         return weights
 
     def _lift(self, found: Labelled) -> Hits:
-        weights = self._weights(*found.near).ravel()[found.place]
+        weights = self._weights(*found.near).ravel()[found.position]
         lift = np.bincount(found.lifted, weights=weights, minlength=found.lifts).astype(np.float32)
         scores = found.scores + np.append(lift, np.float32(0))[found.hit]
         score = found.score + lift[found.left]

@@ -107,10 +107,10 @@ class Parts:
         rest = self.labels.without(held)
         passages = rest.by_passage.changed
         query = np.flatnonzero(held)
-        place, passage = self.labels.by_query.into(query)
+        position, passage = self.labels.by_query.into(query)
         weights = None if weight_of is None else weight_of[passage]
-        targets = nearest_rows(self.vectors, self.of, self.labels.vectors, query[place], passage)
-        pairs = Moments.of_pairs(self.labels.vectors, query[place], self.vectors, targets, weights, self.pulls)
+        targets = nearest_rows(self.vectors, self.of, self.labels.vectors, query[position], passage)
+        pairs = Moments.of_pairs(self.labels.vectors, query[position], self.vectors, targets, weights, self.pulls)
         return replace(
             self,
             labels=rest,
@@ -184,34 +184,34 @@ class Parts:
     def _memory(self, scores: np.ndarray, near: np.ndarray, only: Selection | None) -> tuple[np.ndarray, np.ndarray]:
         """Returns the pairs [c] of a query and a passage that one of its nearest training queries is labelled for, as
         `pair_keys`, ascending, and the best similarity [c] of each."""
-        place, passage = self.labels.by_query.into(near.ravel())
+        position, passage = self.labels.by_query.into(near.ravel())
         if only:
-            place, passage = place[only.mask[passage]], passage[only.mask[passage]]
-        keys, pair = np.unique(pair_keys(place // max(near.shape[1], 1), passage), return_inverse=True)
+            position, passage = position[only.mask[passage]], passage[only.mask[passage]]
+        keys, pair = np.unique(pair_keys(position // max(near.shape[1], 1), passage), return_inverse=True)
         best = np.zeros(len(keys), np.float32)
-        np.maximum.at(best, pair, scores.ravel()[place])
+        np.maximum.at(best, pair, scores.ravel()[position])
         return keys, best
 
     def _by_vectors(self, rows: np.ndarray, starts: np.ndarray, queries: np.ndarray, adapted: np.ndarray) -> np.ndarray:
         """Returns the parts `dense`, `adapted` and `summed`, fp32 [3, r], of some queries' candidates at `rows` [r]."""
-        place, vector_rows = rows_of(self.of, rows)
+        position, vector_rows = rows_of(self.of, rows)
         windows = np.asarray(self.vectors[vector_rows], np.float32)
-        summed = self._summed(rows, windows, place)
-        bounds = np.searchsorted(place, starts - starts[0])
+        summed = self._summed(rows, windows, position)
+        bounds = np.searchsorted(position, starts - starts[0])
         scores = np.empty((3, len(windows)), np.float32)
         for i, (first, last) in enumerate(pairwise(bounds.tolist())):
             mine = slice(first, last)
             scores[:, mine] = windows[mine] @ queries[i], windows[mine] @ adapted[i], summed[mine] @ queries[i]
-        return np.stack([self._best(part, place) for part in scores])
+        return np.stack([self._best(part, position) for part in scores])
 
-    def _best(self, scores: np.ndarray, place: np.ndarray) -> np.ndarray:
+    def _best(self, scores: np.ndarray, position: np.ndarray) -> np.ndarray:
         """Returns the best of the scores [r] of each passage's vectors; `place` [r] of their passages, ascending."""
         if self.of is None or not len(scores):
             return scores
-        best: np.ndarray = np.maximum.reduceat(scores, np.flatnonzero(np.diff(place, prepend=-1)))
+        best: np.ndarray = np.maximum.reduceat(scores, np.flatnonzero(np.diff(position, prepend=-1)))
         return best
 
-    def _summed(self, rows: np.ndarray, windows: np.ndarray, place: np.ndarray) -> np.ndarray:
+    def _summed(self, rows: np.ndarray, windows: np.ndarray, position: np.ndarray) -> np.ndarray:
         """Returns the vectors [r, d] of the passages at `rows` plus w times the sum of their last `SUMMED` queries.
 
         The last ones, because queries of added labels have the highest numbers. windows: the vectors without labels,
@@ -222,7 +222,7 @@ class Parts:
         owner = np.repeat(np.arange(len(rows)), stops - starts)
         query = self.labels.by_passage.numbers[ranges(starts, stops)]
         use = LabelUse("sum", self.sum_weight)
-        several = None if self.of is None else place
+        several = None if self.of is None else position
         return windows_with_labels(use, windows, several, owner, np.asarray(self.labels.vectors[query]))[0]
 
     def by_labelled_words(self, questions: Sequence[str], k: int, only: Selection | None = None) -> Hits:

@@ -122,6 +122,6 @@ class Watched:
 def distinct(questions: Sequence[str]) -> list[int]:
     """Returns the place of each question that is not equal to an earlier one when `folded`."""
     first: dict[str, int] = {}
-    for place, question in enumerate(questions):
-        first.setdefault(folded(question), place)
+    for position, question in enumerate(questions):
+        first.setdefault(folded(question), position)
     return list(first.values())
