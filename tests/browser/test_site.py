@@ -15,7 +15,7 @@ from required import missing
 
 pytestmark = pytest.mark.browser
 PAGES = {
-    "index.html": "The graph gains where",
+    "index.html": "The graph helps only queries",
     "tutorials/quickstart.html": "Linear fusion",
     "reference/settings.html": "gnn_learning_rate",
     "reference/commands.html": "--fail-on-keep",
