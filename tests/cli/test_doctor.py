@@ -1,7 +1,9 @@
 """What `gnn-encoder doctor` finds in this environment, and in ones that are not in order."""
 
 import importlib.metadata
+import shutil
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from command_line import call
@@ -11,8 +13,20 @@ from gnn_encoder.artifacts import Dataset
 from gnn_encoder.cli import doctor
 
 
+class DiskUsage(NamedTuple):
+    total: int
+    used: int
+    free: int
+
+
 def advice(root: Path) -> dict[str, str]:
     return {finding.subject: finding.advice for finding in doctor.examine(root)}
+
+
+@pytest.fixture(autouse=True)
+def disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk with a terabyte free, whatever the one of this machine has."""
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: DiskUsage(2 * 10**12, 10**12, 10**12))
 
 
 def test_this_environment_is_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,7 +61,6 @@ FORECAST = ("doctor", "--preset", "msmarco")
 def test_a_run_is_forecast_from_counts_or_from_the_data(
     tmp_path: Path, tiny_dataset: Dataset, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(doctor, "ROOM", 0)
     beir = write_beir(tiny_dataset, tmp_path / "beir")
     root = ("--root", str(tmp_path / "root"))
     assert call(monkeypatch, *FORECAST, "--dataset", str(beir), "--set", "ingest.format=auto", *root) == 0
