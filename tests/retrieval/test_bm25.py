@@ -14,7 +14,9 @@ from hypothesis.extra import numpy as npst
 
 from gnn_encoder.artifacts import Dataset, DatasetWriter, drafting
 from gnn_encoder.errors import UserError
+from gnn_encoder.retrieval import bm25
 from gnn_encoder.retrieval.bm25 import Bm25, top_positive
+from gnn_encoder.retrieval.filters import Selection
 from gnn_encoder.settings.bm25 import IndexBm25
 
 CORPUS = [
@@ -121,6 +123,22 @@ def test_corpus_of_stop_words_is_refused(tmp_path: Path) -> None:
     data = dataset_of(tmp_path / "dataset", [("", "the of"), ("", "and")])
     with pytest.raises(UserError, match="no passage has a word"):
         Bm25.build(data.passages, IndexBm25())
+
+
+@pytest.mark.parametrize("fields", ["joined", "separate"])
+@pytest.mark.parametrize("only", [None, [True, False, True, False, True, True, True]])
+def test_a_search_in_blocks_of_passages_has_the_same_bits(
+    corpus: Dataset, fields: str, only: list[bool] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = Bm25.build(corpus.passages, IndexBm25(fields=fields, stopwords="none"))
+    queries = ["copper river", "winter market letters", "the stone gate", "garden", "violin", ""]
+    selection = None if only is None else Selection(np.array(only))
+    whole = [index.search(queries, k, only=selection) for k in (1, 3, 9)]
+    monkeypatch.setattr(bm25, "BLOCK", 2)
+    for (scores, rows), k in zip(whole, (1, 3, 9), strict=True):
+        again, again_rows = index.search(queries, k, only=selection)
+        assert np.array_equal(again, scores) and np.array_equal(again_rows, rows)
+    assert (whole[1][1][:2] >= 2).any(), "a hit is outside the first block"
 
 
 @settings(max_examples=100, deadline=None)

@@ -1,8 +1,8 @@
 """BM25 by bm25s, in Lucene's variant: the idf is never negative, so a score of 0 means no shared term.
 
 `settings.bm25.IndexBm25` has the parameters k1, b, language and fields; `retrieval.terms` splits texts. The corpus is
-tokenized as a stream, and the index is built from tokens on disk. Memory holds the vocabulary and one query's scores of
-all passages.
+tokenized as a stream, and the index is built from tokens on disk. Memory holds the vocabulary and, in a search, one
+query's scores of a block of passages.
 """
 
 import json
@@ -40,6 +40,8 @@ PER_SCRIPT = "per script"
 splits its queries, too."""
 TEXTS = 20_000
 """Texts whose terms are counted at a time."""
+BLOCK = 1 << 24
+"""Passages whose scores for a query a search has in memory at a time, 64 MiB."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,18 @@ class Part(NamedTuple):
     def texts(self) -> int:
         """The number of texts."""
         return int(self.postings.scores["num_docs"])
+
+    def scores(self, terms: Sequence[int], texts: range) -> np.ndarray:
+        """Returns the sum of the terms' scores fp32 of some consecutive texts, in the order of the terms."""
+        if len(texts) == self.texts:
+            return np.asarray(self.postings.get_scores_from_ids(list(terms)))
+        of, begins = self.postings.scores, self.postings.scores["indptr"]
+        total = np.zeros(len(texts), np.float32)
+        for term in terms:
+            rows = of["indices"][begins[term] : begins[term + 1]]
+            first, last = begins[term] + np.searchsorted(rows, [texts.start, texts.stop])
+            np.add.at(total, of["indices"][first:last] - texts.start, of["data"][first:last])
+        return total
 
 
 class Bm25:
@@ -155,26 +169,39 @@ class Bm25:
         """
         scores = np.full((len(queries), k), -np.inf, dtype=np.float32)
         rows = np.full((len(queries), k), -1, dtype=np.int32)
-        for query, total in enumerate(self.totals(queries)):
-            if total is not None:
-                best = top_positive(total, k, only)
-                scores[query, : len(best)], rows[query, : len(best)] = total[best], best
+        passages = self._parts[0].texts
+        for query, terms in enumerate(self._terms(queries)):
+            hit_scores, hits = np.empty(0, np.float32), np.empty(0, np.int64)
+            for start in range(0, passages, BLOCK) if any(terms) else ():
+                block = range(start, min(start + BLOCK, passages))
+                total = self._total(terms, block)
+                inside = only.at(slice(block.start, block.stop)) if only and len(block) < passages else only
+                best = top_positive(total, k, inside)
+                hit_scores, hits = np.append(hit_scores, total[best]), np.append(hits, best + start)
+            best = top_positive(hit_scores, k)
+            scores[query, : len(best)], rows[query, : len(best)] = hit_scores[best], hits[best]
             if progress:
                 progress.advance()
         return scores, rows
 
     def totals(self, queries: Sequence[str]) -> Iterator[np.ndarray | None]:
         """Each query's scores fp32 [m] of all passages; None: the index knows no term of the query."""
+        for terms in self._terms(queries):
+            yield self._total(terms, range(self._parts[0].texts)) if any(terms) else None
+
+    def _terms(self, queries: Sequence[str]) -> Iterator[list[list[int]]]:
+        """Yields each query's terms that the index has, of each part."""
         # `update_vocab=False` still maps an unseen word to a known stem.
         tokens = (
             part.tokenizer.streaming_tokenize(queries, update_vocab=False, allow_empty=False) for part in self._parts
         )
         for per_part in zip(*tokens, strict=True):
-            of_parts = []
-            for ids, part in zip(per_part, self._parts, strict=True):
-                if ids := [i for i in ids if i < part.terms]:
-                    of_parts.append(part.postings.get_scores_from_ids(ids))
-            yield np.stack(of_parts).sum(axis=0, dtype=np.float32) if of_parts else None
+            yield [[i for i in ids if i < part.terms] for ids, part in zip(per_part, self._parts, strict=True)]
+
+    def _total(self, terms: list[list[int]], passages: range) -> np.ndarray:
+        """Returns the scores fp32 of consecutive passages: the sum of the parts that have a term of the query."""
+        of_parts = [part.scores(ids, passages) for ids, part in zip(terms, self._parts, strict=True) if ids]
+        return np.asarray(np.stack(of_parts).sum(axis=0, dtype=np.float32))
 
     def words(self, query: str) -> dict[str, list[str]]:
         """Returns the words of a query, and the texts of which each stands for, as often as it occurs.
