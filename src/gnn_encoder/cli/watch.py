@@ -23,7 +23,8 @@ def watch(
 ) -> None:
     """Say in one line whether logged questions still are like the dev queries, or a retraining is due, and why.
 
-    An unchanged log raises a false alarm at most once in 20, however long it is and however often one looks at it.
+    An unchanged log raises a false alarm at most once in 20, however long it grows and however often one looks at it. A
+    log that loses its oldest questions begins anew.
     """
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     from gnn_encoder.serving.questions import logged
