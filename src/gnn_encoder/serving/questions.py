@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from gnn_encoder.artifacts.texts import folded, is_blank
+from gnn_encoder.artifacts.texts import folded, is_blank, text_lines
 from gnn_encoder.errors import UserError
 from gnn_encoder.serving.following import Served
 from gnn_encoder.serving.watching import FEWEST, Drift, Watched, distinct
@@ -117,8 +117,11 @@ def logged(path: Path) -> list[dict[str, Any]]:
         raise UserError(f"{path}: no log of questions; name the folder of `serve --log`, or a file of JSON lines")
     rows = []
     for file in files:
-        # A text's `splitlines` would also cut at U+2028 and others, which JSON leaves in a question as they are.
-        for number, line in enumerate(file.read_bytes().splitlines(), start=1):
+        try:
+            lines = list(text_lines(file))
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"{file} cannot be read ({error}): name a log of `serve --log`, or JSON lines") from None
+        for number, line in lines:
             try:
                 row = json.loads(line)
                 question = row.get("question", row.get("query"))
