@@ -1,6 +1,7 @@
 """Questions without an answer, the log of questions, and whether they are still like the dev queries."""
 
 import json
+import resource
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
@@ -163,6 +164,21 @@ def test_a_log_has_any_question_that_a_server_takes(tmp_path: Path) -> None:
     (tmp_path / "log").write_bytes(b'{"question": "\xff"}')
     with pytest.raises(UserError, match="cannot be read"):
         logged(tmp_path / "log")
+
+
+def test_a_full_disk_leaves_no_half_line(calibrated: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    served, log = Served(Retriever.load(calibrated), "1"), QuestionLog(tmp_path, days=2)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for question, most in (("first", before[0]), ("second", 250), ("third", before[0])):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
+        try:
+            log.add(served, [{"question": question, "hits": []}], by_default=False)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert [row["question"] for row in logged(tmp_path)] == ["first", "third"]
+    (file,) = tmp_path.iterdir()
+    line = len(file.read_bytes().splitlines(keepends=True)[0])
+    assert line < 250 < 2 * line and "log of questions cannot be written" in capsys.readouterr().out
 
 
 def test_drift_counts_questions_whose_hit_was_hidden_and_deletes_old_days(

@@ -8,6 +8,8 @@ import json
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from errno import ENOSPC
+from os import strerror
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -55,7 +57,8 @@ class QuestionLog:
             score = first["score"] if first and by_default else None
             line = {"time": now, "question": result["question"], "passage": first["passage_id"] if first else None}
             lines.append(json.dumps(line | {"score": score, "bundle": bundle}, ensure_ascii=False))
-            if by_default:
+            # A question whose hit was hidden is searched again for its score, but not re-ranked again.
+            if by_default and (score is not None or not served.retriever.reranks()):
                 self._new.append((result["question"], score))
         try:
             self._write(lines)
@@ -99,8 +102,12 @@ class QuestionLog:
                         file.unlink()
                 self._today = today
             if lines:
-                with (self._folder / f"{PREFIX}{today}{SUFFIX}").open("a", encoding="utf-8") as written:
-                    written.write("".join(f"{line}\n" for line in lines))
+                content = "".join(f"{line}\n" for line in lines).encode()
+                with (self._folder / f"{PREFIX}{today}{SUFFIX}").open("ab", buffering=0) as file:
+                    size = file.tell()
+                    if file.write(content) < len(content):
+                        file.truncate(size)  # half a line would make the log unreadable
+                        raise OSError(ENOSPC, strerror(ENOSPC))
 
 
 def logged(path: Path) -> list[dict[str, Any]]:
