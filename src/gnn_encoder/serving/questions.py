@@ -103,10 +103,10 @@ class QuestionLog:
                 self._today = today
             if lines:
                 content = "".join(f"{line}\n" for line in lines).encode()
-                with (self._folder / f"{PREFIX}{today}{SUFFIX}").open("ab", buffering=0) as file:
-                    size = file.tell()
-                    if file.write(content) < len(content):
-                        file.truncate(size)  # half a line would make the log unreadable
+                with (self._folder / f"{PREFIX}{today}{SUFFIX}").open("ab", buffering=0) as written:
+                    size = written.tell()
+                    if written.write(content) < len(content):
+                        written.truncate(size)  # half a line would make the log unreadable
                         raise OSError(ENOSPC, strerror(ENOSPC))
 
 
