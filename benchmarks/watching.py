@@ -106,7 +106,7 @@ def no_answer(sets: dict[str, Held], times: int) -> None:
     generator, table = np.random.default_rng(0), []
     for name, held in sets.items():
         for system, hits in held.hits.items():
-            for size in sorted({FIRST, held.dev if held.dev < len(hits.score) else FIRST, len(hits.score) // 2}):
+            for size in sorted({FIRST, held.dev if 0 < held.dev < len(hits.score) else FIRST, len(hits.score) // 2}):
                 shares = []
                 for _ in range(times):
                     order = generator.permutation(len(hits.score))

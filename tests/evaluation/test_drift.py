@@ -76,3 +76,9 @@ def test_the_energy_distance_is_scipys_and_symmetric() -> None:
         == pytest.approx(np.sqrt(2 * loops[0] - loops[1] - loops[2]))
     )
     assert energy_distance(x[:, None], x[:, None]) == pytest.approx(0, abs=1e-6)
+
+
+def test_an_energy_distance_of_many_is_that_of_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = np.random.default_rng(5).normal(size=(2, 60, 3))
+    monkeypatch.setattr(drift, "LARGEST", 20)
+    assert energy_distance(x, y) == energy_distance(x[-20:], y[-20:]) != energy_distance(x[:20], y[:20])

@@ -144,6 +144,17 @@ def test_passages_with_several_vectors_equal_brute_force(count: int) -> None:
                 assert_best(scores, rows, every, mask)
 
 
+def test_a_selection_of_several_vectors_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, real = [], Selection.at
+    monkeypatch.setattr(Selection, "at", lambda self, places: made.append(self) or real(self, places))
+    vectors, of = np.eye(4, dtype=np.float32), np.array([0, 0, 1, 2], np.int32)
+    index, some = PassageIndex(vectors, vectors, of), [Selection(np.arange(3) == row) for row in range(3)]
+    for only in (*some, *some):
+        _, rows = index.search(vectors[:1], 2, only)
+        assert rows.tolist() == [[*only.rows.tolist(), -1]]
+    assert made == some
+
+
 @pytest.mark.parametrize("count", MANY)
 @pytest.mark.parametrize("part", ["dense", "words", "both", "memory", "adapted", "labelled", "linear", "trees"])
 def test_every_part_equals_brute_force(

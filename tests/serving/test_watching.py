@@ -1,8 +1,10 @@
 """Questions without an answer, the log of questions, and whether they are still like the dev queries."""
 
 import json
+import resource
 import time
 from collections.abc import Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +14,12 @@ from http_server import Server, serving
 
 from gnn_encoder import Retriever, UserError
 from gnn_encoder.artifacts import Bundle, Dataset, drafting
+from gnn_encoder.artifacts.bundle import Reranking, Serving
 from gnn_encoder.artifacts.calibration import CALIBRATION, Calibration, FirstHits
 from gnn_encoder.artifacts.tables import Run
-from gnn_encoder.evaluation.confidence import threshold
+from gnn_encoder.errors import Damaged
+from gnn_encoder.evaluation.confidence import threshold, threshold_of
+from gnn_encoder.serving.following import Served
 from gnn_encoder.serving.questions import QuestionLog, logged
 from gnn_encoder.serving.watching import Watched
 
@@ -145,6 +150,82 @@ def test_old_days_are_deleted(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="--log"):
         QuestionLog(tmp_path / "file", days=2)
+
+
+def test_a_log_has_any_question_that_a_server_takes(tmp_path: Path) -> None:
+    questions = ["one\u2028two", "a\x85b\x0bc", "plain"]
+    lines = [json.dumps({"question": question}, ensure_ascii=False).encode() for question in questions]
+    (tmp_path / "log").write_bytes(b"\r\n".join(lines))
+    assert [row["question"] for row in logged(tmp_path / "log")] == questions
+    for wrong in (b'{"question": "\\ud800"}', b'{"question": 7}', b"[]", b"\n"):
+        (tmp_path / "log").write_bytes(lines[2] + b"\n" + wrong)
+        with pytest.raises(UserError, match="line 2: not a JSON object"):
+            logged(tmp_path / "log")
+    (tmp_path / "log").write_bytes(b'{"question": "\xff"}')
+    with pytest.raises(UserError, match="cannot be read"):
+        logged(tmp_path / "log")
+
+
+def test_a_full_disk_leaves_no_half_line(calibrated: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    served, log = Served(Retriever.load(calibrated), "1"), QuestionLog(tmp_path, days=2)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for question, most in (("first", before[0]), ("second", 250), ("third", before[0])):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
+        try:
+            log.add(served, [{"question": question, "hits": []}], by_default=False)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert [row["question"] for row in logged(tmp_path)] == ["first", "third"]
+    (file,) = tmp_path.iterdir()
+    line = len(file.read_bytes().splitlines(keepends=True)[0])
+    assert line < 250 < 2 * line and "log of questions cannot be written" in capsys.readouterr().out
+
+
+def test_drift_counts_questions_whose_hit_was_hidden_and_deletes_old_days(
+    calibrated: Path, tiny_dataset: Dataset, tmp_path: Path
+) -> None:
+    served, log = Served(Retriever.load(calibrated), "1"), QuestionLog(tmp_path, days=2)
+    questions = asked(tiny_dataset, 4, seed=5)
+    shown = [
+        {"question": question, "hits": [asdict(served.retriever.search(question, 1)[0])]} for question in questions
+    ]
+    log.add(served, shown, by_default=True)
+    expected = log.drift(served)
+    hidden = QuestionLog(tmp_path / "hidden", days=2)
+    hidden.add(served, [{"question": question, "hits": []} for question in questions], by_default=True)
+    drift = hidden.drift(served)
+    assert expected and drift and drift.questions == expected.questions == 4
+    assert drift.unclear == expected.unclear and drift.far == expected.far
+    (tmp_path / "questions-2020-01-01.jsonl").write_text("")
+    log._today = "2020-01-09"  # the last question came on that day
+    assert log.drift(served) is None and not (tmp_path / "questions-2020-01-01.jsonl").exists()
+
+
+def test_a_filter_and_a_scaled_score_give_no_confidence(calibrated: Path, tmp_path: Path) -> None:
+    bundle = Bundle.read(calibrated)
+    assert bundle.calibration and not bundle.scales_scores
+    for weight, reranking, scales in (
+        (0.5, None, True),
+        (0.0, None, False),
+        (0.5, Reranking("x", 1.0, 100), False),
+        (None, Reranking("x", 0.7, 100), True),
+    ):
+        with drafting(tmp_path / f"{weight}{reranking}", "bundle") as draft:
+            bundle.serve(draft, Serving("Sum", weight, reranking=reranking))
+            replace(bundle.calibration, system="Sum").write(draft / CALIBRATION)
+        opened = Bundle.read(draft.target)
+        assert opened.scales_scores is scales and np.isfinite(threshold_of(opened, 0.9))
+        if scales:
+            with pytest.raises(UserError, match="with a filter or rights"):
+                threshold_of(opened, 0.9, is_filtered=True)
+    with pytest.raises(UserError, match="with a filter or rights"):
+        Retriever.load(tmp_path / "0.5None").search("garden", min_confidence=0.9, filter={})
+
+
+def test_a_damaged_calibration_is_told(tmp_path: Path) -> None:
+    (tmp_path / CALIBRATION).write_bytes(b"PAR1")
+    with pytest.raises(Damaged, match="cannot be read"):
+        Calibration.read(tmp_path / CALIBRATION)
 
 
 def test_watch_says_whether_a_retraining_is_due(

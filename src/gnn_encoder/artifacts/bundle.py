@@ -311,6 +311,12 @@ class Bundle(Artifact):
             return Serving.of(json.loads(file.read_text(encoding="utf-8")))
         return Serving(self.system, None if self.has_vectors else 0.0)
 
+    @property
+    def scales_scores(self) -> bool:
+        """Whether the default ranking scales scores by those of the other hits, so that a filter changes them."""
+        how = self.serving.reranking if self.serving.reranks else None
+        return bool(how.weight < 1 if how else self.serving.weight or self.fusion_path)
+
     @cached_property
     def calibration(self) -> Calibration | None:
         """First hits for dev queries by the default ranking; None: no run measured it."""

@@ -110,7 +110,7 @@ def search(
     screen, opened = Console(), Bundle.read(_folder(bundle, root))
     above = -math.inf
     if min_confidence is not None:
-        above = threshold_of(opened, min_confidence, (fuse, weight, rerank, depth))
+        above = threshold_of(opened, min_confidence, (fuse, weight, rerank, depth), fields is not None)
     searcher, reranking, depth = Searcher(opened), opened.serving.reranking, depth or reranked_depth(opened)
     if rerank is None:
         rerank = opened.serving.reranks and fuse is None and weight is None

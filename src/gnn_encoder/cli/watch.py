@@ -23,11 +23,10 @@ def watch(
 ) -> None:
     """Say in one line whether logged questions still are like the dev queries, or a retraining is due, and why.
 
-    An unchanged log raises a false alarm at most once in 20, however long it is and however often one looks at it.
+    An unchanged log raises a false alarm at most once in 20, however long it grows and however often one looks at it. A
+    log that loses its oldest questions begins anew.
     """
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    import numpy as np
-
     from gnn_encoder.serving.questions import logged
     from gnn_encoder.serving.retriever import Retriever
     from gnn_encoder.serving.watching import Watched
@@ -39,11 +38,7 @@ def watch(
     watched = Watched(Retriever.load(bundle, root))
     texts = [row["question"] for row in rows]
     known = [row.get("score") if row.get("bundle") == watched.digest else None for row in rows]
-    unknown = [position for position, score in enumerate(known) if score is None]
-    scores = np.array([np.nan if score is None else score for score in known], np.float64)
-    if unknown:
-        scores[unknown] = watched.scores([texts[position] for position in unknown])
-    drift = watched.drift(scores, watched.vectors(texts) if watched.has_vectors else None)
+    drift = watched.drift(watched.scores(texts, known), watched.vectors(texts) if watched.has_vectors else None)
     of = f"{drift.questions:,} different questions"
     if drift.alarm is None:
         typer.echo(f"no retraining is due: chance explains how {of} differ from the dev queries: {drift}")

@@ -45,20 +45,29 @@ def threshold(hits: FirstHits, risk: float) -> float:
     return float(wrong[allowed]) if allowed < len(wrong) else -math.inf
 
 
-def threshold_of(bundle: Bundle, confidence: float, arguments: Sequence[object] = ()) -> float:
+def threshold_of(
+    bundle: Bundle, confidence: float, arguments: Sequence[object] = (), is_filtered: bool = False
+) -> float:
     """Returns the `threshold` of a bundle for a risk of 1 - `confidence`.
 
     Args:
         arguments: those of the search that change the ranking; each must be None.
+        is_filtered: the search has a filter. The threshold is one of searches without, so no risk is promised then.
 
     Raises:
-        UserError: a confidence outside 0 to 1 or too high for the dev queries, another ranking than the default one, or
-            a bundle with fewer than `FEWEST` dev queries.
+        UserError: a confidence outside 0 to 1 or too high for the dev queries, another ranking than the default one, a
+            bundle with fewer than `FEWEST` dev queries, or a filter where the best hit that fits gets the highest score
+            whatever it is, as its score is scaled among these hits.
     """
     if not 0 <= confidence <= 1:
         raise UserError(f"a confidence of {confidence} was asked for: give a number from 0 to 1")
     if any(argument is not None for argument in arguments):
         raise UserError("the confidence is of the default ranking: leave out fuse, weight, rerank and depth")
+    if is_filtered and bundle.scales_scores:
+        raise UserError(
+            "min_confidence: this bundle scales scores among the passages that may be hits, so with a filter or rights "
+            "they say nothing: leave one of them out"
+        )
     hits = bundle.calibration.hits if bundle.calibration else None
     if hits is None or len(hits.score) < FEWEST:
         raise UserError(

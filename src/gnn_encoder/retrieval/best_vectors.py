@@ -53,7 +53,7 @@ def distinct(search: Callable[[np.ndarray, int], Hits], of: np.ndarray, queries:
         search: gives the best vectors of some queries [q, d], in the form of `exact.search`.
         of: passage [v] of each vector, ascending, so that equal scores are ordered by passage.
     """
-    total, passages = len(of), int((np.diff(of, prepend=-1) != 0).sum())
+    total, passages = len(of), min(len(of), 1) + np.count_nonzero(of[1:] != of[:-1])
     scores = np.full((len(queries), k), -np.inf, np.float32)
     passage_rows = np.full((len(queries), k), -1, np.int32)
     todo, depth, most = np.arange(len(queries)), min(2 * k, total), min(k, passages)

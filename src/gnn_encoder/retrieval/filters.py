@@ -68,13 +68,18 @@ class Selection:
         return named
 
 
+def most_kept(rows: int) -> int:
+    """Returns how many selections of so many rows are kept."""
+    return max(2, min(MOST_KEPT, KEPT_BYTES // (6 * rows + 1)))
+
+
 class Filters:
     """The fields of a corpus [m], None without any, and the selections of recent filters. Threads may share it."""
 
     def __init__(self, fields: pa.RecordBatch | None, passages: int) -> None:
         self._fields = {} if fields is None else dict(zip(fields.schema.names, fields.columns, strict=True))
         self._passages = passages
-        self._selected = lru_cache(max(2, min(MOST_KEPT, KEPT_BYTES // (6 * passages + 1))))(self._select)
+        self._selected = lru_cache(most_kept(passages))(self._select)
 
     def select(self, wanted: Mapping[str, Any] | None, rights: Mapping[str, Any] | None = None) -> Selection | None:
         """Returns the passages that fit a filter, among those that fit `rights`, which alone may be named.

@@ -4,8 +4,9 @@ A passage with several vectors scores as its best vector (`best_vectors`). The s
 asks for more vectors until each query has `k` different passages.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,7 +15,7 @@ from gnn_encoder.artifacts import Bundle
 from gnn_encoder.retrieval import exact
 from gnn_encoder.retrieval.best_vectors import distinct
 from gnn_encoder.retrieval.exact import Hits
-from gnn_encoder.retrieval.filters import Selection
+from gnn_encoder.retrieval.filters import Selection, most_kept
 from gnn_encoder.retrieval.index_file import Index, bundle_index, search_index
 from gnn_encoder.retrieval.memory import Memory
 from gnn_encoder.retrieval.query_index import open_query_index
@@ -70,9 +71,14 @@ class PassageIndex:
             hits = self._several(queries, k, self.of, only)
         return self.memory.search(self.vectors, queries, hits, of=self.of, only=only) if self.memory else hits
 
+    @cached_property
+    def _vectors_of(self) -> Callable[[Selection], Selection]:
+        """The selection of the vectors of selected passages; recent ones are kept, as they take as long as a search."""
+        return lru_cache(most_kept(len(self.vectors)))(lambda only: only.at(self.of))
+
     def _several(self, queries: np.ndarray, k: int, of: np.ndarray, only: Selection | None) -> Hits:
         """Searches passages with several vectors; the changed ones are searched exactly, as in `ChangedIndex`."""
-        search = partial(search_index, self.index, only=only and only.at(of))
+        search = partial(search_index, self.index, only=only and self._vectors_of(only))
         if self.changed is None:
             return distinct(search, of, queries, k)
         vectors, changed_passages = self.changed

@@ -201,7 +201,7 @@ def create_app(
             figures.votes.labels(str(vote.relevant).lower()).inc()
         except UserError as error:
             raise Refused(507, one_line(error)) from None
-        return JSONResponse({"labels": kept})
+        return JSONResponse({"labels": None if rights else kept})
 
     add_page(app, PAGE)
     if judging:
@@ -260,6 +260,7 @@ def _follow(
         if followed.look():
             figures.swaps.inc()
             figures.show(followed.current)
+            figures.drift.clear()  # it was of the former bundle
             _log(f"serving version {followed.current.version}, {followed.current.system}")
             _load_encoder(followed)
         elif followed.refused and followed.refused != before:
@@ -268,7 +269,7 @@ def _follow(
         try:
             if log and (drift := log.drift(followed.current)):
                 figures.show_drift(drift)
-        except UserError as error:  # the service that encodes questions gives no vectors
+        except (UserError, OSError) as error:  # the service that encodes questions gives no vectors, or a full disk
             _log(one_line(error))
 
 

@@ -92,6 +92,7 @@ class Followed:
         bundle = retriever.bundle
         if self._rights_field is not None:
             retriever.filters.require(self._rights_field)
+        _ = bundle.calibration  # raises Damaged
         ways: list[dict[str, Any]] = [{}]
         ways += [{"fuse": False}] if bundle.has_vectors else []
         ways += [{"fuse": True}] if bundle.has_vectors and bundle.bm25_path and not bundle.fusion_path else []

@@ -8,13 +8,15 @@ import json
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from errno import ENOSPC
+from os import strerror
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
 import numpy as np
 
-from gnn_encoder.artifacts.texts import folded
+from gnn_encoder.artifacts.texts import folded, is_blank, text_lines
 from gnn_encoder.errors import UserError
 from gnn_encoder.serving.following import Served
 from gnn_encoder.serving.watching import FEWEST, Drift, Watched, distinct
@@ -33,7 +35,7 @@ class QuestionLog:
     def __init__(self, folder: Path, days: int) -> None:
         """Deletes files of more than `days` days ago; raises UserError if the folder cannot be written."""
         self._folder, self._days, self._lock, self._today = folder, days, Lock(), ""
-        self._new: deque[tuple[str, float]] = deque(maxlen=AT_ONCE)
+        self._new: deque[tuple[str, float | None]] = deque(maxlen=AT_ONCE)
         self._latest: dict[str, tuple[float, np.ndarray | None]] = {}
         self._watched: Watched | None = None
         self._digest = ""
@@ -55,7 +57,8 @@ class QuestionLog:
             score = first["score"] if first and by_default else None
             line = {"time": now, "question": result["question"], "passage": first["passage_id"] if first else None}
             lines.append(json.dumps(line | {"score": score, "bundle": bundle}, ensure_ascii=False))
-            if score is not None:
+            # A question whose hit was hidden is searched again for its score, but not re-ranked again.
+            if by_default and (score is not None or not served.retriever.reranks()):
                 self._new.append((result["question"], score))
         try:
             self._write(lines)
@@ -63,7 +66,11 @@ class QuestionLog:
             print(f"the log of questions cannot be written: {error.strerror}", flush=True)
 
     def drift(self, served: Served) -> Drift | None:
-        """Returns how the latest distinct questions drift; None: too few, or the bundle has nothing to compare with."""
+        """Returns how the latest distinct questions drift; None: no new one, or nothing to compare with.
+
+        Files that are too old are deleted, also while nobody asks.
+        """
+        self._write([])
         digest = served.retriever.bundle.manifest.digest
         if digest != self._digest:  # other scores and vectors
             if self._digest:
@@ -75,13 +82,15 @@ class QuestionLog:
         new = [self._new.popleft() for _ in range(len(self._new))]
         if self._watched is None or not new:
             return None
-        vectors = self._watched.vectors([question for question, _ in new]) if self._watched.has_vectors else None
-        for i, (question, score) in enumerate(new):
-            self._latest[folded(question)] = (score, None if vectors is None else vectors[i])
+        questions = [question for question, _ in new]
+        vectors = self._watched.vectors(questions) if self._watched.has_vectors else None
+        scores = self._watched.scores(questions, [score for _, score in new])
+        for i, question in enumerate(questions):
+            self._latest[folded(question)] = (float(scores[i]), None if vectors is None else vectors[i])
         self._latest = dict(list(self._latest.items())[-LATEST:])
-        scores, rows = zip(*self._latest.values(), strict=True)
+        latest, rows = zip(*self._latest.values(), strict=True)
         stacked = None if vectors is None else np.stack(rows)
-        return self._watched.drift(np.array(scores, np.float64), stacked)
+        return self._watched.drift(np.array(latest, np.float64), stacked)
 
     def _write(self, lines: Sequence[str]) -> None:
         today = time.strftime("%Y-%m-%d", time.gmtime())
@@ -93,8 +102,12 @@ class QuestionLog:
                         file.unlink()
                 self._today = today
             if lines:
-                with (self._folder / f"{PREFIX}{today}{SUFFIX}").open("a", encoding="utf-8") as written:
-                    written.write("".join(f"{line}\n" for line in lines))
+                content = "".join(f"{line}\n" for line in lines).encode()
+                with (self._folder / f"{PREFIX}{today}{SUFFIX}").open("ab", buffering=0) as written:
+                    size = written.tell()
+                    if written.write(content) < len(content):
+                        written.truncate(size)  # half a line would make the log unreadable
+                        raise OSError(ENOSPC, strerror(ENOSPC))
 
 
 def logged(path: Path) -> list[dict[str, Any]]:
@@ -111,13 +124,18 @@ def logged(path: Path) -> list[dict[str, Any]]:
         raise UserError(f"{path}: no log of questions; name the folder of `serve --log`, or a file of JSON lines")
     rows = []
     for file in files:
-        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
+        try:
+            lines = list(text_lines(file))
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"{file} cannot be read ({error}): name a log of `serve --log`, or JSON lines") from None
+        for number, line in lines:
             try:
                 row = json.loads(line)
                 question = row.get("question", row.get("query"))
+                question.encode()
             except (ValueError, AttributeError):
                 question = None
-            if not isinstance(question, str) or not question.strip():
+            if question is None or is_blank(question):
                 raise UserError(f'{file} line {number}: not a JSON object with a text as "question" or "query"')
             rows.append(row | {"question": question})
     return [rows[place] for place in distinct([row["question"] for row in rows])]

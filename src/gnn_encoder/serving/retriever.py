@@ -136,7 +136,7 @@ class Retriever:
             rights: a filter of what the caller may see at all.
             min_confidence: 0 to 1; a question gets no hit rather than an unsure one, so that of all questions at most
                 the share 1 - min_confidence has a wrong first hit (`evaluation.confidence`). It is calibrated without
-                filters.
+                filters, and refused with one where the ranking scales scores, as a fusion does.
 
         Raises:
             UserError: an empty question, k or depth below 1, a weight outside 0 to 1, a filter that does not fit the
@@ -147,7 +147,7 @@ class Retriever:
         texts = [questions] if isinstance(questions, str) else list(questions)
         above = -math.inf
         if min_confidence is not None:
-            above = threshold_of(self.bundle, min_confidence, (fuse, weight, rerank, depth))
+            above = threshold_of(self.bundle, min_confidence, (fuse, weight, rerank, depth), only is not None)
         for question in texts:
             self._searcher.check(question, k)
         if depth is not None and depth < 1:

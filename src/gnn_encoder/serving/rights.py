@@ -70,7 +70,7 @@ class Rights:
             raise Refused(401, wanted, {"WWW-Authenticate": "Bearer"}) from None
         groups = claims[self.claim]
         groups = [groups] if isinstance(groups, str) else groups
-        if not isinstance(groups, list) or not all(isinstance(group, str) for group in groups):
+        if not isinstance(groups, list) or not all(isinstance(group, str) and _is_unicode(group) for group in groups):
             raise Refused(401, f"the token's claim {self.claim!r} is no list of texts", {"WWW-Authenticate": "Bearer"})
         return [group for group in groups if group]  # an empty one is none, in a token and in a passage's field
 
@@ -80,6 +80,11 @@ class Rights:
         if len(sent) != 1:
             raise Refused(401, f"the header {self.header} must be there once, set by the proxy")
         return [group for part in sent[0].decode("utf-8", "replace").split(",") if (group := part.strip())]
+
+
+def _is_unicode(text: str) -> bool:
+    """Returns whether a text has no half of a surrogate pair, which JSON can write and no passage has."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _is_public(key: str) -> bool:

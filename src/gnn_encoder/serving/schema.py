@@ -30,7 +30,7 @@ class SearchRequest(Described):
     """Order the first hits by the bundle's re-ranker; by default as the run recommends."""
     min_confidence: Annotated[float, Field(ge=0, le=1)] | None = None
     """Give a question no hit rather than an unsure one: of all questions, at most the share 1 - min_confidence then has
-    a wrong first hit. Only for the default ranking."""
+    a wrong first hit. Only for the default ranking, and calibrated without filters."""
     explain: bool = False
     """Say what each score is made of, by the vectors alone or the re-ranker; one question."""
     filter: dict[str, Any] | None = None
@@ -127,9 +127,10 @@ class Vote(Described):
 
 
 class Kept(Described):
-    """The number of labels in the file."""
+    """The label is kept."""
 
-    labels: int
+    labels: int | None
+    """The number of all labels; None of a server with `--rights`, whose callers may not see others' labels."""
 
 
 class Given(Described):

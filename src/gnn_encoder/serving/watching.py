@@ -1,5 +1,6 @@
 """Questions to a bundle beside the dev queries of its run: are they still the questions that it was chosen for?"""
 
+import time
 from collections.abc import Sequence
 from functools import cached_property
 from typing import NamedTuple
@@ -14,6 +15,10 @@ from gnn_encoder.serving.retriever import Retriever
 
 DEV = 300
 """Dev queries that questions are compared with, at most: each is encoded once."""
+AT_ONCE = 512
+"""Questions that are searched at a time: a sum with BM25 has 2,000 hits of each in memory."""
+SEARCHES_WAIT = 64
+"""Questions that are encoded at a time: a server's searches wait meanwhile."""
 FEWEST = 20
 RARE = 0.05
 """A question is far from the training queries, or without a clear first hit, if only this share of dev queries is."""
@@ -69,14 +74,26 @@ class Watched:
         self.retriever, self._calibration = retriever, calibration
         self.digest = retriever.bundle.manifest.digest
 
-    def scores(self, questions: Sequence[str]) -> np.ndarray:
-        """Returns the first hits' scores fp64 [n], as the bundle ranks by default; minus infinity: no hit."""
-        hits = self.retriever.search(list(questions), 1)
-        return np.array([one[0].score if one else -np.inf for one in hits], np.float64)
+    def scores(self, questions: Sequence[str], known: Sequence[float | None]) -> np.ndarray:
+        """Returns the first hits' scores fp64 [n], as the bundle ranks by default; minus infinity: no hit.
+
+        known: scores that a log has; None: the question is asked again, as its hit was hidden or ranked otherwise.
+        """
+        scores = np.array([np.nan if score is None else score for score in known], np.float64)
+        unknown = np.flatnonzero(np.isnan(scores))
+        for start in range(0, len(unknown), AT_ONCE):
+            some = unknown[start : start + AT_ONCE]
+            hits = self.retriever.search([questions[i] for i in some.tolist()], 1)
+            scores[some] = [one[0].score if one else -np.inf for one in hits]
+        return scores
 
     def vectors(self, questions: Sequence[str]) -> np.ndarray:
         """Returns vectors of unit length fp32 [n, d]."""
-        vectors = self.retriever.encode_queries(list(questions))
+        parts = []
+        for start in range(0, len(questions), SEARCHES_WAIT):
+            parts.append(self.retriever.encode_queries(list(questions[start : start + SEARCHES_WAIT])))
+            time.sleep(0.001)  # a thread that takes a lock again at once lets nobody else have it
+        vectors = np.concatenate(parts)
         vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
         return vectors
 

@@ -92,7 +92,8 @@ async function mark(hit, request, button) {
   try {
     const kept = await call("feedback", { question: request.questions, passage_id: hit.passage_id, relevant });
     button.setAttribute("aria-pressed", String(relevant));
-    say(`${kept.labels.toLocaleString()} ${kept.labels === 1 ? "label" : "labels"} for the next training`);
+    const count = kept.labels === null ? "kept" : `${kept.labels.toLocaleString()} ${kept.labels === 1 ? "label" : "labels"}`;
+    say(`${count} for the next training`);
   } catch (error) {
     say(error.message, true);
   }
