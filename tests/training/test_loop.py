@@ -22,6 +22,7 @@ from gnn_encoder.tracking.progress import Progress
 from gnn_encoder.training import checkpoint, loop
 from gnn_encoder.training.loop import Objective, fit, linear_schedule, set_dropout, trainable_attention
 
+pytestmark = pytest.mark.usefixtures("on_cpu")
 SETTINGS = Optimization(epochs=3, learning_rate=0.01, checkpoint_seconds=1e-9, precision="fp32")
 
 
