@@ -92,6 +92,12 @@ def _no_service_of_another_test(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ALLOWED, "")
 
 
+@pytest.fixture
+def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test computes on the processor, also beside a GPU: its own tensors, or its settings, are of a processor."""
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     cases: Counter[tuple[str, str]] = Counter()
     for item in items:

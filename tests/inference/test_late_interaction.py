@@ -122,6 +122,7 @@ def random_vectors(lengths: list[int]) -> TokenVectors:
     return TokenVectors(values, np.concatenate([[0], np.cumsum(lengths)]))
 
 
+@pytest.mark.usefixtures("on_cpu")
 def test_max_similarities_are_those_of_a_loop_over_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     generator = np.random.default_rng(0)
     passages, queries = random_vectors([3, 1, 7, 2, 5, 1, 4]), generator.random((5, 4, 8)).astype(np.float32)

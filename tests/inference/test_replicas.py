@@ -125,6 +125,7 @@ def test_what_is_read_together_does_not_show(tiny_backbone, monkeypatch, precisi
     assert any(differ(np.arange(40)[::-5]))
 
 
+@pytest.mark.usefixtures("on_cpu")
 def test_the_larger_batches_of_a_gpu_give_the_same(tiny_backbone, attention, monkeypatch):
     encoder = TextEncoder.from_backbone(str(tiny_backbone), max_length=24)
     packed, pack = [], replicas.pack

@@ -71,7 +71,7 @@ def loop(layer: TypedAttention, asking: TokenMatrices, answering: TokenMatrices,
 def test_a_layer_equals_multihead_attention_in_a_loop(
     all_types: bool, changes: dict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    batching = Batching(np.array([4, 8]), 2**22, all_types)
+    batching = Batching(np.array([4, 8]), 2**22, all_types, 2**22)
     monkeypatch.setitem(BATCHING, "cpu", batching)
     graph = random_graph()
     tokens, config = random_tokens(graph, D), replace(SMALL, **changes)
@@ -87,6 +87,15 @@ def test_a_layer_equals_multihead_attention_in_a_loop(
         layer.config = replace(config, neighbour_reduction=other)
         if config.edge_types != ("self",):
             assert (layer(tokens, tokens, edges) - found).abs().max() > 1e-2
+
+
+def test_a_gpu_gets_no_more_edges_together_than_its_kernel_takes() -> None:
+    """torch's attention with dropout refuses more than 65,535 there, also after training has padded their number."""
+    lengths = np.full(70_000, 4)
+    parts = list(document_gat._batches(lengths, lengths, 8, BATCHING["cuda"]))
+    assert max(document_gat._upto(len(part), SIZES) for part in parts) <= 65_535
+    assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(70_000))
+    assert len(list(document_gat._batches(lengths, lengths, 8, BATCHING["cuda"]._replace(edges=2**22)))) == 1  # control
 
 
 def test_nodes_that_hear_nobody_and_padding() -> None:
@@ -226,7 +235,7 @@ def test_batches_of_few_sizes_in_training_give_the_same(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(document_gat, "_attention", noted)
     found, calls = [], []
-    few = Batching(BATCHING["cpu"].lengths, 2**27, all_types=True)
+    few = Batching(BATCHING["cpu"].lengths, 2**27, all_types=True, edges=2**15)
     for mode, batching in ((False, BATCHING["cpu"]), (True, BATCHING["cpu"]), (True, few)):
         monkeypatch.setitem(BATCHING, "cpu", batching)
         shapes.clear()

@@ -159,14 +159,16 @@ def test_rates_are_tokens_over_seconds(
     tiny_dataset: Dataset, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Each look at this clock is a second later. The texts are encoded, and batches trained on, three times after the
-    # first; then the clock is read once more.
-    monkeypatch.setattr(measuring, "time", SimpleNamespace(monotonic=partial(next, count())))
+    # first; then the clock is read once more. A GPU works on for two seconds after the first and the last batch.
+    clock = count()
+    monkeypatch.setattr(measuring, "time", SimpleNamespace(monotonic=partial(next, clock)))
+    monkeypatch.setattr(measuring, "_wait", lambda: (next(clock), next(clock)))
     monkeypatch.setattr(measuring, "SECONDS", 2.5)
     found = measure_rates(tiny_dataset, str(tiny_backbone), 0)
     lengths = data_facts(tiny_dataset, str(tiny_backbone), 0).passage_tokens
     assert lengths.min() == lengths.max()
     assert found.encoding == pytest.approx(3 * measuring.TEXTS * lengths[0] / 4)
-    assert found.training == pytest.approx(3 * measuring.BATCH * lengths[0] / 4)
+    assert found.training == pytest.approx(3 * measuring.BATCH * lengths[0] / (4 + 2))
     assert "memory" in found.machine
 
 

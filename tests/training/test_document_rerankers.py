@@ -172,6 +172,7 @@ def test_a_learned_question_is_trained_and_hears_nothing_of_its_passage(
     assert moved["learned"] < 1e-5 and moved["content"] > 0.1  # content is the control
 
 
+@pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize("kind", DOCUMENT_KINDS)
 def test_live_neighbours_have_gradient_and_score_as_stored_ones_before_training(
     kind: str, inputs: dict[str, Path], tiny_backbone: Path

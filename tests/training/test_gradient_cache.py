@@ -28,6 +28,8 @@ from gnn_encoder.training.losses import contrastive_loss
 from gnn_encoder.training.masked_graph import MaskedGraphTraining
 from gnn_encoder.training.prefetch import batches_of
 
+pytestmark = pytest.mark.usefixtures("on_cpu")
+
 
 @pytest.fixture(scope="module")
 def encoders(tiny_backbone) -> DualEncoder:

@@ -22,6 +22,7 @@ from gnn_encoder.tracking.progress import Progress
 from gnn_encoder.training import checkpoint, loop
 from gnn_encoder.training.loop import Objective, fit, linear_schedule, set_dropout, trainable_attention
 
+pytestmark = pytest.mark.usefixtures("on_cpu")
 SETTINGS = Optimization(epochs=3, learning_rate=0.01, checkpoint_seconds=1e-9, precision="fp32")
 
 
@@ -175,6 +176,26 @@ def test_a_loss_that_is_no_number_ends_the_training_and_no_state_has_it(bad, sec
     assert len(states) == (seconds < 1 and bad > 0)
     assert all(tensor.isfinite().all() for state in states for tensor in load_file(state).values())
     assert any(p.isnan().any() for p in net.parameters())  # control: the weights in memory have it
+
+
+@pytest.mark.parametrize("bad", [2, 14])  # 14: the last step, which no other loss follows
+def test_a_gradient_that_is_no_number_ends_the_training_though_the_loss_is_finite(bad, tmp_path, monkeypatch):
+    monkeypatch.setenv(CHECKPOINTS, str(tmp_path))
+    net, calls = model(), []
+
+    def loss(batch: torch.Tensor) -> torch.Tensor:
+        calls.append(batch)
+        added = (0 * net[0].bias).abs().sqrt().sum()  # 0, and its gradient NaN
+        return net(batch).square().mean() + (added if len(calls) == bad + 1 else 0)
+
+    with (
+        mlflow_runs.step_log("test", params={}, tags={}) as run,
+        pytest.raises(FloatingPointError, match=rf"^gradient norm is nan at step {bad}: lower learning_rate"),
+    ):
+        fit(Objective(net, Batches(), loss), SETTINGS, Context("test", run, "key"))
+    (state,) = tmp_path.rglob(checkpoint.FILE)
+    assert all(tensor.isfinite().all() for tensor in load_file(state).values())
+    assert net[0].bias.isnan().any()  # control
 
 
 def flip(file: Path, place: int, bit: int = 0) -> None:

@@ -114,6 +114,7 @@ def test_perturbing_a_training_querys_embedding_edges_and_features_changes_nothi
     assert (changed > 0) == (mask == "drop_positives")
 
 
+@pytest.mark.usefixtures("on_cpu")
 def test_loss_equals_equation_12_from_its_parts(parts):
     job = training(parts, "folds")
     model, _, examples, graph, cached = parts
@@ -167,6 +168,7 @@ def test_encoding_does_not_depend_on_chunk_size_or_passage_order(parts):
     assert np.abs(out - whole).max() > 1e-2
 
 
+@pytest.mark.usefixtures("on_cpu")
 def test_a_batch_whose_passages_have_no_neighbour_left(parts):
     graph = parts[3]
     edges = np.full_like(graph.edges, -1)

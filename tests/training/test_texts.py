@@ -15,6 +15,7 @@ from gnn_encoder.training.masked_graph import MaskedGraphTraining
 from gnn_encoder.training.texts import FrozenGnnEncoder
 
 
+@pytest.mark.usefixtures("on_cpu")
 def test_starts_as_the_stored_vectors_and_maps_queries_alone() -> None:
     generator = np.random.default_rng(0)
     queries, passages = (generator.standard_normal((9, 8)).astype(np.float32) for _ in range(2))

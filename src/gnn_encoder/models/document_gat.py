@@ -35,14 +35,17 @@ class Batching(NamedTuple):
     """Attention scores, over all heads, of a batch."""
     all_types: bool
     """A batch may have edges of several types."""
+    edges: int
+    """Edges of a batch."""
 
 
 BATCHING = {
-    "cpu": Batching(np.array([8, 16, 32, 64, 96, 128, 192, 256]), 2**22, False),
-    "cuda": Batching(np.array([32, 256]), 2**27, True),
+    "cpu": Batching(np.array([8, 16, 32, 64, 96, 128, 192, 256]), 2**22, False, 2**22),
+    "cuda": Batching(np.array([32, 256]), 2**27, True, 2**15),
 }
 """On a CPU padding costs time. A GPU has time for it, but each call of torch takes microseconds, and with the CPU's
-batches a training step had 130,000 calls (`benchmarks/RESULTS.md`)."""
+batches a training step had 130,000 calls (`benchmarks/RESULTS.md`). With dropout torch's kernel refuses more than
+65,535 edges, and training pads their number to a power of two."""
 
 
 @dataclass(frozen=True)
@@ -429,5 +432,6 @@ def _batches(asking: np.ndarray, answering: np.ndarray, heads: int, batching: Ba
     order = np.argsort(group, kind="stable")
     for members in np.split(order, np.flatnonzero(np.diff(group[order])) + 1):
         if len(members):
-            size = max(1, batching.scores // int(heads * asking[members].max() * answering[members].max()))
+            scores = int(heads * asking[members].max() * answering[members].max())
+            size = max(1, min(batching.edges, batching.scores // scores))
             yield from (members[start : start + size] for start in range(0, len(members), size))

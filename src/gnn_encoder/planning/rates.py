@@ -107,6 +107,7 @@ def _training(model: DualEncoder, tokens: Tokens, settings: TrainDpr) -> float:
     generator = np.random.default_rng(settings.seed)
     for step in range(1000):
         if step == WARM_UP:
+            _wait()
             started = time.monotonic()
         rows = generator.permutation(len(tokens))[:size]
         with autocast(settings.precision), trainable_attention(model, settings.precision):
@@ -118,4 +119,11 @@ def _training(model: DualEncoder, tokens: Tokens, settings: TrainDpr) -> float:
         done += int(tokens.lengths[rows].sum()) if step >= WARM_UP else 0
         if step >= WARM_UP and time.monotonic() - started > SECONDS:
             break
+    _wait()
     return done / (time.monotonic() - started)
+
+
+def _wait() -> None:
+    """Waits until a GPU has worked off its queue: a training step ends before its kernels do."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()

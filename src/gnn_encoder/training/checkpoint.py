@@ -5,9 +5,9 @@ state and the position in the data, all of one step. What changes less often is 
 `kept-EPOCH.safetensors`, the trained parameters of the best epoch so far, before the first state that names it, and
 `frozen.safetensors`, the parameters that are not trained, before the first state.
 
-Nothing is pickled. A resumed training ends with the same bits as an undisturbed training, given the same device and the
-same numbers of threads and processes. The random state is the leader's; a follower is seeded again at each step
-(`ranks.seed_follower`).
+Nothing is pickled. On a CPU a resumed training ends with the same bits as an undisturbed training, given the same
+numbers of threads and processes. A GPU's kernels add gradients in any order, so the last bits differ there, with and
+without a resume. The random state is the leader's; a follower is seeded again at each step (`ranks.seed_follower`).
 
 The training only copies a state in memory (`Saver`), which takes 0.1 s a GB. A thread writes the files and computes
 their digests, which takes 1 to 3 s of processor time a GB (AMD EPYC, a virtual machine).

@@ -207,8 +207,7 @@ class TokenCache(PassageCache):
     def of(self, nodes: np.ndarray) -> TokenMatrices:
         """Token vectors fp32 of nodes, without gradient."""
         starts, stops = self._offsets[nodes], self._offsets[nodes + 1]
-        values = torch.from_numpy(self.vectors[ranges(starts, stops)])
-        return TokenMatrices(values.to(device(), torch.float32), stops - starts)
+        return TokenMatrices(on_device(self.vectors[ranges(starts, stops)]).float(), stops - starts)
 
     def _write(self, file: Path, progress: Progress) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)

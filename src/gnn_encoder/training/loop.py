@@ -43,7 +43,7 @@ TRIM_SECONDS = 20.0
 fit badly: a ColBERT's training with 32 passages of 128 tokens grew by 45 MB a step, to 4 GB."""
 UNREAD_STEPS, UNREAD_SECONDS = {"cpu": 1, "cuda": 20}, 1.0
 """Losses are read after so many steps, or after the first step that ends so many seconds later. A reading waits until a
-GPU has worked off its queue, and the GPU then waits for the next calls. A loss of NaN is noticed so late."""
+GPU has worked off its queue, and the GPU then waits for the next calls. NaN is noticed so late."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ def fit(objective: Objective, settings: Optimization, context: Context) -> dict[
         before the training) with `kept_figure` if an epoch was kept as the best one.
 
     Raises:
-        FloatingPointError: the loss is not finite; no state has been written since.
+        FloatingPointError: the loss or the gradient is not finite; no state has been written since.
         UserError: `keep` is `best`, but nothing is measured.
         TrainingOver: at the end, in every process but the leader.
     """
@@ -196,8 +196,11 @@ def fit(objective: Objective, settings: Optimization, context: Context) -> dict[
         nonlocal shown, looked
         losses = torch.stack(unread).tolist() if unread else []
         for number, (loss, norm) in enumerate(losses, step + 1 - len(losses)):
-            if not math.isfinite(loss):
-                raise FloatingPointError(f"loss is {loss} at step {number - 1}: lower learning_rate or score_scale")
+            for name, value in (("loss", loss), ("gradient norm", norm)):  # a gradient of NaN follows a finite loss
+                if not math.isfinite(value):
+                    raise FloatingPointError(
+                        f"{name} is {value} at step {number - 1}: lower learning_rate or score_scale"
+                    )
             window.append(loss)
             if number % every == 0 or number == steps:
                 shown = sum(window) / len(window)
