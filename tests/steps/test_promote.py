@@ -15,6 +15,7 @@ from mlflow_store import write_store
 
 from gnn_encoder.artifacts import Bundle, Dataset, Run, drafting, read_manifest
 from gnn_encoder.artifacts.bundle import Reranking, Serving
+from gnn_encoder.artifacts.folder import README
 from gnn_encoder.artifacts.report import Decision
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.measures import NAMES
@@ -218,6 +219,7 @@ def test_a_bundle_with_a_re_ranker_is_registered_and_compared_as_it_is_served(ga
 
     served = bundled("reranked", runs[1])
     assert served.reranks and served == Serving(CANDIDATE, None, None, Reranking("GNN-encoder", 1.0, 7))
+    assert "The first 7 hits are ordered by" in (gate.folder / "reranked" / README).read_text("utf-8")
     # The control: without a significant gain on dev, it re-ranks on request, and its system is the first stage.
     asked = bundled("on request", runs[1], significance=0.0)
     assert not asked.reranks and (asked.system, asked.reranking.depth) == ("GNN-encoder", 7)

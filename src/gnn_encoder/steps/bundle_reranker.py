@@ -6,12 +6,15 @@ from pathlib import Path
 
 from gnn_encoder.artifacts import Bundle, Dataset, Draft, Evaluation, read_manifest
 from gnn_encoder.artifacts.bundle import SERVING, Reranking
+from gnn_encoder.artifacts.folder import README
+from gnn_encoder.artifacts.history import read_history
 from gnn_encoder.artifacts.tables import System
 from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.collected import dev_values
 from gnn_encoder.evaluation.measures import mean_name
 from gnn_encoder.evaluation.significance import paired
+from gnn_encoder.promotion.model_card import Described
 from gnn_encoder.settings.outcome import Evaluate
 from gnn_encoder.settings.reranking import BundleReranker
 
@@ -44,11 +47,12 @@ def bundle_reranker(
     best = next((run for run in runs if read_manifest(run, "run").inputs.get("scorer") == scorer), None)
     if not best:
         raise UserError(f"no run is of the re-ranker {reranker}: run rerank with it first")
+    data, evaluated, history = Dataset(dataset), Evaluation.read(evaluation), read_history(first_stage)
     serving, how, title = source.serving.first_stage, read_manifest(best).settings, System.of(best).name
     of_run = {name: how[name] for name in ("depth", "precision", "tokens_per_batch")}
     is_better = False
-    if values := dev_values(Dataset(dataset), [runs[0], best], settings.measure):
-        gains, of = values[1] - values[0], Evaluate.model_validate(Evaluation.read(evaluation).manifest.settings)
+    if values := dev_values(data, [runs[0], best], settings.measure):
+        gains, of = values[1] - values[0], Evaluate.model_validate(evaluated.manifest.settings)
         p = paired(gains, of.test, of.permutations, of.seed)
         is_better = bool(p <= settings.significance and gains.mean() > 0)
         headline = (
@@ -58,4 +62,7 @@ def bundle_reranker(
     served = replace(serving, system=title if is_better else serving.system, reranking=reranking)
     (bundle / SERVING).write_text(json.dumps(served.facts(), indent=1), encoding="utf-8")
     headline += ", so a search re-ranks" if is_better else ", so a search re-ranks on request"
+    facts = {"system": title if is_better else evaluated.metrics["baseline"], "sentence": headline}
+    readme = Described(source, served, data, history, facts, evaluated).readme(reranker=True)
+    (bundle / README).write_text(readme, encoding="utf-8")
     return {"passages": len(source.passages), "headline": headline}
