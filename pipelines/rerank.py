@@ -37,7 +37,7 @@ def rerank(settings: Settings, systems: Sequence[str], study: str = "", bundle: 
     Args:
         systems: names in `ALL_SYSTEMS`; the last is the one in the headline.
         study: one of `RERANKING_STUDIES`, which is reported, too.
-        bundle: the first stage's bundle, which then gets the best re-ranker.
+        bundle: the first stage's bundle, which then gets the best re-ranker, and which the gate decides on.
 
     Raises:
         UserError: the first stage has the name of a re-ranker, several tasks are to score for a teacher, or a system
@@ -86,7 +86,8 @@ def rerank(settings: Settings, systems: Sequence[str], study: str = "", bundle: 
     flow.begin(DECIDE)
     roles = {"baseline": settings.first_stage.system, "candidate": ALL_SYSTEMS[systems[-1]].title}
     evaluation = flow.add("evaluate", evaluate.model_copy(update=roles), dataset=dataset, runs=runs).output
-    flow.add("report", outcome.Report(**evaluate.speed, changed=flow.changed), dataset=dataset, evaluation=evaluation)
+    judged = {"dataset": dataset, "evaluation": evaluation}
+    page = flow.add("report", outcome.Report(**evaluate.speed, changed=flow.changed), **judged)
     if study:
         studied = {"study": study, "systems": tuple(systems), "depth": settings.train_reranker.hits_of("cross_encoder")}
         flow.add(
@@ -97,15 +98,14 @@ def rerank(settings: Settings, systems: Sequence[str], study: str = "", bundle: 
             generated_queries=generated.queries if generated else None,
             **first,
         )
-    best = flow.add(
-        "choose_reranker",
-        reranking.ChooseReranker(),
-        dataset=dataset,
-        runs=list(reranked.runs.values()),
-        scorers=list(reranked.scorers.values()),
-    ).output
+    ranked, scorers = list(reranked.runs.values()), list(reranked.scorers.values())
+    choose = reranking.ChooseReranker()
+    best = flow.add("choose_reranker", choose, dataset=dataset, runs=ranked, scorers=scorers).output
     if bundle:
-        flow.add("bundle_reranker", reranking.BundleReranker(), first_stage=bundle, reranker=best)
+        runs, added = [first_run, *ranked], reranking.BundleReranker()
+        bundled = flow.add("bundle_reranker", added, first_stage=bundle, reranker=best, runs=runs, **judged).output
+        if not study:  # a study has its own measures
+            flow.add("promote", settings.promote, "", [page], bundle=bundled, runs=runs, **judged)
     return with_early_refusals(flow)
 
 

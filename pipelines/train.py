@@ -129,7 +129,8 @@ def judge(
     shown = outcome.Report(**settings.evaluate.speed, changed=flow.changed)
     page = flow.add("report", shown, rung, bundles=bundles, **explained, **read)
     # The decision does not read the page, but runs after it, so that the page exists if the decision fails.
-    decision = flow.add("promote", settings.promote, rung, [page, *last_decision(flow)], bundle=chosen, **read).output
+    last_nodes = [page, *last_decision(flow)]
+    decision = flow.add("promote", settings.promote, rung, last_nodes, bundle=chosen, runs=runs, **read).output
     return {output.name: output for output in (recommendation, chosen, page.output, decision)}
 
 

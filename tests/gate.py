@@ -70,14 +70,14 @@ class Gate:
     """A store and a folder of bundles."""
 
     def __init__(self, folder: Path, dataset: Dataset, backbone: Path, uri: str) -> None:
-        self.folder, self.dataset, self._backbone, self.uri = folder, dataset, backbone, uri
+        self.folder, self.dataset, self.backbone, self.uri = folder, dataset, backbone, uri
 
     @property
     def models(self) -> Registry:
         return open_registry(self.uri, "tiny")
 
     def inputs(self, name: str, found: int, **more: Any) -> dict[str, Path]:
-        return write_inputs(self.folder / name, self.dataset, self._backbone, found, **more)
+        return write_inputs(self.folder / name, self.dataset, self.backbone, found, **more)
 
     def decided(self, name: str, found: int, settings: Promote | str = CALM, **more: Any) -> dict[str, Any]:
         promote(settings, decision=self.folder / name / "decision", **self.inputs(name, found, **more))

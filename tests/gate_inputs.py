@@ -1,5 +1,6 @@
 """Bundles that find a chosen share of the tiny test queries' passages, with the evaluations that `promote` reads."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from bundles import fill_bundle
 
-from gnn_encoder.artifacts import Bundle, Dataset, Evaluation, Graph, Recommended, drafting, read_manifest
+from gnn_encoder.artifacts import Bundle, Dataset, Evaluation, Graph, Recommended, Run, drafting, read_manifest
 from gnn_encoder.artifacts.bundle import Serving
 from gnn_encoder.artifacts.history import Record, write_history
 from gnn_encoder.evaluation.measures import NAMES
@@ -45,8 +46,12 @@ def write_evaluation(
     steps: int = 2,
     cold: float | None = None,
     written: tuple[str, ...] = (),
+    runs: Sequence[Path] = (),
 ) -> Path:
-    """The evaluation of a bundle in which its figures are `value`, and the dual encoder's 0.1; 12 queries are cold."""
+    """The evaluation of a bundle in which its figures are `value`, and the dual encoder's 0.1; 12 queries are cold.
+
+    runs: those that were evaluated, if the gate is to read them.
+    """
 
     def figures(queries: int, value: float) -> dict[str, Any]:
         of_candidate = {CANDIDATE: dict.fromkeys(NAMES, 0.031)}
@@ -70,12 +75,28 @@ def write_evaluation(
     with drafting(path, "evaluation") as draft:
         Evaluation.write(draft, metrics=metrics, per_query=pa.table({"query": [0]}), answers=None, first_hits={})
         draft.manifest.inputs = {"dataset": dataset.manifest.digest}
+        draft.manifest.inputs |= {f"runs.{i}": read_manifest(run).digest for i, run in enumerate(runs)}
         draft.manifest.settings = Evaluate(permutations=500, precision="fp32").model_dump(mode="json")
         draft.manifest.metrics = {"headline": f"GNN-encoder MRR@10 {value:.3f}"}
         made = Record(metrics={"seconds": 12.4, "headline": f"loss {value}"})
         ranked = Record(inputs={"bundle": read_manifest(bundle).digest}, metrics=made.metrics)
         trained = {f"train_{i}": made for i in range(steps)}
         write_history(draft.path, {"rank: GNN-encoder": ranked, **trained, "evaluate": made})
+    return path
+
+
+def write_run(path: Path, system: str, dataset: Dataset, found: int, rank: int = 2, **origin: Any) -> Path:
+    """The hits of a system that has the passages of the first `found` dev and test queries at a rank, 1 or 2.
+
+    origin: fields of the manifest.
+    """
+    labels = [dataset.split_qrels(split) for split in ("dev", "test")]
+    query, passage = (np.concatenate([getattr(of, name)[:found] for of in labels]) for name in ("query", "passage"))
+    hits = np.stack([(passage + 1) % len(dataset.passages), passage][:: -1 if rank == 1 else 1], axis=1)
+    with drafting(path, "run") as draft:
+        Run.from_hits(query, hits, np.tile([2.0, 1.0], (len(hits), 1))).write(draft, system)
+        for name, value in origin.items():
+            setattr(draft.manifest, name, value)
     return path
 
 
@@ -117,10 +138,11 @@ def write_inputs(
     steps: int = 2,
     cold: float | None = None,
     written: tuple[str, ...] = (),
+    runs: Sequence[Path] = (),
 ) -> dict[str, Path]:
     """What `promote` reads."""
     made = write_bundle(folder / "gnn_encoder", dataset, backbone, found, noise)
-    evaluation = write_evaluation(folder / "evaluation", made, dataset, found / 20, steps, cold, written)
+    evaluation = write_evaluation(folder / "evaluation", made, dataset, found / 20, steps, cold, written, runs)
     recommendation = write_recommendation(folder / "recommendation", evaluation)
     bundle = write_chosen(folder / "bundle", made, recommendation)
     graph = write_graph(folder / "graph", dataset)

@@ -110,7 +110,7 @@ def graphs(settings: Settings) -> Iterator[tuple[set[str], Graph]]:
     yield {"choose_bundle"}, update(settings, MODELS)
     yield {"choose_bundle"}, update(settings, {**MODELS, "converged": Given("/c"), "dpr": Given("/d")})
     yield {"compare_variants"}, ablation(settings, variants(settings, STUDIES, ()), 2)
-    yield {"report", "bundle_reranker"}, rerank(settings, list(SYSTEMS), "", Given("/bundle"))
+    yield {"promote"}, rerank(settings, list(SYSTEMS), "", Given("/bundle"))
     ends = {"report", "choose_reranker"}
     for name in ("colbert", "ss_bert_h", "colbert_distilled", "lim"):  # one of each kind of triples
         yield ends, rerank(settings, [name])

@@ -6,15 +6,20 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 from conftest import write_tiny_dataset
 from gate_inputs import write_bundle
 from rich.console import Console
 
+from gnn_encoder import Retriever
 from gnn_encoder.artifacts import Bundle, Dataset, DatasetWriter, drafting
+from gnn_encoder.artifacts.bundle import Reranking, Serving
 from gnn_encoder.cli.bundles import _compare_bundles
 from gnn_encoder.evaluation.compare import comparison_table, notes
+from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.promotion.champion import compare_with_champion, present_rows
 from gnn_encoder.promotion.gate import ChampionComparison
+from gnn_encoder.retrieval.scorers import save_scorer
 from gnn_encoder.retrieval.search import Searcher
 from gnn_encoder.settings.outcome import Evaluate
 from gnn_encoder.tracking.progress import Progress
@@ -53,6 +58,28 @@ def test_the_better_one_is_seen(tiny_dataset: Dataset, tiny_backbone: Path, tmp_
     assert found.strata["all"].difference("RR@10") == pytest.approx(14 / 20)
     assert found.strata["all"].p_values["RR@10"] < 0.05
     assert compared(tiny_dataset, few, many).strata["all"].difference("RR@10") == pytest.approx(-14 / 20)
+
+
+def test_a_re_ranker_is_measured_with_the_bundle(tiny_dataset: Dataset, tiny_backbone: Path, tmp_path: Path) -> None:
+    """The reference is what an application gets: `Retriever.search`. The control is the same bundle without it."""
+    plain, scorer = searcher(tmp_path / "plain", tiny_dataset, tiny_backbone, 8), tmp_path / "scorer"
+    torch.manual_seed(0)
+    model = CrossEncoder.from_backbone(str(tiny_backbone), 48)
+    torch.nn.init.normal_(model.head.weight, std=1.0)
+    save_scorer("cross_encoder", model, scorer)
+    serving = Serving("Re-ranked", None, None, Reranking("GNN-encoder", 1.0, 10, "fp32"))
+    with drafting(tmp_path / "bundle", "bundle") as draft:
+        plain.bundle.serve(draft, serving, scorer)
+    found = compared(tiny_dataset, Searcher(Bundle.read(tmp_path / "bundle")), plain)
+    labels, ids = tiny_dataset.split_qrels("test"), tiny_dataset.passages.ids().to_pylist()
+    answers = Retriever.load(tmp_path / "bundle").search(tiny_dataset.query_texts(labels.query), 10)
+    ranks = ([hit.passage_id for hit in hits].index(ids[p]) + 1 if ids[p] in {hit.passage_id for hit in hits} else 0
+             for hits, p in zip(answers, labels.passage.tolist(), strict=True))  # fmt: skip
+    expected = sum(1 / rank for rank in ranks if rank) / 20
+    whole = found.strata["all"]
+    assert whole.challenger == {"RR@10": pytest.approx(expected), "R@1000": 1.0}
+    assert whole.other["RR@10"] == 8 / 20 != pytest.approx(expected)
+    assert found.challenger.query_ms > found.champion.query_ms and found.of_one_kind
 
 
 def test_a_former_corpus_is_matched_by_text_ids(tiny_backbone: Path, tmp_path: Path) -> None:

@@ -59,9 +59,23 @@ BETTER = against()
         ({"floors": {"R@1000": 0.001}}, 0.45, BETTER, "keep", "R@1000 falls by 0.0050"),
         ({}, 0.45, against(recall=0.88, p_recall=0.11), "promote", ""),
         ({"floor_significance": 1.0}, 0.45, against(recall=0.88, p_recall=0.11), "keep", "R@1000 falls"),
-        ({}, 0.45, against(query_ms=16.0), "keep", "a question takes 1.60 times as long, where at most 1.5"),
+        (
+            {},
+            0.45,
+            against(query_ms=16.0),
+            "keep",
+            "1.60 times as long (16.0 ms, the champion 10.0 ms), where at most 1.5",
+        ),
         ({}, 0.45, against(index_bytes=1600.0), "keep", "a passage takes 1.60 times the index"),
         ({"largest_latency_ratio": 2.0, "largest_index_ratio": 2.0}, 0.45, against(query_ms=16.0), "promote", ""),
+        ({"largest_latency_ms": 20.0}, 0.45, against(query_ms=16.0), "promote", ""),
+        (
+            {"largest_latency_ms": 15.0},
+            0.45,
+            against(query_ms=15.4),
+            "keep",
+            "a question takes 15.4 ms as the bundle is served, where at most 15 ms are allowed",
+        ),
     ],
 )
 def test_the_rule(
@@ -180,6 +194,15 @@ def test_costs_are_not_compared_with_those_of_words_alone() -> None:
     assert decide(Promote(), "test", plain(0.45), found).decision == "promote"
     fall = dataclasses.replace(against(recall=0.88), of_one_kind=False)
     assert decide(Promote(), "test", plain(0.45), fall).decision == "keep", "what it finds is"
+
+
+def test_a_limit_in_milliseconds_holds_between_words_and_vectors_and_without_a_champion() -> None:
+    settings = Promote(largest_latency_ms=50.0)
+    costly = dataclasses.replace(against(query_ms=100.0), of_one_kind=False)
+    assert decide(settings, "test", plain(0.45), costly).decision == "keep"
+    for milliseconds, decision in ((51.0, "keep"), (49.0, "promote"), (None, "promote")):
+        assert decide(settings, "test", plain(0.45), None, query_ms=milliseconds).decision == decision
+    assert decide(Promote(), "test", plain(0.45), None, query_ms=51.0).decision == "promote", "control: no limit"
 
 
 def test_falls_of_strata_are_corrected_for_their_number() -> None:

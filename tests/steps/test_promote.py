@@ -4,19 +4,29 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from gate import CALM, Gate
+from gate_inputs import BASELINE, CANDIDATE, write_evaluation, write_run
 from manifests import write_manifest
 from mlflow_store import write_store
 
-from gnn_encoder.artifacts import Dataset, read_manifest
+from gnn_encoder.artifacts import Bundle, Dataset, Run, drafting, read_manifest
+from gnn_encoder.artifacts.bundle import Reranking, Serving
+from gnn_encoder.artifacts.folder import README
 from gnn_encoder.artifacts.report import Decision
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.measures import NAMES
-from gnn_encoder.flow.arguments import ORIGIN, PLAN, StepArguments
+from gnn_encoder.flow.arguments import CODE, ORIGIN, PLAN, StepArguments
+from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.promotion.registry import CHAMPION, GENERATED, HUMAN, PREVIOUS, QUERIES
+from gnn_encoder.retrieval.scorers import save_scorer
+from gnn_encoder.settings.outcome import Rerank
+from gnn_encoder.settings.reranking import BundleReranker
 from gnn_encoder.settings.rungs import LABELS, TRAINING, WORDS
+from gnn_encoder.steps.bundle_reranker import bundle_reranker
 from gnn_encoder.steps.promote import on_generated, promote
 
 
@@ -160,6 +170,85 @@ def test_what_the_run_was_made_of_is_written_to_the_version(gate: Gate) -> None:
     (version,) = gate.models.versions()
     assert origin.items() <= version.tags.items()
     assert "registry" not in version.tags
+
+
+def test_what_is_ranked_already_is_not_ranked_again(gate: Gate) -> None:
+    """The run's own hits count for the challenger; the champion's are kept for the next decision on these queries."""
+    call = StepArguments(settings=CALM.model_dump(), source_digests={CODE: "this"}).model_dump_json()
+    gate.decided("first", 8, call)
+    kept = gate.folder / "gnn-encoder-runs" / "checkpoints"
+    assert not list(kept.glob("ranked-*")), "without a champion nothing is ranked"
+    assert gate.decided("worse", 5, call)["comparison"]["strata"]["all"]["challenger"]["RR@10"] == 5 / 20
+    labels = gate.dataset.split_qrels("test")
+    sixth, of_sixth = labels.query[5:6], labels.passage[5]
+    (of_champion,) = (path for path in kept.glob("ranked-*") if Run.read(path).hits(sixth, 1)[0, 0] == of_sixth)
+    run = write_run(gate.folder / "run", CANDIDATE, gate.dataset, 16)
+    inputs = gate.inputs("run of the evaluation", 5, runs=[run])
+    promote(call, decision=gate.folder / "decision", runs=[run], **inputs)
+    of_both = Decision.read(gate.folder / "decision").facts["comparison"]["strata"]["all"]
+    assert (of_both["challenger"]["RR@10"], of_both["other"]["RR@10"]) == (16 / 20 / 2, 8 / 20)
+    # The control: with other kept hits, the champion has their figure; with other code, it ranks again.
+    write_run(of_champion, CANDIDATE, gate.dataset, 2)
+    for code, expected in (("other", 8 / 20), ("this", 2 / 20 / 2)):
+        call = StepArguments(settings=CALM.model_dump(), source_digests={CODE: code}).model_dump_json()
+        assert gate.decided("again", 6, call)["comparison"]["strata"]["all"]["other"]["RR@10"] == expected
+    with pytest.raises(UserError, match="evaluation was not made from"):
+        promote(CALM, decision=gate.folder / "strange", runs=[of_champion], **inputs)
+
+
+def test_a_bundle_with_a_re_ranker_is_registered_and_compared_as_it_is_served(gate: Gate) -> None:
+    """It is the champion with a re-ranker that puts the passages of 18 queries first, of dev as of test."""
+    first = gate.decided("first", 8)["figures"]["test/RR@10"] * 20
+    torch.manual_seed(0)
+    with drafting(gate.folder / "scorer", "model") as draft:
+        save_scorer("cross_encoder", CrossEncoder.from_backbone(str(gate.backbone), 48), draft.path)
+    scorer, how = {"scorer": read_manifest(gate.folder / "scorer").digest}, Rerank(system=CANDIDATE, depth=7)
+    plain = write_run(gate.folder / "plain", BASELINE, gate.dataset, 18)
+    runs = [
+        plain,
+        write_run(gate.folder / "best", CANDIDATE, gate.dataset, 18, 1, inputs=scorer, settings=how.model_dump()),
+    ]
+    stage = gate.folder / "first" / "gnn_encoder"
+    evaluation = write_evaluation(gate.folder / "evaluation", stage, gate.dataset, 18 / 20, runs=runs)
+    paths: dict[str, Any] = {"dataset": gate.dataset.path, "evaluation": evaluation, "runs": runs}
+
+    def bundled(name: str, reranked: Path, **settings: float) -> Serving:
+        asked = {**paths, "runs": [plain, reranked], "first_stage": stage, "reranker": gate.folder / "scorer"}
+        bundle_reranker(BundleReranker(**settings), **asked, bundle=gate.folder / name)
+        return Bundle.read(gate.folder / name).serving
+
+    served = bundled("reranked", runs[1])
+    assert served.reranks and served == Serving(CANDIDATE, None, None, Reranking("GNN-encoder", 1.0, 7))
+    assert "The first 7 hits are ordered by" in (gate.folder / "reranked" / README).read_text("utf-8")
+    # The control: without a significant gain on dev, it re-ranks on request, and its system is the first stage.
+    asked = bundled("on request", runs[1], significance=0.0)
+    assert not asked.reranks and (asked.system, asked.reranking.depth) == ("GNN-encoder", 7)
+
+    def decided(**changes: float | None) -> dict[str, Any]:
+        settings = CALM.model_copy(update=changes)
+        promote(settings, **paths, bundle=gate.folder / "reranked", decision=gate.folder / "decision")
+        return Decision.read(gate.folder / "decision").facts
+
+    slow = decided(largest_latency_ratio=1.0)
+    both = slow["comparison"]
+    assert slow["decision"] == "keep" and "times as long (" in slow["reason"], "pairs are scored, too"
+    assert both["challenger"]["query_ms"] > both["champion"]["query_ms"]
+    assert both["strata"]["all"]["challenger"]["RR@10"] == 18 / 20 and first == 8
+    facts = decided(largest_latency_ratio=1.0, largest_latency_ms=1e6)
+    assert facts["decision"] == "promote" and gate.aliases()[CHAMPION] == facts["version"]
+    folder = gate.models.find(CHAMPION).bundle_folder()
+    assert Bundle.read(folder).serving == served and (folder / "reranker" / "scorer.json").is_file()
+    assert (
+        "MRR@10" in gate.models.find(CHAMPION).tags["reason"]
+        and "first 7 hits are ordered by" in gate.models.find(CHAMPION).card
+    )
+
+
+def test_the_first_bundle_keeps_a_limit_in_milliseconds(gate: Gate) -> None:
+    """It is measured as it is served: nobody answers within a nanosecond."""
+    facts = gate.decided("one", 10, CALM.model_copy(update={"largest_latency_ms": 1e-6}))
+    assert facts["decision"] == "keep" and "ms as the bundle is served, where at most 1e-06 ms" in facts["reason"]
+    assert gate.decided("one", 10, CALM.model_copy(update={"largest_latency_ms": 1e6}))["decision"] == "promote"
 
 
 @pytest.mark.slow

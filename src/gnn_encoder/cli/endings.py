@@ -28,6 +28,9 @@ def show_table(tables: Callable[[dict[str, Any]], RenderableType], outcome: Outc
     if bundle := outcome.outputs.get("bundle"):
         command = f"gnn-encoder search --rerank --bundle {shlex.quote(str(bundle))} QUESTION"
         screen.print(f"bundle     {bundle}\nsearch     {command}", markup=False, highlight=False, soft_wrap=True)
+    if decision := outcome.outputs.get("decision"):
+        headline = read_manifest(decision).metrics["headline"]
+        screen.print(f"decision   {headline}", markup=False, highlight=False, soft_wrap=True)
 
 
 def show_update(outcome: Outcome, former: Path) -> None:

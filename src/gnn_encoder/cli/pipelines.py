@@ -240,8 +240,8 @@ def rerank(
 ) -> None:
     """Train re-rankers of a first stage's hits, side by side, and compare them.
 
-    If the first stage is a finished run, its bundle gets the re-ranker that is best on dev, for search --rerank. The
-    other first stages have no bundle.
+    If the first stage is a finished run, its bundle gets the re-ranker that is best on dev, and the gate decides on it.
+    The other first stages have no bundle.
     """
     from gnn_encoder.cli.console import followed
     from gnn_encoder.cli.endings import show_table

@@ -17,19 +17,21 @@ from gnn_encoder.settings.pipeline import PIPELINES, Settings
 from gnn_encoder.settings.presets import load_settings
 from gnn_encoder.settings.reranking_systems import system_names
 from gnn_encoder.storage import local_folder
+from gnn_encoder.tracking.pipeline_run import tracking_uri
 
 
 def rerank(title: str, preset: str, settings: Settings, graph: Graph, root: Path, show: Show) -> Outcome:
     """Runs the re-ranking pipeline that `reranking` returned; `title`: of the run, beside the preset.
 
-    If the first stage is a bundle, `latest/bundle` is then that bundle with the best re-ranker. The other links stay.
+    If the first stage is a bundle, `latest/bundle` is then that bundle with the best re-ranker, which is registered and
+    promoted if it passes the gate. The other links stay.
     """
     root = writable(root)
     check_models(graph.nodes)
     names = ",".join(settings.compare_rerankers.systems)
     params = {"preset": preset, "systems": names, **params_of(settings, (*PIPELINES["rerank"], "evaluate"))}
     name = dated(f"{title}-{Path(preset).stem}")
-    outcome = run_calls(calls_of(graph, graph_arguments(graph)), root, name, params, show)
+    outcome = run_calls(calls_of(graph, graph_arguments(graph, tracking_uri(root))), root, name, params, show)
     if outcome.status == "FINISHED" and BUNDLE in outcome.outputs:
         outcome.outputs[BUNDLE] = linked(root, BUNDLE, outcome.outputs[BUNDLE])
     return outcome

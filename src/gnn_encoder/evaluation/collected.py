@@ -190,11 +190,16 @@ def evaluated_queries(data: Dataset) -> np.ndarray:
 
 def dev_means(data: Dataset, runs: Sequence[Path], measure: str) -> list[float]:
     """Returns the mean of a measure of each run over the labelled dev queries; empty if there are none."""
+    return [float(values.mean()) for values in dev_values(data, runs, measure)]
+
+
+def dev_values(data: Dataset, runs: Sequence[Path], measure: str) -> list[np.ndarray]:
+    """Returns the values [n] of a measure of each run for the labelled dev queries; empty if there are none."""
     qrels, ids = data.judged("dev"), data.judged_ids()
     dev, documents = labelled_queries(qrels), documents_of(data, (measure,))
     if not len(dev):
         return []
-    return [float(per_query(Run.read(path), qrels, dev, ids, (measure,), documents).mean()) for path in runs]
+    return [per_query(Run.read(path), qrels, dev, ids, (measure,), documents)[:, 0] for path in runs]
 
 
 def shown_split(data: Dataset) -> str:

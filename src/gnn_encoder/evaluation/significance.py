@@ -74,6 +74,12 @@ def paired_t(differences: np.ndarray) -> np.ndarray:
     return p_values
 
 
+def paired(differences: np.ndarray, test: str, permutations: int, seed: int) -> float:
+    """Returns the two-sided p-value of one comparison from its per-query differences [n], by one of `TESTS`."""
+    column = differences[:, None]
+    return float((paired_t(column) if test == "t" else paired_randomization(column, permutations, seed))[0])
+
+
 def holm(p_values: np.ndarray) -> np.ndarray:
     """Returns p-values [c] or [c, m] corrected for the c comparisons (Holm, 1979), separately for the m columns.
 

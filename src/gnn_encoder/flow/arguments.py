@@ -5,7 +5,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-ORIGIN = ("run.data", "run.settings", "run.code")
+CODE = "run.code"
+ORIGIN = ("run.data", "run.settings", CODE)
 """Names of the digests of a whole run, in `promote`'s source digests and in the tags of a registered version."""
 PLAN = "run.plan"
 """Name of the digest of a plan's settings, if the settings of `ORIGIN` are those that the plan was made for: two plans

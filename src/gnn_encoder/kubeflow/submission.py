@@ -50,7 +50,7 @@ class ClusterTraining:
     def models(self) -> Registry:
         """Returns the model's registry, in the MLflow that `promote` uses on the cluster."""
         # Only the pod knows an address in a secret or a config map, so this environment must name the same address.
-        uri = self._store or os.environ.get(STORE)
+        uri = _store(self.cluster) or os.environ.get(STORE)
         if not uri or STORE not in self.cluster.needs("promote").variables:
             raise UserError(
                 f"no MLflow that the run's steps and this command share: name {STORE} in the cluster file under "
@@ -65,7 +65,7 @@ class ClusterTraining:
 
     def arguments(self, registry: str = "") -> dict[str, StepArguments]:
         """Returns the arguments of the calls; for `registry` see `engines.pipelines.Training`."""
-        return graph_arguments(self.graph, registry=f"{self._store} {registry}".strip())
+        return graph_arguments(self.graph, registry=f"{_store(self.cluster)} {registry}".strip())
 
     def start(self, server: Server, arguments: Mapping[str, StepArguments]) -> str:
         """Submits the pipeline and prints the run's page; returns the run's id."""
@@ -78,10 +78,6 @@ class ClusterTraining:
         check_models(self.graph.nodes)
         check_heads(self.settings)
         _schedule(self.graph, server, schedule, self.arguments(), self.cluster)
-
-    @property
-    def _store(self) -> str:
-        return self.cluster.needs("promote").environment.get(STORE, "")
 
 
 def training(
@@ -97,12 +93,6 @@ def training(
     settings = load_settings(preset, [*overrides, *dataset_override(dataset)])
     job = ClusterTraining(preset, settings, cluster, until)
     _check(settings, job.graph, cluster)
-    readable_later = settings.promote.bundle_store or is_remote(cluster.pipeline_root)
-    if STORE in cluster.needs("promote").variables and not readable_later:
-        raise UserError(
-            "promote would register a bundle that no later run can read for comparison: "
-            "add --set promote.bundle_store=s3://BUCKET/FOLDER, or name an s3:// pipeline_root in the cluster file"
-        )
     return job
 
 
@@ -123,7 +113,7 @@ class ClusterReranking:
 
     def arguments(self) -> dict[str, StepArguments]:
         """Returns the arguments of the calls."""
-        return graph_arguments(self.graph)
+        return graph_arguments(self.graph, _store(self.cluster))
 
     def start(self, server: Server, arguments: Mapping[str, StepArguments]) -> str:
         """Submits the pipeline and prints the run's page; returns the run's id."""
@@ -154,9 +144,14 @@ def reranking(
     return job
 
 
+def _store(cluster: Cluster) -> str:
+    """Returns the address of the MLflow of `promote`; empty if the cluster file does not say it."""
+    return cluster.needs("promote").environment.get(STORE, "")
+
+
 def _check(settings: Settings, graph: Graph, cluster: Cluster) -> None:
-    """Raises UserError for a step without an image, what no pod can read, too many processes for the GPUs, and nodes
-    without Kubeflow Trainer or a common store."""
+    """Raises UserError for a step without an image, what no pod can read, too many processes for the GPUs, nodes
+    without Kubeflow Trainer or a common store, and a bundle that no later run can read."""
     if unnamed := next((node.step for node in graph.nodes if not cluster.image(node.step)), ""):
         raise UserError(
             f"no image for {unnamed}: name one that the cluster can pull in the cluster file under images.cpu, as "
@@ -197,6 +192,12 @@ def _check(settings: Settings, graph: Graph, cluster: Cluster) -> None:
         if Path(local[0]).is_dir():
             how = f"send it with gnn-encoder copy {local[0]} s3://BUCKET/FOLDER and name that"
         raise UserError(f"{local[0]} lies on this machine, where no pod can read it: {how}")
+    readable_later = settings.promote.bundle_store or is_remote(cluster.pipeline_root)
+    if graph.of("promote") and STORE in cluster.needs("promote").variables and not readable_later:
+        raise UserError(
+            "promote would register a bundle that no later run can read for comparison: "
+            "add --set promote.bundle_store=s3://BUCKET/FOLDER, or name an s3:// pipeline_root in the cluster file"
+        )
 
 
 def _start(graph: Graph, name: str, server: Server, arguments: Mapping[str, StepArguments], cluster: Cluster) -> str:

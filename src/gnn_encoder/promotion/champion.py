@@ -2,14 +2,15 @@
 
 The champion's earlier results are not used. The champion searches for the current queries, and the current labels judge
 its hits. So queries and labels are the same for both models, whatever has changed since the champion was trained. The
-latency of both is measured on one machine, in turn.
+latency of both is measured on one machine, in turn. What a run has ranked with the same bundle is not ranked again.
 
 The comparison is also made for warm and cold queries, and for queries whose relevant passages are all in the
 champion's corpus (`old`), or not all (`new`). The champion cannot find a new passage, so a gain on new queries is what
 the new data brought; a loss on old queries is what the new model has forgotten.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -42,6 +43,7 @@ def compare_with_champion(
     measures: Sequence[str],
     settings: Evaluate,
     progress: Callable[[str, int], Progress],
+    rank: Callable[..., Run] | None = None,
 ) -> ChampionComparison:
     """Compares both models on the labelled queries of a split.
 
@@ -49,31 +51,36 @@ def compare_with_champion(
         version: the champion's version number.
         settings: settings of the challenger's evaluation; precision, depth, test, permutations and seed are used.
         progress: starts the progress report of a stage, given its name and number of queries.
+        rank: called as `served_hits`, may know a bundle's hits already; None: `served_hits`.
     """
     qrels, searchers = data.judged(split), {CHAMPION: champion, CHALLENGER: challenger}
-    queries = labelled_queries(qrels)
     rows, _ = present_rows(champion.bundle.passages.ids(), data.passages.ids())
     lost = int((rows >= len(data.passages)).sum())
     strata = [warm_strata(qrels, data.seen_labels), old_strata(qrels, earlier_rows(rows, data))]
     values: dict[str, dict[str, np.ndarray]] = {}
     for name, searcher in searchers.items():
-        figures = bundle_figures(searcher, data, split, measures, settings, progress(name, len(queries)), strata=strata)
+        hits = (rank or served_hits)(searcher, data, split, measures, settings, partial(progress, name))
+        figures = bundle_figures(searcher, data, split, measures, settings, strata=strata, hits=hits)
         for stratum, of_queries in figures.items():
             values.setdefault(stratum, {})[name] = of_queries
-    paths = {name: served_path(searcher) for name, searcher in searchers.items()}
-    latencies = measure_latency(paths, data.query_texts(queries))["systems"]
-    # Dev and test queries are stored beside an encoder without weights, so the time to encode one is not seen here.
-    served = any(isinstance(s.encoder, AddressEncoder) for s in searchers.values() if s.bundle.has_vectors)
+    milliseconds = served_ms(searchers, data, split)
     costs = {
-        name: Costs(
-            latencies[name]["search_ms"] + (0 if served else latencies[name]["encode_ms"]),
-            searcher.bundle.searched_bytes / max(len(searcher.bundle.passages), 1),
-        )
+        name: Costs(milliseconds[name], searcher.bundle.searched_bytes / max(len(searcher.bundle.passages), 1))
         for name, searcher in searchers.items()
     }
     compared = {stratum: _paired(of_both, measures, settings) for stratum, of_both in values.items()}
     one_kind = champion.bundle.has_vectors == challenger.bundle.has_vectors
     return ChampionComparison(version, lost, costs[CHALLENGER], costs[CHAMPION], compared, one_kind)
+
+
+def served_ms(searchers: Mapping[str, Searcher], data: Dataset, split: str) -> dict[str, float]:
+    """Returns the median milliseconds of a query of a split by each of some bundles as they are served, in turn."""
+    questions = data.query_texts(labelled_queries(data.judged(split)))
+    latencies = measure_latency({name: served_path(searcher) for name, searcher in searchers.items()}, questions)
+    # Dev and test queries are stored beside an encoder without weights, so the time to encode one is not seen here.
+    is_stored = any(isinstance(s.encoder, AddressEncoder) for s in searchers.values() if s.bundle.has_vectors)
+    stages = ("search_ms",) if is_stored else ("encode_ms", "search_ms")
+    return {name: sum(of[stage] for stage in stages) for name, of in latencies["systems"].items()}
 
 
 def _paired(values: PerQuery, measures: Sequence[str], settings: Evaluate) -> Paired:
@@ -91,9 +98,9 @@ def bundle_figures(
     split: str,
     measures: Sequence[str],
     settings: Evaluate,
-    progress: Progress | None = None,
     documents: Documents | None = None,
     strata: Iterable[Strata] = (),
+    hits: Run | None = None,
 ) -> dict[str, np.ndarray]:
     """Returns {`ALL` and each stratum: every measure of every labelled query of it, float64 [n, measures]}.
 
@@ -105,26 +112,43 @@ def bundle_figures(
     Args:
         documents: the documents of the dataset's passages; None: those of the dataset, if it has any.
         strata: strata of the split.
+        hits: what `served_hits` returns, if it is known; None: the bundle ranks now.
     """
     qrels = data.judged(split)
-    queries = labelled_queries(qrels)
+    queries, hits = labelled_queries(qrels), hits or served_hits(searcher, data, split, measures, settings)
     rows, ids = present_rows(searcher.bundle.passages.ids(), data.passages.ids())
     m, missing = len(data.passages), data.judged_ids().slice(len(data.passages))
     # Missing passages that labels name have the rows behind the corpus, and names that no hit has.
     rows[rows >= m] += len(missing)
     unnamed = pa.array([f"\x01{name}" for name in missing.to_pylist()], ids.type)
     ids = pa.chunked_array([*ids.slice(0, m).chunks, unnamed, *ids.slice(m).chunks], ids.type)
-    in_bundle = np.full(len(ids), -1, np.int32)
-    in_bundle[rows] = np.arange(len(rows))
-    same = data.identical[queries]
-    left_out = np.where(same >= 0, in_bundle[same], -1)
-    hits = measured_run(searcher, queries, data.query_texts(queries), measures, settings, left_out, progress)
     documents = documents or documents_of(data, measures)
     run = Run(hits.query, rows[hits.passage], hits.rank, hits.score)
     values = {ALL: per_query(run, qrels, queries, ids, measures, documents)}
     for division in strata:
         values |= division.measured(values[ALL], run, ids, measures, documents)
     return values
+
+
+def served_hits(
+    searcher: Searcher,
+    data: Dataset,
+    split: str,
+    measures: Sequence[str],
+    settings: Evaluate,
+    progress: Callable[[int], Progress] | None = None,
+) -> Run:
+    """Returns the hits of the labelled queries of a split, as rows of a bundle, as the bundle is served.
+
+    progress: starts the progress report, given the number of queries.
+    """
+    queries = labelled_queries(data.judged(split))
+    rows, ids = present_rows(searcher.bundle.passages.ids(), data.passages.ids())
+    in_bundle = np.full(len(ids), -1, np.int32)
+    in_bundle[rows] = np.arange(len(rows))
+    same = data.identical[queries]
+    left_out, report = np.where(same >= 0, in_bundle[same], -1), progress(len(queries)) if progress else None
+    return measured_run(searcher, queries, data.query_texts(queries), measures, settings, left_out, report)
 
 
 def measured_run(
@@ -145,9 +169,14 @@ def measured_run(
     bundle, vectors = searcher.bundle, NO_VECTORS
     if bundle.has_vectors and searcher.index.reads_vectors:
         vectors = encode_texts(searcher.encoder, questions, progress=progress, **settings.speed)
-    depth = min(max(settings.depth, *map(cutoff, measures)), max(len(bundle.passages), 1))
+    depth = min(ranked_depth(measures, settings), max(len(bundle.passages), 1))
     hits = served_run(bundle, searcher.index, queries, questions, vectors, depth, left_out, measured=True)
     return reranked_by_bundle(bundle, reranker_of(bundle), queries, questions, hits) if bundle.serving.reranks else hits
+
+
+def ranked_depth(measures: Sequence[str], settings: Evaluate) -> int:
+    """Returns how many hits of a query are measured: `settings.depth`, or more if a measure needs more."""
+    return max(settings.depth, *map(cutoff, measures))
 
 
 def earlier_rows(rows: np.ndarray, data: Dataset) -> np.ndarray:

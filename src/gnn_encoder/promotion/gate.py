@@ -2,14 +2,16 @@
 
 The new bundle has the system that the run recommends. It must not be worse than the baseline of the same run, the plain
 dual encoder or the untouched hybrid, which it may be itself, and it must be better than the champion: by at least the
-smallest effect of interest, significantly, and without exceeding a limit of a cost. Against neither may a measure fall
-below its floor by more than chance explains, also in a stratum: a gain for passages with training queries must not be
-paid for by new passages.
+smallest effect of interest, significantly, and without exceeding a limit of a cost. A limit in milliseconds replaces
+that on the ratio of times, and holds without a champion, too. Against neither may a measure fall below its floor by
+more than chance explains, also in a stratum: a gain for passages with training queries must not be paid for by new
+passages.
 Without a champion, the floors of small strata do not count, and the reason names them.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Self
 
 import numpy as np
@@ -72,7 +74,7 @@ class Costs:
     """What a bundle costs."""
 
     query_ms: float
-    """Median milliseconds of a query, for encoding and search."""
+    """Median milliseconds of a query, for encoding, search and re-ranking."""
     index_bytes: float
     """Bytes of the index per passage, so that a larger corpus does not count against the model."""
 
@@ -108,6 +110,7 @@ def decide(
     against: ChampionComparison | str | None,
     baseline: str = "the dual encoder",
     alone: str = "there was no champion",
+    query_ms: float | None = None,
 ) -> Verdict:
     """Returns `PROMOTE` for a challenger that meets all thresholds in the settings, else `KEEP`.
 
@@ -118,6 +121,7 @@ def decide(
         against: the comparison with the champion; a text: why no comparison is possible; None: there is no champion.
         baseline: the baseline's name in a sentence.
         alone: why `against` is None, a clause.
+        query_ms: median milliseconds of a query; None: not measured, or it is in the comparison.
     """
     measure, gain = settings.measure, plain[ALL].difference(settings.measure)
     value = plain[ALL].challenger[measure]
@@ -137,6 +141,12 @@ def decide(
         difference, p = whole.difference(measure), whole.p_values[measure]
         facts.append(f"{difference:+.4f} (p {p:.2g}) against version {against.version}, the champion{cold}")
         objections += _objections(settings, against)
+        query_ms = against.challenger.query_ms
+    if settings.largest_latency_ms and query_ms and query_ms > settings.largest_latency_ms:
+        objections.append(
+            f"a question takes {query_ms:,.1f} ms as the bundle is served, where at most "
+            f"{settings.largest_latency_ms:,g} ms are allowed"
+        )
     return Verdict(KEEP if objections else PROMOTE, "; ".join(facts + objections))
 
 
@@ -212,8 +222,10 @@ def _objections(settings: Promote, against: ChampionComparison) -> Iterator[str]
     if not against.of_one_kind:
         return
     new, old = against.challenger, against.champion
+    times = f" ({new.query_ms:,.1f} ms, the champion {old.query_ms:,.1f} ms)"
+    longer = inf if settings.largest_latency_ms else settings.largest_latency_ratio
     for words, ratio, largest in (
-        ("a question takes {:.2f} times as long", new.query_ms / old.query_ms, settings.largest_latency_ratio),
+        (f"a question takes {{:.2f}} times as long{times}", new.query_ms / old.query_ms, longer),
         ("a passage takes {:.2f} times the index", new.index_bytes / old.index_bytes, settings.largest_index_ratio),
     ):
         if ratio > largest:

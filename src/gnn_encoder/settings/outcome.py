@@ -268,8 +268,11 @@ class Promote(StepSettings):
     share of all queries. A model must be put into service first: a few queries that lose should not hold back a gain of
     all the others. The reason names each floor that was not counted. 0 and 0: every floor counts."""
     largest_latency_ratio: PositiveFloat = 1.5
-    """Largest time of a query as a multiple of the champion's time, both measured in turn on the step's machine. An
-    exact search takes longer if the corpus has grown."""
+    """Largest time of a query as a multiple of the champion's time, both as they are served, with the re-ranker,
+    measured in turn on the step's machine. An exact search takes longer if the corpus has grown."""
+    largest_latency_ms: PositiveFloat | None = None
+    """Largest time of a query in milliseconds, as the bundle is served, on the step's machine. It takes the place of
+    the ratio, because a re-ranker always takes many times as long as a search, and also holds for the first model."""
     largest_index_ratio: PositiveFloat = 1.5
     """Largest index size per passage, as a multiple of the champion's."""
     bundle_store: Annotated[str, Field(pattern=r"^(s3://[^/]+/.+)?$")] = ""

@@ -39,6 +39,12 @@ class ChooseReranker(StepSettings):
 class BundleReranker(StepSettings):
     """Adds the chosen re-ranker to the bundle of the first stage."""
 
+    measure: Measure = "AP"
+    """Of dev queries: that of the choice."""
+    significance: Fraction = 0.05
+    """A search re-ranks unasked if the p-value of the gain over the first stage is at most this
+    (`recommend.significance`)."""
+
 
 class TrainReranker(Published, MeasuredTraining, Distillation, DocumentNetwork, OnNodes):
     """A re-ranker, trained on positives and negatives. All kinds have the same training pairs.

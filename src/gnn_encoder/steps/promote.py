@@ -1,20 +1,27 @@
 """Registers the bundle that the run recommends, and makes it the champion if it passes the gate.
 
-`promotion.gate.decide` is the rule. `promotion.champion` measures the champion, which takes minutes. If another process
-has replaced the champion meanwhile, the step decides again, against the new champion.
+`promotion.gate.decide` is the rule. `promotion.champion` measures both bundles as they are served. The challenger's
+hits are those that the run has evaluated. The champion's take minutes, with a re-ranker up to hours, so they are kept
+beside the checkpoints for the next decision on the same queries, such as that of the next rung. If another process has
+replaced the champion meanwhile, the step decides again, against the new champion.
 """
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from gnn_encoder.artifacts import Bundle, Dataset, Draft, Evaluation, Graph, Recommended, read_manifest
+from gnn_encoder.artifacts import Bundle, Dataset, Draft, Evaluation, Graph, Recommended, Run, drafting, read_manifest
+from gnn_encoder.artifacts.folder import digest_of
 from gnn_encoder.artifacts.history import Record, read_history
 from gnn_encoder.artifacts.report import Decision
+from gnn_encoder.artifacts.tables import System
 from gnn_encoder.engines.step import Metrics, step
 from gnn_encoder.errors import Missing, Unreachable, UserError
+from gnn_encoder.evaluation.measures import labelled_queries
 from gnn_encoder.evaluation.results import of_split
-from gnn_encoder.flow.arguments import ORIGIN, PLAN
+from gnn_encoder.flow.arguments import CODE, ORIGIN, PLAN
 from gnn_encoder.promotion.gate import KEEP, ChampionComparison, Verdict, against_baseline, decide
 from gnn_encoder.promotion.model_card import Described
 from gnn_encoder.promotion.registry import (
@@ -37,6 +44,7 @@ from gnn_encoder.settings.systems import DUAL_ENCODER
 from gnn_encoder.storage import Transfer, put_folder
 from gnn_encoder.storage.transfer import list_folder
 from gnn_encoder.tracking.context import Context
+from gnn_encoder.tracking.progress import Progress
 
 
 @step(decision="decision")
@@ -45,34 +53,42 @@ def promote(
     settings: Promote,
     dataset: Path,
     evaluation: Path,
-    recommendation: Path,
     bundle: Path,
     decision: Draft,
+    recommendation: Path | None = None,
     graph: Path | None = None,
+    runs: list[Path] | None = None,
 ) -> Metrics:
     """Decides, registers the bundle as a model version, and moves the alias `champion` if the decision is "promote".
 
+    Without a recommendation, the bundle has the system by which it is served, or the baseline of its evaluation.
+    `runs`: of the evaluation, of which the bundle's is not ranked again.
+
     Raises:
         UserError: the evaluation is of another dataset, the recommendation of another evaluation, or the bundle of
-            another recommendation; or the store of the champion's bundle is not usable.
+            another recommendation or evaluation; or the store of the champion's bundle is not usable.
     """
-    evaluated, advice = Evaluation.read(evaluation), Recommended.read(recommendation)
-    chosen = [Record(), *read_history(bundle).values()][-1].inputs
+    evaluated, made = Evaluation.read(evaluation), [Record(), *read_history(bundle).values()][-1]
+    advice = Recommended.read(recommendation) if recommendation else None
     for before, after, inputs in (
         (dataset, evaluation, evaluated.manifest.inputs),
-        (evaluation, recommendation, advice.manifest.inputs),
-        (recommendation, bundle, chosen),
+        *([(evaluation, recommendation, advice.manifest.inputs)] if recommendation and advice else ()),
+        (recommendation or evaluation, bundle, made.inputs),
+        *((run, evaluation, evaluated.manifest.inputs) for run in runs or ()),
     ):
         if read_manifest(before).digest not in inputs.values():
             raise UserError(f"{after} was not made from {before}: run evaluate, recommend and choose_bundle again")
+    opened = Bundle.read(bundle)
+    system = opened.serving.system if opened.serving.reranks else evaluated.metrics["baseline"]
     challenger = _Challenger(
         context,
         settings,
         evaluated,
-        advice,
+        advice.facts if advice else {"system": system, "sentence": made.metrics["headline"]},
         Dataset(dataset),
-        Bundle.read(bundle),
+        opened,
         Graph.read(graph) if graph else None,
+        tuple(runs or ()),
     )
     if models := registry_of(context.log, settings.model_name):
         facts = _registered(challenger, models)
@@ -124,16 +140,18 @@ class _Challenger:
     context: Context
     settings: Promote
     evaluation: Evaluation
-    advice: Recommended
+    advice: Mapping[str, Any]
+    """The facts of the recommendation."""
     data: Dataset
     bundle: Bundle
     graph: Graph | None
+    runs: tuple[Path, ...]
 
     def facts(self, champion: Version | None, address: str) -> dict[str, Any]:
         """Decides; returns the content of `decision.json` for an unregistered bundle at `address`."""
         digest, measure = self.bundle.manifest.digest, self.settings.measure
         split = self.evaluation.metrics["headline_split"]
-        plain = against_baseline(self.evaluation.metrics, self.advice.facts["system"], split)
+        plain = against_baseline(self.evaluation.metrics, self.advice["system"], split)
         figures = plain[ALL].challenger
         comparison: ChampionComparison | str | None = None
         if champion and champion.tags.get(DIGEST) == digest:
@@ -147,12 +165,16 @@ class _Challenger:
             alone = "there was no champion"
             if champion and below:
                 alone = f"the champion, version {champion.number}, is of a rung below, whose systems were candidates"
-            measured = of_split(self.evaluation.metrics, split)
-            verdict = decide(self.settings, measured, plain, comparison, named, alone)
+            measured, alone_ms = of_split(self.evaluation.metrics, split), None
+            if self.settings.largest_latency_ms and comparison is None:
+                from gnn_encoder.promotion.champion import served_ms
+
+                alone_ms = served_ms({"": self._searcher}, self.data, split)[""]
+            verdict = decide(self.settings, measured, plain, comparison, named, alone, alone_ms)
         return {
             **asdict(verdict),
             "split": split,
-            "recommendation": self.advice.facts,
+            "recommendation": self.advice,
             "figures": {f"{split}/{name}": mean for name, mean in figures.items()},
             "baseline": plain[ALL].other[measure],
             "strata": {stratum: asdict(paired) for stratum, paired in plain.items()},
@@ -165,6 +187,10 @@ class _Challenger:
             "bundle": address,
             "bundle_digest": digest,
         }
+
+    @cached_property
+    def _searcher(self) -> Searcher:
+        return Searcher(self.bundle)
 
     @property
     def queries(self) -> str:
@@ -207,14 +233,37 @@ class _Challenger:
         measures = dict.fromkeys((*evaluate.measures, self.settings.measure, *floors))
         try:
             return compare_with_champion(
-                self.data, split, Searcher(self.bundle), former, champion.number, tuple(measures), evaluate,
-                lambda name, total: self.context.progress(f"{name}: encoding", total, "queries"),
+                self.data, split, self._searcher, former, champion.number, tuple(measures), evaluate,
+                lambda name, total: self.context.progress(f"{name}: encoding", total, "queries"), self._hits,
             )  # fmt: skip
         except Unreachable as error:
             return (
                 f"no comparison with the champion, version {champion.number}, because a vector is missing ({error}): "
                 "start the service, or choose another champion with gnn-encoder models promote VERSION"
             )
+
+    def _hits(
+        self, searcher: Searcher, data: Dataset, split: str, measures: Sequence[str], settings: Evaluate,
+        progress: Callable[[int], Progress],
+    ) -> Run:  # fmt: skip
+        """As `served_hits`, but takes the hits that the run has evaluated, or that an earlier decision has kept."""
+        from gnn_encoder.promotion.champion import ranked_depth, served_hits
+
+        bundle, depth = searcher.bundle, ranked_depth(measures, settings)
+        known = [path for path in self.runs if System.of(path).name == bundle.serving.system]
+        is_of_run = bundle is self.bundle and bundle.passages.digest == data.passages.digest
+        if is_of_run and known and depth == settings.depth:
+            return Run.read(known[0]).of(labelled_queries(data.judged(split)), depth)
+        ranked = {"bundle": bundle.manifest.digest, "data": data.manifest.digest, "split": split, "depth": depth}
+        key = digest_of({**ranked, **settings.speed, "code": (code := self.context.sources.get(CODE))})
+        folder = self.context.folder_of_all_calls(f"ranked-{key[:20]}") if code else None
+        if folder and folder.is_dir():
+            return Run.read(folder)
+        hits = served_hits(searcher, data, split, measures, settings, progress)
+        if folder:
+            with drafting(folder, "run") as draft:
+                hits.write(draft, bundle.serving.system)
+        return hits
 
     def stored_bundle(self) -> str:
         """Returns the address of the bundle for later runs; with `bundle_store`, first sends the bundle there."""
@@ -242,6 +291,6 @@ class _Challenger:
         """Returns the model card."""
         history = read_history(self.evaluation.path)
         described = Described(
-            self.bundle, self.bundle.serving, self.data, history, self.advice.facts, self.evaluation, self.graph
+            self.bundle, self.bundle.serving, self.data, history, self.advice, self.evaluation, self.graph
         )
         return described.model_card(facts)

@@ -21,7 +21,7 @@ from gnn_encoder.evaluation.measures import labelled_queries, mean_name
 from gnn_encoder.evaluation.recommendation import Recommendation, Rule, sentence
 from gnn_encoder.evaluation.recommendation import recommend as recommended
 from gnn_encoder.evaluation.shift import Shift, nearest, shift
-from gnn_encoder.evaluation.significance import paired_randomization, paired_t
+from gnn_encoder.evaluation.significance import paired
 from gnn_encoder.evaluation.strata import warm_strata
 from gnn_encoder.settings.measures import COLD, WARM
 from gnn_encoder.settings.outcome import Evaluate, Recommend
@@ -142,10 +142,7 @@ def _by_rule(
     strata = warm_strata(data.judged(DEV), data.seen_labels)
 
     def p_value(differences: np.ndarray) -> float:
-        column = differences[:, None]
-        if evaluate.test == "t":
-            return float(paired_t(column)[0])
-        return float(paired_randomization(column, evaluate.permutations, evaluate.seed)[0])
+        return paired(differences, evaluate.test, evaluate.permutations, evaluate.seed)
 
     rule = Rule(settings.margin, settings.significance, settings.floor_significance)
     inside = {name: strata.rows(name) for name in (WARM, COLD)}
