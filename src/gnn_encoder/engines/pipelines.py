@@ -175,10 +175,7 @@ def update(since: Path, dataset: str | None, overrides: Iterable[str], root: Pat
     """Runs the update pipeline on a dataset, with the models and settings of the finished run in folder `since`."""
     settings, graph = updating(since, dataset, overrides, root)
     params = {"from": str(expanded(since).resolve()), **params_of(settings, PIPELINES["update"])}
-    check_models(graph.nodes)
-    root = writable(root)
-    outcome = run_calls(calls_of(graph, graph_arguments(graph)), root, dated("update"), params, show)
-    return with_latest(root, outcome)
+    return with_latest(root.resolve(), run_graph(graph, root, "update", params, show))
 
 
 def updating(
@@ -221,11 +218,15 @@ def updating(
 
 def ablate(preset: str, seeds: int, settings: Settings, graph: Graph, root: Path, show: Show) -> Outcome:
     """Runs the ablation pipeline that `ablating` returned."""
-    root = writable(root)
     params = {"preset": preset, "seeds": seeds, **params_of(settings, FOUNDATION)}
+    return run_graph(graph, root, f"ablation-{Path(preset).stem}", params, show)
+
+
+def run_graph(graph: Graph, root: Path, title: str, params: Mapping[str, Any], show: Show) -> Outcome:
+    """Checks the models of a graph that registers nothing, and runs it; the root exists then."""
+    root = writable(root)
     check_models(graph.nodes)
-    name = dated(f"ablation-{Path(preset).stem}")
-    return run_calls(calls_of(graph, graph_arguments(graph)), root, name, params, show)
+    return run_calls(calls_of(graph, graph_arguments(graph)), root, dated(title), params, show)
 
 
 def ablating(
