@@ -68,7 +68,7 @@ def calls(code_digest: str = "1", **settings: Any) -> list[Call]:
             "tiny_pipeline:bm25_retrieve",
             "bm25_retrieve",
             second.model_dump_json(),
-            {"dataset": ("ingest", "dataset")},
+            {"dataset": [("ingest", "dataset")]},
             ("bm25_run",),
         ),
     ]

@@ -106,9 +106,7 @@ def test_the_local_engine_writes_what_the_command_reads(calls: list[SimpleNamesp
     graph = Graph("one")
     graph.add("evaluate", Evaluate(), dataset=Given("/data"), runs=[Given("/a"), Given("/b")])
     (call,) = calls_of(graph, {"evaluate": StepArguments(settings={"depth": 7})})
-    assert (call.inputs, call.lists, call.outputs) == (
-        {"dataset": "/data", "runs": ["/a", "/b"]}, ("runs",), ("evaluation",)
-    )  # fmt: skip
+    assert (call.inputs, call.outputs) == ({"dataset": ["/data"], "runs": ["/a", "/b"]}, ("evaluation",))
     again = Call(**json.loads(json.dumps(vars(call))))  # as the engine's process reads it
     text = executor_input(again, {"dataset": ["/data"], "runs": ["/a", "/b"]}, OUTPUTS)
     main(["outside:gather", "--executor_input", text])

@@ -17,17 +17,14 @@ from gnn_encoder.settings.presets import parse_settings
 from gnn_encoder.settings.written import SelectQueries, WriteQueries
 
 
-@pytest.mark.parametrize("step", ["index_bm25", "bm25_retrieve"])  # of today, and of a run of an earlier version
 @pytest.mark.parametrize("indexed", [True, False])
-def test_bm25_is_set_as_in_the_run(
-    step: str, indexed: bool, tiny_dataset: Dataset, tiny_backbone: Path, tmp_path: Path
-) -> None:
+def test_bm25_is_set_as_in_the_run(indexed: bool, tiny_dataset: Dataset, tiny_backbone: Path, tmp_path: Path) -> None:
     kind = IndexBm25(k1=0.9, language="en", fields="separate")
     encoder = TextEncoder.from_backbone(str(tiny_backbone), max_length=24)
     with drafting(tmp_path / "bundle", "bundle") as draft:
         index = Bm25.build(tiny_dataset.passages, kind) if indexed else None
         fill_bundle(draft, np.ones((100, encoder.width), np.float32), tiny_dataset, encoder.save, bm25=index)
-        write_history(draft.path, {step: Record({**kind.model_dump(), "eval_depth": 1000})})
+        write_history(draft.path, {"index_bm25": Record(kind.model_dump())})
     assert IndexBm25(**_bm25_settings(Bundle.read(tmp_path / "bundle"))) == kind
 
 

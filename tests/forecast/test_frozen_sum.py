@@ -5,14 +5,13 @@ import pytest
 
 from gnn_encoder.artifacts import Dataset, DatasetWriter, drafting
 from gnn_encoder.forecast import sample as sampling
-from gnn_encoder.forecast.frozen_sum import labels_of, reciprocal_ranks, training_pairs
+from gnn_encoder.forecast.frozen_sum import WEIGHTS, labels_of, reciprocal_ranks, training_pairs
 from gnn_encoder.forecast.sample import Sample, draw
 from gnn_encoder.retrieval.bm25 import Bm25
 from gnn_encoder.settings.bm25 import IndexBm25
 from gnn_encoder.tracking.progress import Progress
 
 M, TRAIN, DEV, WIDTH = 60, 80, 30, 8
-WEIGHTS = (0.3, 2.0)
 
 
 def progress(stage: str, total: int, unit: str) -> Progress:
@@ -78,7 +77,7 @@ def computed(data: Dataset, sample: Sample) -> tuple[np.ndarray, np.ndarray]:
     asking = np.unique(training_pairs(data, sample)[0])
     labels = labels_of(data, sample, asking, of_queries[asking])
     asked = of_queries[sample.queries]
-    return reciprocal_ranks(sample, of_passages[sample.passages], asked, labels, WEIGHTS), labels.warm
+    return reciprocal_ranks(sample, of_passages[sample.passages], asked, labels), labels.warm
 
 
 @pytest.mark.parametrize("split", ["dev", "train"])

@@ -59,14 +59,6 @@ def test_the_example_says_every_key() -> None:
     assert {step for step in STEPS if cluster.needs(step).gpu} == heavy
 
 
-def test_a_file_from_before_encode_nodes_gives_it_the_needs_of_encode_corpus() -> None:
-    gpu, cpu = {"gpu": {"count": 1}}, {"cpu": {"request": 3}}
-    before = Cluster.model_validate({"steps": {"encode_corpus": gpu}})
-    assert before.needs("encode_nodes") == before.needs("encode_corpus") and before.needs("encode_nodes").gpu
-    now = Cluster.model_validate({"steps": {"encode_corpus": gpu, "encode_nodes": cpu}})
-    assert not now.needs("encode_nodes").gpu and now.needs("encode_nodes").cpu
-
-
 def refusal(text: str, path: Path) -> str:
     """What is said of a cluster file with that text."""
     path.write_text(text, "utf-8")

@@ -20,7 +20,7 @@ from gnn_encoder.errors import UserError
 from gnn_encoder.kubeflow import cluster as settings
 from gnn_encoder.kubeflow import server as kubeflow_server
 from gnn_encoder.kubeflow import submission
-from gnn_encoder.kubeflow.submission import ClusterTraining
+from gnn_encoder.kubeflow.submission import ClusterJob
 from gnn_encoder.promotion.registry import CHAMPION, Registry, open_registry
 from gnn_encoder.steps.promote import promote
 
@@ -211,7 +211,7 @@ MLFLOW = "MLFLOW_TRACKING_URI"
 )
 @pytest.mark.parametrize("root", ["", "minio://mlpipeline/v2/artifacts", "gs://bucket/root"])
 def test_bundles_that_no_later_run_could_read_are_refused(needs: dict[str, Any], root: str) -> None:
-    def training(root: str, needs: dict[str, Any], *overrides: str) -> ClusterTraining:
+    def training(root: str, needs: dict[str, Any], *overrides: str) -> ClusterJob:
         file = {"images": {"cpu": "a"}, "pipeline_root": root, "steps": {"promote": needs}}
         cluster = settings.Cluster.model_validate(file)
         return submission.training(cluster, "quickstart", None, overrides)

@@ -45,7 +45,7 @@ def facts(
 ) -> DataFacts:
     lengths = np.sort(np.random.default_rng(0).geometric(1 / tokens, 500) + 2)
     queries = {"train": train, "dev": dev, "test": 500}
-    return DataFacts(passages, queries, round(1.2 * train), 0.5, shared, lengths, np.arange(5, 35))
+    return DataFacts(passages, queries, round(1.2 * train), shared, lengths, np.arange(5, 35))
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("30m", 1800), ("2h", 7200), ("1h30m", 5400), ("0.5h", 1800)])
@@ -151,7 +151,7 @@ def test_the_calls_of_a_language_model_are_said_with_their_cost() -> None:
 def test_facts_are_counted(tiny_dataset: Dataset, tiny_backbone: Path) -> None:
     found = data_facts(tiny_dataset, str(tiny_backbone), 0)
     assert (found.passages, found.queries, found.labels) == (100, {"train": 60, "dev": 20, "test": 20}, 60)
-    assert (found.warm, found.shared) == (0.0, 0.0)  # each passage has one query
+    assert found.shared == 0.0  # each passage has one query
     assert len(found.passage_tokens) == 100 and found.mean_passage(8) <= 8 < found.mean_passage(64)
 
 
@@ -460,7 +460,7 @@ def test_a_budget_draws_what_is_trained_on_and_keeps_the_labels() -> None:
         assert settings.build_graph.queries == held and plan.seconds[OTHER_LABELS] > 0
         assert sum(plan.seconds.values()) <= RESERVE * 60 * minutes
         assert ("it holds all labels" in plan.reasons["graph"]) == (held == "all")
-        assert "of them trained on, which is what fits" in plan.reasons["data"]
+        assert plan.reasons["training"].endswith("queries, which is what fits")
     more = plan_run(facts(train=80_000), RATES, 1800.0, "minilm")
     assert parse_settings(more.settings).encode_with_labels.clusters == (4,), "fewer uses of the labels are tried"
     with pytest.raises(UserError, match=r"a limit ingest\.max_train_queries"):
@@ -470,6 +470,6 @@ def test_a_budget_draws_what_is_trained_on_and_keeps_the_labels() -> None:
 def test_the_users_own_draw_is_not_reduced() -> None:
     drawn = plan_run(replace(facts(train=20_000), drawn=900), RATES, 1800.0, "minilm")
     assert drawn.settings["ingest"] == {"max_trained_queries": 900}
-    assert "900 of them trained on, as the settings say" in drawn.reasons["data"]
+    assert drawn.reasons["training"].endswith("; on 900 queries, as the settings say")
     with pytest.raises(UserError, match="larger --budget"):
         plan_run(replace(facts(train=20_000), drawn=15_000), RATES, 1800.0, "minilm")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gnn_encoder.flow.graph import Graph
     from gnn_encoder.kubeflow.cluster import Cluster
     from gnn_encoder.kubeflow.server import Server
-    from gnn_encoder.kubeflow.submission import ClusterReranking, ClusterTraining
+    from gnn_encoder.kubeflow.submission import ClusterJob
 
 schedule = typer.Typer(
     help="Run a pipeline on a Kubeflow cluster again and again.", no_args_is_help=True, rich_markup_mode="markdown"
@@ -229,7 +229,7 @@ def _job(
     until: str | None,
     systems: str | None,
     first_stage: str | None,
-) -> "ClusterTraining | ClusterReranking":
+) -> "ClusterJob":
     """Returns the pipeline that the options of `submit` describe."""
     from gnn_encoder.kubeflow import submission
     from gnn_encoder.settings.rungs import TRAINING, rung_named

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gnn_encoder.engines.climbing import Climb
     from gnn_encoder.engines.local_run import Outcome
     from gnn_encoder.engines.pipelines import Training
-    from gnn_encoder.kubeflow.submission import ClusterTraining
+    from gnn_encoder.kubeflow.submission import ClusterJob
     from gnn_encoder.promotion.retraining import Plan
 
 SUMMARY = "GITHUB_STEP_SUMMARY"
@@ -71,7 +71,7 @@ def retrain(
     began, changes = time.time(), [*(overrides or []), *pipelines.encoder_overrides(encoder or (), vectors)]
     climbs = climbing.climbs(preset, until, budget=budget, encoder=encoder, vectors=vectors)
     seconds = climb_seconds(budget, until)
-    job: Training | Climb | ClusterTraining
+    job: Training | Climb | ClusterJob
     if not local and (host or cluster):
         checked_host(host)
         if climbs and (preset == "auto" or budget):
@@ -89,7 +89,7 @@ def retrain(
         _report(f"{plan.news}\n")
         return
     typer.echo(plan.news)
-    if isinstance(job, submission.ClusterTraining):
+    if isinstance(job, submission.ClusterJob):
         facts, links = _run_on_cluster(job, plan, host)
     else:
         facts, links = _run_here(job, plan, began + seconds)
@@ -132,7 +132,7 @@ def _run_here(job: "Training | Climb", plan: "Plan", deadline: float) -> tuple[d
     return (promoted or [facts])[-1], links
 
 
-def _run_on_cluster(job: "ClusterTraining", plan: "Plan", host: str) -> tuple[dict[str, Any], dict[str, object]]:
+def _run_on_cluster(job: "ClusterJob", plan: "Plan", host: str) -> tuple[dict[str, Any], dict[str, object]]:
     """Runs the pipeline on the cluster; returns the facts of the decision, and a link to the run."""
     from gnn_encoder.kubeflow.server import Server
     from gnn_encoder.kubeflow.submission import wait

@@ -165,7 +165,7 @@ def train_on_nodes(
     """
     from gnn_encoder.engines.trainer import Training, follow, own_run
 
-    address = context.address_beside_checkpoints("training")
+    address = context.address_of_training()
     if not is_remote(address):
         raise UserError(
             f"{context.step}.nodes = {count}: the pods of a TrainJob read their call at the place of the checkpoints, "

@@ -121,10 +121,6 @@ def with_latest(root: Path, outcome: Outcome) -> Outcome:
     return outcome
 
 
-def _takes_labels(bundle: Bundle) -> bool:
-    return bundle.labels_path is not None or bundle.system == GNN_ENCODER
-
-
 def linked(root: Path, name: str, target: Path) -> Path:
     """Makes `latest/NAME` a link to a folder; returns the link."""
     link = root / "latest" / name
@@ -146,8 +142,8 @@ def _labels_to_keep(root: Path, outcome: Outcome) -> list[AddedLabel] | None:
     if file and file.parent != root / KEPT_LABELS:
         return None  # the user named another file
     before, bundle = read_labels(file) if file else [], Bundle.read(labelled_bundle(latest))
-    if not _takes_labels(bundle):
-        return None
+    if bundle.labels_path is None and bundle.system != GNN_ENCODER:
+        return None  # it takes no labels
     added, read = bundle.added, Dataset(outcome.outputs["dataset"]).added
     now = added.labels if added else []
     if now == before:

@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
@@ -52,11 +52,9 @@ class Call:
     step: str
     title: str
     arguments: str
-    inputs: Mapping[str, Source | Sequence[Source]]
-    """Name → source, or the sources of a list."""
+    inputs: Mapping[str, Sequence[Source]]
+    """Name → the source, or the sources of a list."""
     outputs: tuple[str, ...]
-    lists: tuple[str, ...] = field(default=())
-    """The inputs that are lists."""
     stage: str = ""
     """Of the run, for people who follow it."""
 
@@ -73,11 +71,10 @@ def calls_of(graph: Graph, arguments: Mapping[str, StepArguments]) -> list[Call]
             node.title,
             arguments[node.title].model_dump_json(),
             {
-                name: [source_of(artifact) for artifact in value] if isinstance(value, tuple) else source_of(value)
+                name: [source_of(artifact) for artifact in (value if isinstance(value, tuple) else (value,))]
                 for name, value in node.inputs.items()
             },
             tuple(declared(node.step).outputs),
-            tuple(name for name, value in node.inputs.items() if isinstance(value, tuple)),
             node.stage,
         )
         for node in graph.nodes
@@ -99,19 +96,17 @@ class Cache:
     def reuse(self, calls: Iterable[Call]) -> None:
         """Adds to `outputs` what a run of the calls would reuse. What follows a call that has to run is not known."""
         for call in calls:
-            sources = [source for name in call.inputs for source in self._sources(call, name)]
+            sources = (source for of_input in call.inputs.values() for source in of_input)
             if all(isinstance(source, str) or source[0] in self.outputs for source in sources):
-                key = self._key(call, {name: self._addresses(call, name) for name in call.inputs})
+                key = self._key(call, self._addresses(call))
                 if outputs := self._cached(call, key):
                     self.outputs[call.title] = outputs
 
-    def _sources(self, call: Call, name: str) -> Sequence[Source]:
-        sources = call.inputs[name]
-        return sources if name in call.lists else [sources]  # type: ignore
-
-    def _addresses(self, call: Call, name: str) -> list[str]:
-        sources = self._sources(call, name)
-        return [source if isinstance(source, str) else self.outputs[source[0]][source[1]] for source in sources]
+    def _addresses(self, call: Call) -> dict[str, list[str]]:
+        return {
+            name: [source if isinstance(source, str) else self.outputs[source[0]][source[1]] for source in sources]
+            for name, sources in call.inputs.items()
+        }
 
     def _key(self, call: Call, inputs: Mapping[str, Sequence[str]]) -> str:
         """Returns what the call's result depends on. Two calls with the same key share their result."""
@@ -161,7 +156,7 @@ class Engine(Cache):
     def execute(self, calls: Iterable[Call]) -> None:
         """Runs the calls, or reuses their results. Raises `Failed` for the first call that fails."""
         for call in calls:
-            inputs = {name: self._addresses(call, name) for name in call.inputs}
+            inputs = self._addresses(call)
             key = self._key(call, inputs)
             if self.interrupted:
                 raise KeyboardInterrupt

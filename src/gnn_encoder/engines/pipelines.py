@@ -30,7 +30,6 @@ from gnn_encoder.pipelines.ablation import ablation
 from gnn_encoder.pipelines.train import train
 from gnn_encoder.pipelines.update import update as update_graph
 from gnn_encoder.promotion.registry import Registry, open_registry
-from gnn_encoder.settings.bm25 import IndexBm25
 from gnn_encoder.settings.labels import settings_of_use
 from gnn_encoder.settings.pipeline import FOUNDATION, PIPELINES, Settings
 from gnn_encoder.settings.presets import load_settings, parse_settings, settable
@@ -163,22 +162,17 @@ def _bm25_settings(bundle: Bundle) -> dict[str, Any]:
     """Returns settings of `index_bm25` that make a bundle's BM25 index again, or the run's if the bundle has none."""
     from gnn_encoder.retrieval.bm25 import kind_of  # imports bm25s
 
-    history = read_history(bundle.path)
-    known = history.get("index_bm25") or history.get("bm25_retrieve") or Record()
-    # With `auto` the language is looked for again; an index that names none is of an earlier version.
-    if bundle.bm25_path and known.settings.get("language") != "auto":
+    settings = read_history(bundle.path).get("index_bm25", Record()).settings
+    if bundle.bm25_path and settings.get("language") != "auto":  # with `auto` the language is looked for again
         return kind_of(bundle.bm25_path).model_dump()
-    return {name: value for name, value in known.settings.items() if name in IndexBm25.model_fields}
+    return settings
 
 
 def update(since: Path, dataset: str | None, overrides: Iterable[str], root: Path, show: Show) -> Outcome:
     """Runs the update pipeline on a dataset, with the models and settings of the finished run in folder `since`."""
     settings, graph = updating(since, dataset, overrides, root)
     params = {"from": str(expanded(since).resolve()), **params_of(settings, PIPELINES["update"])}
-    check_models(graph.nodes)
-    root = writable(root)
-    outcome = run_calls(calls_of(graph, graph_arguments(graph)), root, dated("update"), params, show)
-    return with_latest(root, outcome)
+    return with_latest(root.resolve(), run_graph(graph, root, "update", params, show))
 
 
 def updating(
@@ -199,8 +193,6 @@ def updating(
     tree = {step: read_manifest(artifact).settings for step, artifact in artifacts.items()} | {"choose_bundle": {}}
     tree |= _data_settings(since / "dataset")
     tree["index_bm25"] = _bm25_settings(Bundle.read(artifacts["encode_corpus"]))
-    for name in IndexBm25.model_fields:
-        tree["encode_corpus"].pop(name, None)  # of a run before `index_bm25`
     for step in ("build_graph", "encode_corpus", "choose_bundle"):
         tree[step]["previous"] = str(since)
     tree["build_graph"]["vector_type"] = vector_type(read_vectors(since / "passage_vectors"))
@@ -221,11 +213,15 @@ def updating(
 
 def ablate(preset: str, seeds: int, settings: Settings, graph: Graph, root: Path, show: Show) -> Outcome:
     """Runs the ablation pipeline that `ablating` returned."""
-    root = writable(root)
     params = {"preset": preset, "seeds": seeds, **params_of(settings, FOUNDATION)}
+    return run_graph(graph, root, f"ablation-{Path(preset).stem}", params, show)
+
+
+def run_graph(graph: Graph, root: Path, title: str, params: Mapping[str, Any], show: Show) -> Outcome:
+    """Checks the models of a graph, and runs it; the root, in which it may register a bundle, exists then."""
+    root = writable(root)
     check_models(graph.nodes)
-    name = dated(f"ablation-{Path(preset).stem}")
-    return run_calls(calls_of(graph, graph_arguments(graph)), root, name, params, show)
+    return run_calls(calls_of(graph, graph_arguments(graph, tracking_uri(root))), root, dated(title), params, show)
 
 
 def ablating(

@@ -48,21 +48,21 @@ class StepProcesses:
             forkserver.ensure_running()
         self._new_processes -= 1
         if self._new_processes >= 0:
-            return self._told(_new_process(step, executor_input))
+            return self._reported(_new_process(step, executor_input))
         process = self._context.Process(target=_execute, args=(step, executor_input))
         try:
             process.start()
         except (EOFError, ConnectionError):  # the fork server has ended: by Ctrl-C, or by an error of an import
             self._new_processes = math.inf
-            return 1 if self._interrupted else self._told(_new_process(step, executor_input))
+            return 1 if self._interrupted else self._reported(_new_process(step, executor_input))
         process.join()
-        return self._told(int(process.exitcode or 0))
+        return self._reported(int(process.exitcode or 0))
 
     def interrupt(self) -> None:
         """Notes an interruption. The running step has the signal, too, and ends by itself."""
         self._interrupted = True
 
-    def _told(self, code: int) -> int:
+    def _reported(self, code: int) -> int:
         if code < 0:
             print(signal.strsignal(-code))  # as a shell says it
         return code

@@ -36,8 +36,6 @@ OUTPUTS, PARTS, CHECKPOINTS, FETCHED = (
 KINDS = (OUTPUTS, PARTS, CHECKPOINTS, FETCHED)
 LEFTOVERS = ("pipeline/**/.*.partial-*", "tokens/.partial-*", "checkpoints/.*.partial-*", "tmp/*")
 """Patterns of what killed processes leave in a root; while the root is locked, none of it is in use."""
-OF_KFP = "executor_output.json"
-"""A file in folders of steps that kfp.local ran, which earlier versions used."""
 OF_CALL = re.compile(r"(?!answers-|paid-)\w+-[0-9a-f]{20}")
 """Names of the folders of checkpoints that belong to one call."""
 PROGRAMS = ("pipeline", "artifacts", "checkpoints", "tokens", "tmp", "logs")
@@ -104,8 +102,7 @@ def remove(removable: Iterable[Unneeded]) -> None:
 
 def _remove_empty(folder: Path) -> None:
     """Removes the folders of a step and of a run in which no output is left."""
-    while folder.name != "pipeline" and {path.name for path in folder.iterdir()} <= {OF_KFP}:
-        (folder / OF_KFP).unlink(missing_ok=True)
+    while folder.name != "pipeline" and not any(folder.iterdir()):
         folder.rmdir()
         folder = folder.parent
 

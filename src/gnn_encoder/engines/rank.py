@@ -86,9 +86,11 @@ def _train(call_address: str, scratch: Path) -> None:
     inputs = {name: Path(address) for name, address in call.inputs.items()}
     if remote:
         inputs = _fetched(call.inputs, machine_folder / "inputs", local)
-    drafts = {
-        name: _draft(scratch, name, schema, "" if rank else path) for name, (schema, path) in call.outputs.items()
-    }
+    drafts = {name: Draft(scratch / "outputs" / name, schema) for name, (schema, _) in call.outputs.items()}
+    for name, (_, path) in call.outputs.items() if rank == 0 else ():
+        if path:  # the draft of the step's own process
+            drafts[name].path.rmdir()
+            drafts[name].path = Path(path)
     step = getattr(import_module(call.step.partition(":")[0]), call.step.partition(":")[2])
     settings = get_type_hints(step.__wrapped__)["settings"].model_validate(call.settings)
     log = StepLog()
@@ -111,15 +113,6 @@ def _fetched(addresses: dict[str, str], folder: Path, local: int) -> dict[str, P
         get_folder(address, folder / name, Transfer(f"fetching {address}"), indexed=False)
     meet()
     return {name: folder / name for name in addresses}
-
-
-def _draft(scratch: Path, name: str, schema: str, path: str) -> Draft:
-    """Returns the draft of an output: in the step's folder `path`, or without a path in the folder `scratch`."""
-    draft = Draft(scratch / "outputs" / name, schema)
-    if path:
-        draft.path.rmdir()
-        draft.path = Path(path)
-    return draft
 
 
 def _leave(call_address: str, scratch: Path, result: str, drafts: dict[str, Draft]) -> None:

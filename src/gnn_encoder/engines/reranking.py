@@ -5,19 +5,15 @@ from pathlib import Path
 
 from gnn_encoder.artifacts.finished_run import BUNDLE
 from gnn_encoder.engines.latest import linked, without_forgotten
-from gnn_encoder.engines.local import calls_of
-from gnn_encoder.engines.local_run import Outcome, run_calls
-from gnn_encoder.engines.pipelines import check_nodes, dataset_override, dated, params_of, path_override, writable
-from gnn_encoder.engines.provenance import graph_arguments
+from gnn_encoder.engines.local_run import Outcome
+from gnn_encoder.engines.pipelines import check_nodes, dataset_override, params_of, path_override, run_graph
 from gnn_encoder.engines.supervision import Show
 from gnn_encoder.flow.graph import Given, Graph
-from gnn_encoder.models.check import check_models
 from gnn_encoder.pipelines.rerank import rerank as rerank_graph
 from gnn_encoder.settings.pipeline import PIPELINES, Settings
 from gnn_encoder.settings.presets import load_settings
 from gnn_encoder.settings.reranking_systems import system_names
 from gnn_encoder.storage import local_folder
-from gnn_encoder.tracking.pipeline_run import tracking_uri
 
 
 def rerank(title: str, preset: str, settings: Settings, graph: Graph, root: Path, show: Show) -> Outcome:
@@ -26,14 +22,11 @@ def rerank(title: str, preset: str, settings: Settings, graph: Graph, root: Path
     If the first stage is a bundle, `latest/bundle` is then that bundle with the best re-ranker, which is registered and
     promoted if it passes the gate. The other links stay.
     """
-    root = writable(root)
-    check_models(graph.nodes)
     names = ",".join(settings.compare_rerankers.systems)
     params = {"preset": preset, "systems": names, **params_of(settings, (*PIPELINES["rerank"], "evaluate"))}
-    name = dated(f"{title}-{Path(preset).stem}")
-    outcome = run_calls(calls_of(graph, graph_arguments(graph, tracking_uri(root))), root, name, params, show)
+    outcome = run_graph(graph, root, f"{title}-{Path(preset).stem}", params, show)
     if outcome.status == "FINISHED" and BUNDLE in outcome.outputs:
-        outcome.outputs[BUNDLE] = linked(root, BUNDLE, outcome.outputs[BUNDLE])
+        outcome.outputs[BUNDLE] = linked(root.resolve(), BUNDLE, outcome.outputs[BUNDLE])
     return outcome
 
 

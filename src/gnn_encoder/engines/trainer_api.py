@@ -73,7 +73,7 @@ class Api:
         except Exception as error:
             if getattr(error, "status", 0) != 404:
                 command = f"kubectl delete trainjob -n {self.namespace} {name}"
-                print(f"warning: TrainJob {name} was not deleted ({_said(error)}): {command}", file=sys.stderr)
+                print(f"warning: TrainJob {name} was not deleted ({_message_of(error)}): {command}", file=sys.stderr)
 
     def delete_earlier(self, labels: Mapping[str, str]) -> None:
         """Deletes the TrainJobs of earlier attempts and waits until their pods are gone, so that none joins.
@@ -130,7 +130,7 @@ class Api:
             raise Unreachable(f"the Kubernetes API cannot be reached ({type(error).__name__}); run again") from None
 
     def _refuse(self, error: Any, right: str) -> NoReturn:
-        reason = _said(error)
+        reason = _message_of(error)
         if error.status == 404 and right.endswith("trainjobs") and "namespaces" not in reason:
             raise UserError(
                 f"this cluster has no TrainJob ({GROUP}/{VERSION}): ask its administrator to install Kubeflow Trainer "
@@ -151,7 +151,7 @@ class Unreachable(UserError):
     """The Kubernetes API did not answer, and may answer later."""
 
 
-def _said(error: Any) -> str:
+def _message_of(error: Any) -> str:
     """Returns the message in the API's answer."""
     with suppress(ValueError, TypeError, AttributeError):
         return printable(str(json.loads(error.body)["message"]))[:500]

@@ -65,10 +65,8 @@ def labels_of(dataset: Dataset, sample: Sample, queries: np.ndarray, vectors: np
     return Labels(sums, own_sums, warm)
 
 
-def reciprocal_ranks(
-    sample: Sample, passages: np.ndarray, queries: np.ndarray, labels: Labels, weights: tuple[float, ...] = WEIGHTS
-) -> np.ndarray:
-    """Returns RR@10 float64 [a, 1 + weights] of each query, first without the sums, then with each weight.
+def reciprocal_ranks(sample: Sample, passages: np.ndarray, queries: np.ndarray, labels: Labels) -> np.ndarray:
+    """Returns RR@10 float64 [a, 1 + weights] of each query, first without the sums, then with each of `WEIGHTS`.
 
     The rank of a query's best relevant passage is 1 + the weights of the other passages above it. So for a sample of
     the corpus the rank is an estimate, and it is exact for the whole corpus. Ties are counted in favour.
@@ -76,8 +74,8 @@ def reciprocal_ranks(
     Args:
         passages: fp32 [c, d], v. queries: fp32 [a, d], the queries' vectors.
     """
-    values = np.empty((len(queries), 1 + len(weights)))
-    for column, weight in enumerate((0.0, *weights)):
+    values = np.empty((len(queries), 1 + len(WEIGHTS)))
+    for column, weight in enumerate((0.0, *WEIGHTS)):
         mixed = _unit(passages + weight * labels.sums)
         relevant_vectors = _unit(passages[sample.relevant] + weight * (labels.sums[sample.relevant] - labels.own_sums))
         best = np.full(len(queries), -np.inf)

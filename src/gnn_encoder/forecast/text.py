@@ -80,7 +80,7 @@ def _forecast(facts: dict[str, Any]) -> Iterator[str]:
     yield " " * 18 + "".join(f"{f'{name} ({count:,})':<15}" for name, count in queries.items()).rstrip()
     yield f"{'text alone':<18}" + "".join(f"{facts['plain'][name]:<15.3f}" for name in queries).rstrip()
     for weight, strata in facts["gains"].items():
-        cells = (f"{_gain(strata[name]) + _mark(strata[name]):<15}" for name in queries)
+        cells = (f"{_gain(strata[name]) + '*' * (strata[name]['p_holm'] < SIGNIFICANT):<15}" for name in queries)
         yield f"{f'+ {weight} × queries':<18}{''.join(cells)}".rstrip()
     yield f"+ w × queries: the sum of the vectors of the passage's training queries; * p < {SIGNIFICANT}, corrected"
     if "unseen" in queries:
@@ -108,7 +108,3 @@ def _advice(facts: dict[str, Any]) -> str:
 def _gain(estimate: Mapping[str, float]) -> str:
     """Returns a gain with half of the width of its interval."""
     return f"{estimate['gain']:+.3f}±{(estimate['high'] - estimate['low']) / 2:.3f}"
-
-
-def _mark(estimate: Mapping[str, float]) -> str:
-    return "*" if estimate["p_holm"] < SIGNIFICANT else ""

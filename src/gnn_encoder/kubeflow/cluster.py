@@ -22,8 +22,6 @@ def trainings() -> tuple[str, ...]:
     return tuple(step for step in step_names() if issubclass(declared(step).settings, OnNodes))
 
 
-LIKE = {"encode_nodes": "encode_corpus", "index_bm25": "bm25_retrieve"}
-"""Step → the step that lends its section if the first has none, because one step once did the work of both."""
 POD_GROUP = "kueue.x-k8s.io/pod-group-name"
 """Label of pods that Kueue admits together."""
 
@@ -105,8 +103,8 @@ class Cluster(Section):
                 yield f"steps.{step} with defaults: {problem}"
 
     def needs(self, step: str) -> StepNeeds:
-        """Returns the defaults, overridden by the step's own section, or that of `LIKE`."""
-        sections = (self.defaults, self.steps.get(step) or self.steps.get(LIKE.get(step, ""), StepNeeds()))
+        """Returns the defaults, overridden by the step's own section."""
+        sections = (self.defaults, self.steps.get(step, StepNeeds()))
         return StepNeeds.model_validate(_laid_over(*(section.model_dump(exclude_unset=True) for section in sections)))
 
     def image(self, step: str) -> str:

@@ -1,7 +1,7 @@
 """A run of a pipeline, as a Kubeflow Pipelines server describes it."""
 
 import itertools
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -37,7 +37,7 @@ def cluster_run(answer: Any) -> ClusterRun:
     tasks = (answer.run_details.task_details if answer.run_details else None) or []
     # A task has no state if Argo has skipped it or has not reached it.
     states = {str(task.display_name): str(task.state) for task in tasks if task.state}
-    nodes = _children(tasks)
+    nodes = {str(child.pod_name) for task in tasks for child in task.child_tasks or ()}
     templates = _templates(answer.pipeline_spec)
     failed = [name for name, state in states.items() if state == "FAILED"]
     return ClusterRun(
@@ -73,11 +73,6 @@ def _templates(document: Any) -> dict[str, str]:
             if metadata := _part(executors, label, "podMetadata"):
                 templates[name] = f"metadata-{len(_part(metadata, 'annotations'))}-{len(_part(metadata, 'labels'))}-"
     return templates
-
-
-def _children(tasks: Iterable[Any]) -> set[str]:
-    """Returns the ids of the tasks' children in Argo's workflow."""
-    return {str(child.pod_name) for task in tasks for child in task.child_tasks or ()}
 
 
 def _part(document: Any, *keys: str | None) -> Mapping[str, Any]:

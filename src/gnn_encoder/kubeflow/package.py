@@ -85,8 +85,15 @@ def package(graph: Graph, arguments: Mapping[str, StepArguments], cluster: Clust
             tasks[node] = task = _task(node, arguments[node.title], output, values, cluster)
             task.after(*(tasks[before] for before in node.after))
 
+    ttl = cluster.ttl_seconds
+    of_the_run = dsl.PipelineConfig(
+        ttl_seconds_after_finished=ttl.ended,
+        ttl_seconds_after_success=ttl.succeeded,
+        ttl_seconds_after_failure=ttl.failed,
+        active_deadline_seconds=cluster.deadline_seconds,
+    )
     compiled = dsl.pipeline(
-        name=f"gnn-encoder-{graph.name}", description=graph.description, pipeline_config=_of_the_run(cluster)
+        name=f"gnn-encoder-{graph.name}", description=graph.description, pipeline_config=of_the_run
     )(pipeline)
     spec = compiled.pipeline_spec
     _set_container_needs(spec, {task.name: node for node, task in tasks.items()}, cluster)
@@ -236,16 +243,3 @@ def _set_task_needs(task: Any, needs: StepNeeds, images: Images) -> None:
         kubernetes.set_security_context(task, **rights)
     if needs.timeout_seconds:
         kubernetes.set_timeout(task, needs.timeout_seconds)
-
-
-def _of_the_run(cluster: Cluster) -> Any:
-    """Returns KFP's settings of the run as a whole."""
-    from kfp import dsl
-
-    ttl = cluster.ttl_seconds
-    return dsl.PipelineConfig(
-        ttl_seconds_after_finished=ttl.ended,
-        ttl_seconds_after_success=ttl.succeeded,
-        ttl_seconds_after_failure=ttl.failed,
-        active_deadline_seconds=cluster.deadline_seconds,
-    )

@@ -38,14 +38,14 @@ STORE = "MLFLOW_TRACKING_URI"
 
 
 @dataclass(frozen=True)
-class ClusterTraining:
-    """A training pipeline for a cluster, with checked settings."""
+class ClusterJob:
+    """A pipeline for a cluster, with checked settings."""
 
-    preset: str
+    title: str
+    """In the names of its runs."""
     settings: Settings
+    graph: Graph
     cluster: Cluster
-    until: str = ""
-    """The highest rung, of a run that has the rungs below it, too."""
 
     def models(self) -> Registry:
         """Returns the model's registry, in the MLflow that `promote` uses on the cluster."""
@@ -58,31 +58,42 @@ class ClusterTraining:
             )
         return open_registry(uri, self.settings.promote.model_name)
 
-    @property
-    def graph(self) -> Graph:
-        """The run's calls."""
-        return ladder(self.settings, self.until) if self.until else train(self.settings)
-
     def arguments(self, registry: str = "") -> dict[str, StepArguments]:
-        """Returns the arguments of the calls; for `registry` see `engines.pipelines.Training`."""
+        """Returns the arguments of the calls; for `registry` see `engines.pipelines.LocalJob`."""
         return graph_arguments(self.graph, registry=f"{_store(self.cluster)} {registry}".strip())
 
     def start(self, server: Server, arguments: Mapping[str, StepArguments]) -> str:
         """Submits the pipeline and prints the run's page; returns the run's id."""
-        check_models(self.graph.nodes)
-        check_heads(self.settings)
-        return _start(self.graph, dated(Path(self.preset).stem), server, arguments, self.cluster)
+        self._check_models()
+        name = dated(self.title)
+        run_id = server.submit(package(self.graph, arguments, self.cluster), self.cluster, name)
+        typer.echo(f"submitted  {name}\nrun        {server.page(run_id)}")
+        return run_id
 
     def schedule(self, server: Server, schedule: Schedule) -> None:
-        """Creates a recurring run of the pipeline and prints its page."""
+        """Creates a recurring run and prints its page. KFP's cache is off in its runs, whatever the cluster file says.
+
+        All its runs have the arguments of today. The cache compares arguments, not data, so it would take every step
+        from the first run, although the data may have changed. And `promote` would tag each version with today's digest
+        of the data, so this digest is left out; then `retrain` cannot know what the version was trained on, and trains.
+        """
+        self._check_models()
+        arguments = self.arguments()
+        for node in self.graph.of("promote"):
+            arguments[node.title].source_digests.pop(ORIGIN[0])
+        uncached = self.cluster.model_copy(update={"caching": False})
+        number = server.schedule(package(self.graph, arguments, uncached), uncached, schedule)
+        typer.echo(f"scheduled  {schedule.name}\npage       {server.page(number, 'recurringrun')}")
+
+    def _check_models(self) -> None:
         check_models(self.graph.nodes)
-        check_heads(self.settings)
-        _schedule(self.graph, server, schedule, self.arguments(), self.cluster)
+        if self.graph.of("train_gnn"):
+            check_heads(self.settings)
 
 
 def training(
     cluster: Cluster, preset: str, dataset: str | None, overrides: Iterable[str], until: str = ""
-) -> ClusterTraining:
+) -> ClusterJob:
     """Returns the training pipeline of a preset for a cluster; for this machine see `engines.pipelines.training`.
 
     until: the highest rung, if the run has the rungs below it, each with a result of its own.
@@ -91,39 +102,9 @@ def training(
     processes than GPUs, and a bundle that later runs cannot read. No request is sent to a store or a hub.
     """
     settings = load_settings(preset, [*overrides, *dataset_override(dataset)])
-    job = ClusterTraining(preset, settings, cluster, until)
-    _check(settings, job.graph, cluster)
-    return job
-
-
-@dataclass(frozen=True)
-class ClusterReranking:
-    """A re-ranking pipeline for a cluster, with checked settings."""
-
-    preset: str
-    settings: Settings
-    systems: Sequence[str]
-    cluster: Cluster
-
-    @property
-    def graph(self) -> Graph:
-        """The run's calls."""
-        bundle = self.settings.first_stage.bundle
-        return rerank(self.settings, self.systems, bundle=Given(bundle) if bundle else None)
-
-    def arguments(self) -> dict[str, StepArguments]:
-        """Returns the arguments of the calls."""
-        return graph_arguments(self.graph, _store(self.cluster))
-
-    def start(self, server: Server, arguments: Mapping[str, StepArguments]) -> str:
-        """Submits the pipeline and prints the run's page; returns the run's id."""
-        check_models(self.graph.nodes)
-        return _start(self.graph, dated(f"rerank-{Path(self.preset).stem}"), server, arguments, self.cluster)
-
-    def schedule(self, server: Server, schedule: Schedule) -> None:
-        """Creates a recurring run of the pipeline and prints its page."""
-        check_models(self.graph.nodes)
-        _schedule(self.graph, server, schedule, self.arguments(), self.cluster)
+    graph = ladder(settings, until) if until else train(settings)
+    _check(settings, graph, cluster)
+    return ClusterJob(Path(preset).stem, settings, graph, cluster)
 
 
 def reranking(
@@ -133,15 +114,16 @@ def reranking(
     overrides: Iterable[str],
     systems: Sequence[str],
     first_stage: str | None,
-) -> ClusterReranking:
+) -> ClusterJob:
     """Returns the re-ranking pipeline of a preset and some systems for a cluster; the last one is the headline's.
 
     Raises UserError as `training`, and for a first stage or word vectors on this machine.
     """
     settings = reranking_settings(preset, dataset, overrides, first_stage)
-    job = ClusterReranking(preset, settings, systems, cluster)
-    _check(settings, job.graph, cluster)
-    return job
+    bundle = settings.first_stage.bundle
+    graph = rerank(settings, systems, bundle=Given(bundle) if bundle else None)
+    _check(settings, graph, cluster)
+    return ClusterJob(f"rerank-{Path(preset).stem}", settings, graph, cluster)
 
 
 def _store(cluster: Cluster) -> str:
@@ -198,28 +180,6 @@ def _check(settings: Settings, graph: Graph, cluster: Cluster) -> None:
             "promote would register a bundle that no later run can read for comparison: "
             "add --set promote.bundle_store=s3://BUCKET/FOLDER, or name an s3:// pipeline_root in the cluster file"
         )
-
-
-def _start(graph: Graph, name: str, server: Server, arguments: Mapping[str, StepArguments], cluster: Cluster) -> str:
-    run_id = server.submit(package(graph, arguments, cluster), cluster, name)
-    typer.echo(f"submitted  {name}\nrun        {server.page(run_id)}")
-    return run_id
-
-
-def _schedule(
-    graph: Graph, server: Server, schedule: Schedule, arguments: Mapping[str, StepArguments], cluster: Cluster
-) -> None:
-    """Creates a recurring run. KFP's cache is off in its runs, whatever the cluster file says.
-
-    All its runs have the arguments of today. The cache compares arguments, not data, so it would take every step from
-    the first run, although the data may have changed. And `promote` would tag each version with today's digest of the
-    data, so this digest is left out; then `retrain` cannot know what the version was trained on, and trains.
-    """
-    for node in graph.of("promote"):
-        arguments[node.title].source_digests.pop(ORIGIN[0])
-    uncached = cluster.model_copy(update={"caching": False})
-    number = server.schedule(package(graph, arguments, uncached), uncached, schedule)
-    typer.echo(f"scheduled  {schedule.name}\npage       {server.page(number, 'recurringrun')}")
 
 
 def wait(server: Server, run_id: str, cluster: Cluster) -> int:

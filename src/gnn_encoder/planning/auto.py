@@ -139,7 +139,7 @@ def _survey(settings: Settings, until: str, budget: float) -> Survey:
     """Asks the services, reads the data, and measures each encoder on this machine."""
     encode, services = settings.encode.model_copy(update={"others": ()}), dict[str, AddressEncoder]()
     if until != WORDS:
-        encode, services = _asked(settings.encode)
+        encode, services = _with_models(settings.encode)
     backbone, elsewhere, seed = settings.train_dual_encoder.backbone, settings.encode.elsewhere, settings.ingest.seed
 
     def facts_for(data: Dataset, encoder: str) -> DataFacts:
@@ -304,7 +304,7 @@ def _characters(data: Dataset) -> int:
     return passages + (pc.sum(pc.utf8_length(data.queries.column("text"))).as_py() or 0)
 
 
-def _asked(encode: Encode) -> tuple[Encode, dict[str, AddressEncoder]]:
+def _with_models(encode: Encode) -> tuple[Encode, dict[str, AddressEncoder]]:
     """Asks each address for its model; returns settings that name the models, and the encoders by these names."""
     names = (encode.encoder, *encode.others)
     services = {name: AddressEncoder.at(name) for name in names if is_address(name)}

@@ -6,11 +6,9 @@ import numpy as np
 
 from gnn_encoder.artifacts import Dataset
 from gnn_encoder.evaluation.measures import labelled_queries
-from gnn_encoder.evaluation.strata import warm_strata
 from gnn_encoder.inference.tokens import Tokens
 from gnn_encoder.models.backbone import load_tokenizer
 from gnn_encoder.models.backbone_files import sentence_transformers_layout, transformer_of
-from gnn_encoder.settings.measures import WARM
 from gnn_encoder.settings.shared import LongPassages, shared_tokens
 
 SAMPLE = 600
@@ -28,8 +26,6 @@ class DataFacts:
 
     passages, queries   the counts; `queries` are those with a label, by split
     labels              pairs of a training query and a relevant passage
-    warm                share of the dev queries (of the test queries, if there are none of dev) of which a relevant
-                        passage has a training query
     shared              share of the training labels whose passage is relevant to another training query, too
     passage_tokens      int64, ascending, the tokens of a sample of the passages, with special tokens
     query_tokens        the same of queries
@@ -40,12 +36,16 @@ class DataFacts:
     passages: int
     queries: dict[str, int]
     labels: int
-    warm: float
     shared: float
     passage_tokens: np.ndarray
     query_tokens: np.ndarray
     drawn: int = 0
     reading: LongPassages = CUT
+
+    @property
+    def measured(self) -> int:
+        """Number of dev and test queries."""
+        return self.queries["dev"] + self.queries["test"]
 
     def mean_passage(self, length: int) -> float:
         """Mean number of tokens of a passage that is cut to `length`."""
@@ -80,11 +80,9 @@ def data_facts(data: Dataset, backbone: str, seed: int, reading: LongPassages = 
     )
     train = data.split_qrels("train").positive()
     counts = {split: len(labelled_queries(data.judged(split))) for split in ("train", "dev", "test")}
-    judged = next((split for split in ("dev", "test") if counts[split]), "")
-    warm = float(warm_strata(data.judged(judged), data.seen_labels).rows(WARM).mean()) if judged else 0.0
     per_passage = np.bincount(train.passage, minlength=len(data.passages))
     shared = float((per_passage[train.passage] > 1).mean()) if len(train.passage) else 0.0
     trained = len(np.unique(data.trained_labels.query))
     drawn = trained if trained < counts["train"] else 0
     lengths = of_passages, of_queries
-    return DataFacts(len(data.passages), counts, len(train.passage), warm, shared, *lengths, drawn, reading)
+    return DataFacts(len(data.passages), counts, len(train.passage), shared, *lengths, drawn, reading)

@@ -9,7 +9,7 @@ Where a budget is too small for all training queries, a draw of them is trained 
 and stay: in the systems that use labels without training, in the strata, and in the graph if that fits.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gnn_encoder.errors import UserError
@@ -100,15 +100,135 @@ class Plan:
     """Title of a call → its estimated seconds, of the calls that encode the corpus, score or train."""
 
 
-@dataclass(frozen=True)
-class _Size:
-    """What a budget can change."""
+def pair_length(length: int) -> int:
+    """Returns the tokens to which a query and a passage, which is itself cut to `length`, are cut together."""
+    return min(160, length)
 
+
+@dataclass(frozen=True)
+class _Sized:
+    """A run of one size on the data and the machine: what it costs, in seconds, and what that decides."""
+
+    facts: DataFacts
+    rates: Rates
+    budget: float
     length: int
     queries: int
     """Training queries that are trained on."""
     epochs: int = 1
     gnn_epochs: int = 1
+
+    @property
+    def query_length(self) -> int:
+        """Tokens to which queries are cut: those of 99 in 100, in steps of 16."""
+        tokens = self.facts.query_tokens
+        long = int(tokens[int(0.99 * (len(tokens) - 1))])
+        return min(128, max(16, -(-long // 16) * 16))
+
+    @property
+    def query(self) -> float:
+        """Mean tokens of a query."""
+        return self.facts.mean_query(self.query_length)
+
+    @property
+    def passage(self) -> float:
+        """Mean tokens of a passage."""
+        return self.facts.mean_passage(self.length)
+
+    @property
+    def pair(self) -> float:
+        """Mean tokens of a query with a passage."""
+        return min(self.query + self.passage, pair_length(self.length))
+
+    @property
+    def examples(self) -> float:
+        """Labels that are trained on."""
+        return self.facts.labels * self.queries / self.facts.queries["train"]
+
+    @property
+    def others(self) -> int:
+        """Training queries that are not trained on."""
+        return self.facts.queries["train"] - self.queries
+
+    @property
+    def other_labels(self) -> float:
+        """Labels of the training queries that are not trained on."""
+        return self.facts.labels * self.others / self.facts.queries["train"]
+
+    @property
+    def epoch(self) -> float:
+        """Of the dual encoder: a query, its passage and a hard negative, and the dev pool."""
+        training = self.examples * (self.query + 2 * self.passage) / self.rates.training
+        return training + min(POOL, self.facts.passages) * self.passage / self.rates.encoding
+
+    @property
+    def retrieved_edges(self) -> float:
+        """A pair for each edge of retrieval."""
+        return self.queries * NEIGHBORS * self.pair / self.rates.encoding
+
+    @property
+    def scores_edges(self) -> bool:
+        """Whether edges of retrieval are tried."""
+        return self.retrieved_edges <= SCORING_SHARE * self.budget or self.facts.shared < REPEATED
+
+    @property
+    def few_uses(self) -> bool:
+        """Whether few uses of labels are tried."""
+        return self.other_labels * PER_LABEL > SCORING_SHARE * self.budget
+
+    @property
+    def variants(self) -> dict[str, dict[str, Any]]:
+        """Variants of `choose_graph`."""
+        variants = LABELLED if self.facts.shared >= REPEATED else {}
+        if self.scores_edges:
+            variants = {**variants, **(BOTH if variants else {}), **RETRIEVED}
+        return variants
+
+    @property
+    def others_in_graph(self) -> float:
+        """The other queries as nodes: their vectors, a pair for each label, and the propagations."""
+        propagations = len(self.variants) * (self.gnn_epochs + 1) + self.gnn_epochs + 2
+        vectors = (2 + self.gnn_epochs) * self.query / self.rates.encoding
+        return self.others * (vectors + propagations * PER_NODE) + self.other_labels * self.pair / self.rates.encoding
+
+    @property
+    def holds_all(self) -> bool:
+        """Whether all training queries are nodes of the graph. Without labelled edges the others would have none."""
+        return self.facts.shared >= REPEATED and self.others_in_graph <= SCORING_SHARE * self.budget
+
+    def parts(self) -> dict[str, dict[str, float]]:
+        """Part of a run → title of a call → the call's seconds in that part."""
+        facts, rates = self.facts, self.rates
+        neighbours = self.examples * 2 * QUERIES_OF_PASSAGE * self.query / rates.training
+        others = self.others * self.query / rates.encoding
+        others += self.other_labels * (PER_LABEL_OF_FEW if self.few_uses else PER_LABEL)
+        others += self.others_in_graph if self.holds_all else 0.0
+        return {
+            "starts, BM25 and evaluation": {SPREAD: STARTS + PER_PASSAGE * facts.passages + PER_QUERY * facts.measured},
+            "encoding the corpus": {
+                **dict.fromkeys(ENCODINGS, facts.passages * facts.mean_read(self.length) / rates.encoding),
+                "encode_nodes": facts.passages * self.passage / rates.encoding,
+            },
+            "the dual encoder": {"train_dpr": self.epoch, "train_dual_encoder": self.epochs * self.epoch},
+            "the cross-encoder and its scores": {
+                "train_cross_encoder": 2 * self.examples * self.pair / rates.training,
+                "score_candidates": self.queries * CANDIDATES * self.pair / rates.encoding,
+            },
+            "trying graphs": {
+                "build_graph": self.retrieved_edges if self.scores_edges else 0.0,
+                "choose_graph": len(self.variants) * self.gnn_epochs * self.examples * TRIAL_SECONDS,
+            },
+            "the GNN-encoder": {"train_gnn": self.gnn_epochs * (self.epoch + neighbours)},
+            **({OTHER_LABELS: {SPREAD: others}} if self.others > 0 else {}),
+        }
+
+    def seconds(self) -> dict[str, float]:
+        """Part of a run → its seconds."""
+        return {part: sum(calls.values()) for part, calls in self.parts().items()}
+
+    def total(self) -> float:
+        """Seconds of the run."""
+        return sum(self.seconds().values())
 
 
 def plan_run(facts: DataFacts, rates: Rates, budget: float, backbone: str) -> Plan:
@@ -121,20 +241,21 @@ def plan_run(facts: DataFacts, rates: Rates, budget: float, backbone: str) -> Pl
         raise DoesNotFit("the data have no labelled training query: a retriever has nothing to train on")
     usable = RESERVE * budget
     size = _least(facts, rates, budget)
-    left = usable - sum(_seconds(facts, rates, size, budget).values())
-    dev = facts.queries["dev"] > 0
-    one = _epoch(facts, rates, size)
-    epochs = min(MOST_EPOCHS, 1 + int(0.6 * left / one)) if dev else 1
+    left = usable - size.total()
+    epochs = min(MOST_EPOCHS, 1 + int(0.6 * left / size.epoch)) if facts.queries["dev"] else 1
     for gnn_epochs in range(MOST_GNN_EPOCHS, 0, -1):
-        size = _Size(size.length, size.queries, epochs, gnn_epochs)
-        seconds = _seconds(facts, rates, size, budget)
-        if sum(seconds.values()) <= usable:
+        size = replace(size, epochs=epochs, gnn_epochs=gnn_epochs)
+        if size.total() <= usable:
             break
-    reasons = _reasons(facts, rates, size, seconds, budget)
-    return Plan(_settings(facts, size, budget, rates, backbone), seconds, reasons, _calls(facts, rates, size, budget))
+    calls: dict[str, float] = {}
+    for part in size.parts().values():
+        for title, spent in part.items():
+            calls[title] = calls.get(title, 0.0) + spent
+    del calls[SPREAD]
+    return Plan(_settings(size, backbone), size.seconds(), _reasons(size), calls)
 
 
-def _least(facts: DataFacts, rates: Rates, budget: float) -> _Size:
+def _least(facts: DataFacts, rates: Rates, budget: float) -> _Sized:
     """The longest passages and most queries to train on with which one epoch each fits."""
     train = facts.drawn or facts.queries["train"]
     fewest = facts.drawn or min(train, FEWEST)  # the user's own number is not reduced
@@ -143,154 +264,36 @@ def _least(facts: DataFacts, rates: Rates, budget: float) -> _Size:
     lengths = lengths or [LENGTHS[-1]]
     for share, possible in ((LEAST, [n for n in lengths if n >= SHORT]), (1.0, [n for n in lengths if n <= SHORT])):
         for length in possible:
-            if sum(_seconds(facts, rates, _Size(length, train), budget).values()) <= share * RESERVE * budget:
-                return _Size(length, train)
-    shortest = LENGTHS[-1]
-    least = _seconds(facts, rates, _Size(shortest, fewest), budget)
-    needed = sum(least.values())
-    if needed > RESERVE * budget:
-        limit = "" if needed - least.get(OTHER_LABELS, 0.0) > RESERVE * budget else ", a limit ingest.max_train_queries"
+            if (size := _Sized(facts, rates, budget, length, train)).total() <= share * RESERVE * budget:
+                return size
+    least = _Sized(facts, rates, budget, LENGTHS[-1], fewest)
+    if (needed := least.total()) > RESERVE * budget:
+        without_others = needed - least.seconds().get(OTHER_LABELS, 0.0)
+        limit = "" if without_others > RESERVE * budget else ", a limit ingest.max_train_queries"
         raise DoesNotFit(
-            f"{facts.passages:,} passages and {_asked(facts):,} dev and test queries need about "
-            f"{needed / RESERVE / 60:,.0f} minutes on {rates.machine}, with passages cut to {shortest} tokens: give a "
-            f"larger --budget, a GPU{limit}, or a preset",
+            f"{facts.passages:,} passages and {facts.measured:,} dev and test queries need about "
+            f"{needed / RESERVE / 60:,.0f} minutes on {rates.machine}, with passages cut to {least.length} tokens: "
+            f"give a larger --budget, a GPU{limit}, or a preset",
             needed / RESERVE,
         )
     low, high = fewest, train
     while high - low > 1:
         middle = (low + high) // 2
-        fits = sum(_seconds(facts, rates, _Size(shortest, middle), budget).values()) <= RESERVE * budget
+        fits = replace(least, queries=middle).total() <= RESERVE * budget
         low, high = (middle, high) if fits else (low, middle)
-    return _Size(shortest, low)
+    return replace(least, queries=low)
 
 
-def _epoch(facts: DataFacts, rates: Rates, size: _Size) -> float:
-    """Seconds of one epoch of the dual encoder: a query, its passage and a hard negative, and the dev pool."""
-    query, passage = facts.mean_query(_query_length(facts)), facts.mean_passage(size.length)
-    examples = facts.labels * size.queries / facts.queries["train"]
-    return examples * (query + 2 * passage) / rates.training + min(POOL, facts.passages) * passage / rates.encoding
-
-
-def _gnn_epoch(facts: DataFacts, rates: Rates, size: _Size) -> float:
-    """As `_epoch`, with the passages' neighbour queries."""
-    query, examples = facts.mean_query(_query_length(facts)), facts.labels * size.queries / facts.queries["train"]
-    return _epoch(facts, rates, size) + examples * 2 * QUERIES_OF_PASSAGE * query / rates.training
-
-
-def _parts(facts: DataFacts, rates: Rates, size: _Size, budget: float) -> dict[str, dict[str, float]]:
-    """Part of a run → title of a call → the call's seconds in that part."""
-    query, passage = facts.mean_query(_query_length(facts)), facts.mean_passage(size.length)
-    examples = facts.labels * size.queries / facts.queries["train"]
-    pair = min(query + passage, pair_length(size.length))
-    tried = len(_variants(facts, rates, size, budget))
-    edges = size.queries * NEIGHBORS * pair / rates.encoding if _scores_edges(facts, rates, size, budget) else 0.0
-    others = _other_labels(facts, rates, size, budget) if size.queries < facts.queries["train"] else 0.0
-    epoch = _epoch(facts, rates, size)
-    return {
-        "starts, BM25 and evaluation": {SPREAD: STARTS + PER_PASSAGE * facts.passages + PER_QUERY * _asked(facts)},
-        "encoding the corpus": {
-            **dict.fromkeys(ENCODINGS, facts.passages * facts.mean_read(size.length) / rates.encoding),
-            "encode_nodes": facts.passages * passage / rates.encoding,
-        },
-        "the dual encoder": {"train_dpr": epoch, "train_dual_encoder": size.epochs * epoch},
-        "the cross-encoder and its scores": {
-            "train_cross_encoder": 2 * examples * pair / rates.training,
-            "score_candidates": size.queries * CANDIDATES * pair / rates.encoding,
-        },
-        "trying graphs": {
-            "build_graph": edges,
-            "choose_graph": tried * size.gnn_epochs * examples * TRIAL_SECONDS,
-        },
-        "the GNN-encoder": {"train_gnn": size.gnn_epochs * _gnn_epoch(facts, rates, size)},
-        **({OTHER_LABELS: {SPREAD: others}} if others else {}),
-    }
-
-
-def _seconds(facts: DataFacts, rates: Rates, size: _Size, budget: float) -> dict[str, float]:
-    return {part: sum(calls.values()) for part, calls in _parts(facts, rates, size, budget).items()}
-
-
-def _calls(facts: DataFacts, rates: Rates, size: _Size, budget: float) -> dict[str, float]:
-    seconds: dict[str, float] = {}
-    for calls in _parts(facts, rates, size, budget).values():
-        for title, spent in calls.items():
-            seconds[title] = seconds.get(title, 0.0) + spent
-    del seconds[SPREAD]
-    return seconds
-
-
-def _other_labels(facts: DataFacts, rates: Rates, size: _Size, budget: float) -> float:
-    """Seconds for the labels of the queries that are not trained on: in the uses of labels, and in the graph."""
-    others, labels = _others(facts, size)
-    per_label = PER_LABEL_OF_FEW if _few_uses(facts, size, budget) else PER_LABEL
-    encoding = others * facts.mean_query(_query_length(facts)) / rates.encoding
-    in_graph = _in_graph(facts, rates, size, budget) if _holds_all(facts, rates, size, budget) else 0.0
-    return encoding + labels * per_label + in_graph
-
-
-def _others(facts: DataFacts, size: _Size) -> tuple[int, float]:
-    """Training queries that are not trained on, and their labels."""
-    others = facts.queries["train"] - size.queries
-    return others, facts.labels * others / facts.queries["train"]
-
-
-def _in_graph(facts: DataFacts, rates: Rates, size: _Size, budget: float) -> float:
-    """Seconds for the other queries as nodes: their vectors, a pair for each label, and the propagations."""
-    (others, labels), query = _others(facts, size), facts.mean_query(_query_length(facts))
-    pair = min(query + facts.mean_passage(size.length), pair_length(size.length))
-    propagations = len(_variants(facts, rates, size, budget)) * (size.gnn_epochs + 1) + size.gnn_epochs + 2
-    vectors = (2 + size.gnn_epochs) * query / rates.encoding
-    return others * (vectors + propagations * PER_NODE) + labels * pair / rates.encoding
-
-
-def _holds_all(facts: DataFacts, rates: Rates, size: _Size, budget: float) -> bool:
-    """Whether all training queries are nodes of the graph. Without labelled edges the others would have none."""
-    return facts.shared >= REPEATED and _in_graph(facts, rates, size, budget) <= SCORING_SHARE * budget
-
-
-def _few_uses(facts: DataFacts, size: _Size, budget: float) -> bool:
-    return _others(facts, size)[1] * PER_LABEL > SCORING_SHARE * budget
-
-
-def _scores_edges(facts: DataFacts, rates: Rates, size: _Size, budget: float) -> bool:
-    pair = min(facts.mean_query(_query_length(facts)) + facts.mean_passage(size.length), pair_length(size.length))
-    cheap = size.queries * NEIGHBORS * pair / rates.encoding <= SCORING_SHARE * budget
-    return cheap or facts.shared < REPEATED
-
-
-def _variants(facts: DataFacts, rates: Rates, size: _Size, budget: float) -> dict[str, dict[str, Any]]:
-    variants = LABELLED if facts.shared >= REPEATED else {}
-    if _scores_edges(facts, rates, size, budget):
-        variants = {**variants, **(BOTH if variants else {}), **RETRIEVED}
-    return variants
-
-
-def _asked(facts: DataFacts) -> int:
-    """Number of dev and test queries."""
-    return facts.queries["dev"] + facts.queries["test"]
-
-
-def _query_length(facts: DataFacts) -> int:
-    """Tokens to which queries are cut: those of 99 in 100, in steps of 16."""
-    long = int(facts.query_tokens[int(0.99 * (len(facts.query_tokens) - 1))])
-    return min(128, max(16, -(-long // 16) * 16))
-
-
-def pair_length(length: int) -> int:
-    """Returns the tokens to which a query and a passage, which is itself cut to `length`, are cut together."""
-    return min(160, length)
-
-
-def _settings(facts: DataFacts, size: _Size, budget: float, rates: Rates, backbone: str) -> dict[str, dict[str, Any]]:
+def _settings(size: _Sized, backbone: str) -> dict[str, dict[str, Any]]:
     # DPR counts as epoch 0: an epoch with poor negatives can make it worse.
-    patient = {"keep": "best", "patience": PATIENCE} if facts.queries["dev"] else {}
+    patient = {"keep": "best", "patience": PATIENCE} if size.facts.queries["dev"] else {}
     patient |= {"schedule": "constant"} if size.epochs > 1 else {}
     once = {"epochs": 1, "batch_size": 32, "learning_rate": 3e-5, "dev_pool": POOL}
-    capped = {"max_trained_queries": size.queries} if size.queries < facts.queries["train"] else {}
-    nodes = {"queries": "trained"} if capped and not _holds_all(facts, rates, size, budget) else {}
+    capped = {"max_trained_queries": size.queries} if size.others > 0 else {}
+    nodes = {"queries": "trained"} if capped and not size.holds_all else {}
     return {
         "shared": {
-            "negative_below": 0.2, "backbone": backbone, "generator": backbone, "query_length": _query_length(facts),
+            "negative_below": 0.2, "backbone": backbone, "generator": backbone, "query_length": size.query_length,
             "passage_length": size.length, "dropout": DROPOUT,
         },
         "ingest": capped,
@@ -310,38 +313,36 @@ def _settings(facts: DataFacts, size: _Size, budget: float, rates: Rates, backbo
         "train_dual_encoder": {**once, "start_from": "dpr", "epochs": size.epochs, **patient},
         "train_converged": {"epochs": 0},
         "build_graph": {"neighbors": NEIGHBORS, "edges": "labelled", "retrieved": 25, **nodes},
-        **({"encode_with_labels": FEW_USES} if _few_uses(facts, size, budget) else {}),
+        **({"encode_with_labels": FEW_USES} if size.few_uses else {}),
         "train_gnn": {
             "epochs": size.gnn_epochs, "batch_size": 32, "learning_rate": 3e-6 / size.gnn_epochs,
             "gnn_learning_rate": 1e-3, "start": "mean", "hard_negatives": "retrieved",
             "max_queries_per_passage": QUERIES_OF_PASSAGE, "dev_pool": POOL,
         },
-        "choose_graph": {"variants": _variants(facts, rates, size, budget)},
+        "choose_graph": {"variants": size.variants},
     }  # fmt: skip
 
 
-def _reasons(facts: DataFacts, rates: Rates, size: _Size, seconds: dict[str, float], budget: float) -> dict[str, str]:
-    train = facts.queries["train"]
+def _reasons(size: _Sized) -> dict[str, str]:
+    facts = size.facts
     longer = float((facts.passage_tokens > size.length).mean())
-    drawn = f", {size.queries:,} of them trained on, which is what fits" if size.queries < train else ""
-    if size.queries == facts.drawn:
-        drawn = f", {size.queries:,} of them trained on, as the settings say"
     stop = "one epoch, or none if dev is better without"
     if size.epochs > 1:
         stop = f"until {PATIENCE} epochs gain nothing on dev, at most {size.epochs}"
-    edges = "labelled and retrieved edges" if _scores_edges(facts, rates, size, budget) else "labelled edges"
+    edges, drawn = "labelled and retrieved edges" if size.scores_edges else "labelled edges", ""
     if facts.shared < REPEATED:
         edges = "retrieved edges: hardly a passage has two training queries"
-    if drawn and facts.shared >= REPEATED:
-        held = "all labels" if _holds_all(facts, rates, size, budget) else "the labels of the queries trained on"
-        edges += f"; it holds {held}"
+    if size.others > 0:
+        why = "as the settings say" if size.queries == facts.drawn else "which is what fits"
+        drawn = f"; on {size.queries:,} queries, {why}"
+        if facts.shared >= REPEATED:
+            edges += f"; it holds {'all labels' if size.holds_all else 'the labels of the queries trained on'}"
+    seconds = size.seconds()
     return {
-        "machine": f"{rates.machine}; encodes {rates.encoding:,.0f} and trains {rates.training:,.0f} tokens a second",
-        "data": f"{facts.passages:,} passages; labelled queries: {train:,} train{drawn}, {facts.queries['dev']:,} dev, "
-        f"{facts.queries['test']:,} test; {100 * facts.warm:.0f} % of the dev queries are warm",
         "passages": f"cut to {size.length} tokens; {100 * longer:.0f} % are longer",
-        "training": f"the dual encoder {stop}; the GNN-encoder {size.gnn_epochs} epoch{'s' * (size.gnn_epochs > 1)}",
-        "graph": f"{len(_variants(facts, rates, size, budget))} variants tried on dev, with {edges}",
-        "time": f"about {sum(seconds.values()) / 60:.0f} of {budget / 60:.0f} minutes: "
+        "training": f"the dual encoder {stop}; the GNN-encoder {size.gnn_epochs} epoch{'s' * (size.gnn_epochs > 1)}"
+        + drawn,
+        "graph": f"{len(size.variants)} variants tried on dev, with {edges}",
+        "time": f"about {sum(seconds.values()) / 60:.0f} of {size.budget / 60:.0f} minutes: "
         + ", ".join(f"{name} {spent / 60:.1f}" for name, spent in seconds.items()),
     }

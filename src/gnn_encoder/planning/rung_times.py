@@ -47,9 +47,9 @@ class Candidate:
 def rung_ends(candidates: Sequence[Candidate], length: int) -> dict[str, float]:
     """Returns the seconds from the start to the end of each rung that trains nothing."""
     facts = candidates[0].facts
-    measured, ends, end = facts.queries["dev"] + facts.queries["test"], {}, 0.0
+    ends, end = {}, 0.0
     for rung in (WORDS, AS_IT_IS, LABELS):
-        seconds = FIXED[rung] + PER_PASSAGE[rung] * facts.passages + PER_QUERY[rung] * measured
+        seconds = FIXED[rung] + PER_PASSAGE[rung] * facts.passages + PER_QUERY[rung] * facts.measured
         end += seconds
         if rung == AS_IT_IS:
             end += OF_OTHERS * seconds * (len(candidates) - 1) + sum(one.seconds(length) for one in candidates)
@@ -64,14 +64,14 @@ def reranking_seconds(facts: DataFacts, rates: Rates, pair: int, depth: int, dra
     Args:
         pair: tokens to which pairs are cut. drawn: queries that are trained on; 0: all.
     """
-    trained, measured = drawn or facts.queries["train"], facts.queries["dev"] + facts.queries["test"]
+    trained = drawn or facts.queries["train"]
     tokens = min(facts.mean_query(64) + facts.mean_passage(pair), pair)
     examples = 2 * facts.labels * trained / facts.queries["train"]
-    others = FIXED[RERANKING] + PER_PASSAGE[RERANKING] * facts.passages + PER_QUERY[RERANKING] * measured
+    others = FIXED[RERANKING] + PER_PASSAGE[RERANKING] * facts.passages + PER_QUERY[RERANKING] * facts.measured
     return {
-        "first_stage": PER_SEARCH * (trained + measured),
+        "first_stage": PER_SEARCH * (trained + facts.measured),
         f"train_reranker: {RERANKED}": examples * tokens / (rates.training or rates.encoding / TRAINED_SLOWER),
-        f"rerank: {RERANKED}": measured * min(depth, facts.passages) * tokens / rates.encoding,
+        f"rerank: {RERANKED}": facts.measured * min(depth, facts.passages) * tokens / rates.encoding,
         RERANKING: others,
     }
 

@@ -25,7 +25,7 @@ from gnn_encoder.tracking.pipeline_run import impatient
 
 
 class Job(Protocol):
-    """A pipeline that can run: `Training` or `Climb` of `engines`, or `kubeflow.submission.ClusterTraining`."""
+    """A pipeline that can run: `Training` or `Climb` of `engines`, or `kubeflow.submission.ClusterJob`."""
 
     @property
     def settings(self) -> Settings:

@@ -51,10 +51,12 @@ def main(arguments: list[str]) -> None:
             for folder in folders.values()
             if (name := SHOWN.get(read_manifest(folder).schema, "")) in shown
         }
-        told = {key: {"artifacts": [{**outputs[key]["artifacts"][0], "metadata": of}]} for key, of in metadata.items()}
+        written_artifacts = {
+            key: {"artifacts": [{**outputs[key]["artifacts"][0], "metadata": of}]} for key, of in metadata.items()
+        }
         file = Path(executor_input["outputs"]["outputFile"])
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps({"artifacts": told}), encoding="utf-8")
+        file.write_text(json.dumps({"artifacts": written_artifacts}), encoding="utf-8")
 
 
 def show(name: str, folder: Path, target: Path) -> dict[str, Any]:

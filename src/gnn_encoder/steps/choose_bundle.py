@@ -1,6 +1,5 @@
 """Makes the bundle that a run recommends: a system's bundle, with how a search ranks by it."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -61,8 +60,14 @@ def choose_bundle(
         calibration = former.calibration.within(data) if former.calibration else None
         reranker, remark = _reranker(former, data)
         serving = serving if reranker else serving.first_stage
-    present = {one.system: one for one in map(Bundle.read, (path for path in bundles if read_manifest(path).rows))}
-    bundle = _of_system(LEXICAL if serving.weight == 0 and LEXICAL in present else system, present)
+    present = {bundle.system: bundle for bundle in (Bundle.read(path) for path in bundles if read_manifest(path).rows)}
+    system = LEXICAL if serving.weight == 0 and LEXICAL in present else system
+    if system not in present:
+        raise UserError(
+            f"no bundle has the system {system}, only {', '.join(present)}: leave it out of recommend.order, or run "
+            "gnn-encoder run again"
+        )
+    bundle = present[system]
     if recommendation:
         read = "bundle" if bundle.has_vectors else "bm25_index"
         ranked = {record.inputs.get(read) for record in read_history(recommendation).values()}
@@ -89,15 +94,6 @@ def choose_bundle(
     (chosen_bundle / README).write_text(readme, encoding="utf-8")
     headline = f"{serving.system}, {len(bundle.passages):,} passages{remark}"
     return {"passages": len(bundle.passages), "headline": headline}
-
-
-def _of_system(system: str, bundles: Mapping[str, Bundle]) -> Bundle:
-    if system in bundles:
-        return bundles[system]
-    raise UserError(
-        f"no bundle has the system {system}, only {', '.join(bundles)}: leave it out of recommend.order, or run "
-        "gnn-encoder run again"
-    )
 
 
 def _reranker(former: Bundle, data: Dataset) -> tuple[Path | None, str]:

@@ -43,7 +43,7 @@ def encode(context: Context, settings: Encode, dataset: Path, dual_encoder: Draf
     """
     data = Dataset(dataset)
     if settings.vectors:
-        return _given(context, settings, data, dual_encoder, passage_vectors)
+        return _take_vectors(context, settings, data, dual_encoder, passage_vectors)
     encoders = _encoders(context, settings)
     # What a vector depends on besides its text. If it differs, no vector is reused.
     apart = {"previous", "tokens_per_batch", "precision", "vectors", "others", *LongPassages.model_fields}
@@ -109,7 +109,9 @@ def _encoders(context: Context, settings: Encode) -> DualEncoder:
     return DualEncoder.from_backbone(settings.encoder, share_encoders=True, **read)
 
 
-def _given(context: Context, settings: Encode, data: Dataset, dual_encoder: Draft, passage_vectors: Draft) -> Metrics:
+def _take_vectors(
+    context: Context, settings: Encode, data: Dataset, dual_encoder: Draft, passage_vectors: Draft
+) -> Metrics:
     """Writes the vectors of a folder, and the encoder of other texts, whose vectors must be as wide."""
     folder = Path(settings.vectors)
     corpus, queries = (GivenVectors.of(folder, name) for name in GIVEN)

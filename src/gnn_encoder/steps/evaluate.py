@@ -55,12 +55,7 @@ def evaluate(context: Context, settings: Evaluate, dataset: Path, runs: list[Pat
         if (name := getattr(settings, role)) not in facts:
             raise UserError(f"evaluate.{role} is {name!r}, which has no run: choose one of {', '.join(facts)}")
 
-    statistics: dict[str, Any] = {
-        "permutations": settings.permutations,
-        "resamples": settings.resamples,
-        "seed": settings.seed,
-    }
-    statistics["test"] = settings.test
+    statistics = settings.model_dump(include={"permutations", "resamples", "seed", "test"})
     answered = collected.answer_figures()
     traffic, paired = collected.by_traffic(names)
     choice = context.history.get("choose_encoder")

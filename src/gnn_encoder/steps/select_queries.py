@@ -77,11 +77,7 @@ def select_queries(
         dataset, data, selection.texts, [SPLITS[code] for code in split], selection.passages, selection.quoted, repeats,
         quoting,
     )  # fmt: skip
-
-    def place(row: int) -> str:
-        return str(data.passages.take(np.array([row])).ids[0])
-
-    examples = selection.examples(place)
+    examples = selection.examples(lambda row: str(data.passages.take(np.array([row])).ids[0]))
     context.log.text(examples, "select_queries/examples.md")
     print(f"select_queries: {len(split):,} queries are kept; left out: {left_out}\n{examples}", file=sys.stderr)
     if quoting:

@@ -55,7 +55,10 @@ def train_reranker(
     if settings.triples != "labelled":
         if training_set is None:
             raise UserError(f"train_reranker.triples = {settings.triples} needs a training set")
-        labels, pool, generated = with_examples(labels, pool, _added(training_set, settings.triples), queries)
+        examples = TrainingSet.read(training_set)
+        origins = [ORIGINS.index(name) for name in ("selected", "generated")[: 1 + (settings.triples == "augmented")]]
+        added = examples.take(np.flatnonzero(np.isin(examples.origin, origins)))
+        labels, pool, generated = with_examples(labels, pool, added, queries)
     pairs = None
     if settings.resolved_loss == "listwise_distillation":
         if pair_scores is None:
@@ -120,10 +123,3 @@ def _negatives(data: Dataset, first: Run, settings: TrainReranker) -> np.ndarray
         return negative_pool(data, [first], settings.negative_depth)
     width = settings.negatives * (settings.epochs if settings.redraw_negatives else 1)
     return corpus_negatives(data, width, settings.document_negatives, settings.seed)
-
-
-def _added(training_set: Path, triples: str) -> TrainingSet:
-    """The examples that `triples` adds to the labelled ones."""
-    examples = TrainingSet.read(training_set)
-    origins = [ORIGINS.index(name) for name in ("selected", "generated")[: 1 + (triples == "augmented")]]
-    return examples.take(np.flatnonzero(np.isin(examples.origin, origins)))

@@ -198,9 +198,7 @@ def _read_marker(address: Address) -> tuple[Listing, bool] | None:
         raise
     try:
         content = json.loads(body)
-        # Markers of earlier versions have further fields.
-        files = {name: Stored(file["bytes"], file["sha256"], file["tag"]) for name, file in content["files"].items()}
-        return files, bool(content["complete"])
+        return {name: Stored(**file) for name, file in content["files"].items()}, bool(content["complete"])
     except (ValueError, TypeError, KeyError, AttributeError):
         raise UserError(f"{address}/{INDEX} is corrupt: delete it and send the folder again") from None
 

@@ -61,10 +61,10 @@ class Context:
         """The checkpoints of this call; a rerun of the same work resumes from them."""
         return Checkpoints(*self._root_and_call, self.warn)
 
-    def address_beside_checkpoints(self, name: str) -> str:
+    def address_of_training(self) -> str:
         """A folder or address beside the checkpoints of this call, for what its processes hand over."""
         root, call = self._root_and_call
-        return f"{root.rstrip('/')}/{call}-{name}"
+        return f"{root.rstrip('/')}/{call}-training"
 
     def folder_of_all_calls(self, name: str) -> Path | None:
         """A folder beside the checkpoints that stays after the call; None if checkpoints are in an object store."""

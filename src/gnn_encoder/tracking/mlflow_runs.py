@@ -75,8 +75,9 @@ class StepLog:
 
     def metrics(self, values: Mapping[str, Any]) -> None:
         """Log the numbers among `values`, each as a single value without a curve."""
-        for name, value in numbers(values).items():
-            self._add(name, value, at=0)
+        for name, value in values.items():
+            if isinstance(value, int | float):
+                self._add(name, value, at=0)
 
     def dataset(self, manifest: Manifest) -> None:
         """Log a dataset artifact that the run reads, by its manifest."""
@@ -263,27 +264,16 @@ def create_run(client: Any, experiment: str, name: str, parent: str | None = Non
     return str(client.create_run(experiment, tags=tags, run_name=name).info.run_id)
 
 
-def numbers(values: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers among some values."""
-    return {name: float(value) for name, value in values.items() if isinstance(value, int | float)}
-
-
-def describe(
-    log: StepLog, params: Mapping[str, Any], tags: Mapping[str, str], metrics: Mapping[str, float] = {}
-) -> None:
-    """Log parameters (values other than strings as JSON), tags, and at most 1,000 metrics of a run that has ended."""
-    from mlflow.entities import Metric, Param, RunTag
-
-    now = int(time.time() * 1000)
-    points = [Metric(metric_name(name), value, now, 0) for name, value in metrics.items()]
+def describe(log: StepLog, params: Mapping[str, Any], tags: Mapping[str, str]) -> None:
+    """Log parameters (values other than strings as JSON) and tags."""
+    from mlflow.entities import Param, RunTag
 
     texts = {k: v if isinstance(v, str) else json.dumps(v, default=str) for k, v in params.items()}
     entries = [Param(name, text[:VALUE_CHARACTERS]) for name, text in texts.items()]
     labels = [RunTag(name, str(value)[:VALUE_CHARACTERS]) for name, value in tags.items()]
     for start in range(0, max(len(entries), 1), PARAMS_PER_CALL):
         batch = entries[start : start + PARAMS_PER_CALL]
-        more = {} if start else {"tags": labels, "metrics": points}
-        log.client.log_batch(log.run_id, params=batch, **more)
+        log.client.log_batch(log.run_id, params=batch, tags=() if start else labels)
 
 
 def dataset_of(manifest: Manifest) -> Any:

@@ -52,10 +52,8 @@ class PipelineLog:
             log = StepLog(self._client, mlflow_runs.create_run(self._client, self._experiment, step, self.run_id))
             tags = {f"input.{name}": digest for name, digest in manifest.inputs.items()}
             tags |= {"step": step, "cached": "true", "version": __version__, "output_digest": manifest.digest}
-            figures = mlflow_runs.numbers(manifest.metrics)
-            many = len(figures) > mlflow_runs.METRICS_PER_CALL
-            mlflow_runs.describe(log, manifest.settings, tags, {} if many else figures)
-            log.metrics(figures if many else {})
+            mlflow_runs.describe(log, manifest.settings, tags)
+            log.metrics(manifest.metrics)
             log.close("FINISHED")
 
     def results(

@@ -8,15 +8,13 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 EVENTS = "GNN_ENCODER_EVENTS"
 EVENT_SECONDS = 0.5
 LINE_SECONDS = 10.0
-
-Item = TypeVar("Item")
 
 
 def emit(step: str, event: str, **facts: Any) -> None:
@@ -64,12 +62,6 @@ class Progress:
             rate = f"{self.rate:,.1f} {self.unit}/s"
             tail = f" {self.note}" if self.note else ""
             print(f"{self.step}: {self.stage} {self.done:,}/{self.total:,} {self.unit}, {rate}{tail}", file=sys.stderr)
-
-    def over(self, items: Iterable[Item]) -> Iterator[Item]:
-        """The items, each counted when the consumer asks for the next."""
-        for item in items:
-            yield item
-            self.advance()
 
 
 NewProgress = Callable[[str, int, str], Progress]

@@ -49,8 +49,8 @@ def encode_windows(
         vectors, of = encode_late(encoder, data, overlap, create, stage, share, **options)
         check_range(vectors)
         return vectors, of, np.zeros((len(of), 2), WORDS)
-    start, own = share.indices(len(passages))[0], np.arange(len(first), dtype=np.int32)
-    owners, digests = [own], [np.zeros((len(first), 2), WORDS)]
+    start, passage_rows = share.indices(len(passages))[0], np.arange(len(first), dtype=np.int32)
+    owners, digests = [passage_rows], [np.zeros((len(first), 2), WORDS)]
     for rows, texts in later_windows(encoder, passages, overlap, share):
         owners.append((rows - start).astype(np.int32))
         digests.append(text_digests(texts))
@@ -59,7 +59,7 @@ def encode_windows(
     of, contents = of[order], np.concatenate(digests)[order]
     vectors, later = create(len(of), encoder.width), np.flatnonzero(order >= len(first))
     for chunk in range(0, len(first), CHUNK):
-        vectors[np.searchsorted(of, own[chunk : chunk + CHUNK])] = first[chunk : chunk + CHUNK]
+        vectors[np.searchsorted(of, passage_rows[chunk : chunk + CHUNK])] = first[chunk : chunk + CHUNK]
     new = np.ones(len(later), bool)
     if former and (known := Contents.read(former).digests.get(WINDOWS)) is not None:
         rows = np.full(len(of), -1, np.int64)
