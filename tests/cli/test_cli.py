@@ -235,7 +235,8 @@ def test_help_shows_what_a_help_text_has_in_brackets(monkeypatch: pytest.MonkeyP
     """Rich's markup would take `[training]` for a style, and show nothing; the controls are words without brackets."""
     monkeypatch.setenv("COLUMNS", "200")
     for command, words in {
-        "submit": ("[training]", "[gnn-encoder-PIPELINE.yaml]", "Follow the run"),
+        "submit": ("[training]", "Follow the run"),
+        "compile": ("[gnn-encoder-PIPELINE.yaml]",),
         "retrain": ("[minilm]", "gnn-encoder-runs"),
         "judge": ("[people alone]", "[ROOT/latest/bundle]"),
     }.items():

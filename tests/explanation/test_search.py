@@ -18,9 +18,9 @@ from tiny_graph import ROUNDED, encode, write_models
 
 from gnn_encoder.artifacts import Bundle, Dataset, Encoding, Graph
 from gnn_encoder.cli import app
-from gnn_encoder.cli.bundles import explanation_page
-from gnn_encoder.explanation.passages import NEEDED
+from gnn_encoder.explanation.passages import LEGEND, NEEDED
 from gnn_encoder.explanation.search import ExplainedHit, explain_search, ranks, show_hit
+from gnn_encoder.report.page import fill
 from gnn_encoder.retrieval.search import Searcher
 
 QUESTION = "what is the old river"
@@ -135,7 +135,7 @@ class Structure(HTMLParser):
 
 def test_the_page_is_well_formed_and_the_terminal_says_the_same(hits: list[ExplainedHit]) -> None:
     structure = Structure()
-    page = explanation_page("<b>why</b>", "a bundle", hits)
+    page = fill("explanation.html.j2", question="<b>why</b>", bundle="a bundle", hits=hits, legend=LEGEND)
     structure.feed(page)
     assert structure.open == [] and "<b>" not in page and "prefers-color-scheme: dark" in page
     screen = Console(width=100, file=io.StringIO())

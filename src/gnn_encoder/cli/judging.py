@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from gnn_encoder.cli.options import DEFAULT_ROOT, Root
+from gnn_encoder.cli.options import DEFAULT_ROOT, Root, RunDataset, Split
 from gnn_encoder.errors import UserError
 
 if TYPE_CHECKING:
@@ -49,10 +49,8 @@ def judge(
     qrels: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Labels by people of some queries of a .jsonl: TREC qrels.")
     ] = None,
-    dataset: Annotated[
-        Path | None, typer.Option(help="Dataset of a run, without --queries [ROOT/latest/dataset].")
-    ] = None,
-    split: Annotated[str, typer.Option(help="Split of the dataset.")] = "test",
+    dataset: RunDataset = None,
+    split: Split = "test",
     overrides: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="depth, max_queries, max_calls, relevant, prompt and others."),
