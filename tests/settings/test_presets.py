@@ -63,8 +63,6 @@ def test_a_bare_yes_or_no_is_what_it_says(written: str, read: str) -> None:
         (["generate_queries.shard=1"], "unknown setting generate_queries.shard"),
         (["dense_retrieve.shard=1"], "unknown setting dense_retrieve.shard"),
         (["bm25_retrieve.shard=1"], "unknown setting bm25_retrieve.shard"),
-        (["encode_corpus.k1=0.9"], "encode_corpus.k1 has moved to index_bm25.k1"),
-        (["first_stage.fields=joined"], "first_stage.fields has moved to index_bm25.fields"),
         (["train_gnn.b=0.5"], "unknown setting train_gnn.b"),
         (["encode_corpus.shard=1"], "unknown setting encode_corpus.shard"),
         (["shared.shard=1"], "unknown setting shared.shard"),

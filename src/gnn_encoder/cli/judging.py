@@ -219,8 +219,8 @@ def _settings(overrides: Sequence[str]) -> "Judge":
     import yaml
 
     from gnn_encoder.settings.judging import Judge
-    from gnn_encoder.settings.presets import described, read_yaml
-    from gnn_encoder.settings.values import known_names
+    from gnn_encoder.settings.presets import read_yaml
+    from gnn_encoder.settings.values import described, known_names
 
     values: dict[str, Any] = {}
     for override in overrides:
