@@ -26,7 +26,7 @@ from gnn_encoder.models.backbone_files import PACKAGED
 from gnn_encoder.retrieval.search import Hit
 from gnn_encoder.serving.judging import PeoplesJudging
 from gnn_encoder.serving.retriever import Retriever
-from gnn_encoder.serving.schema import Given
+from gnn_encoder.serving.schema import Grade
 from gnn_encoder.settings.shared import SMOLLM2
 
 HITS = 4
@@ -130,7 +130,7 @@ def test_no_order_of_other_hits_stays_while_a_model_grades(
     order = read_order(folder / "order.jsonl")
     assert len(order) > of_one, "more hits, in more of which the systems differ"
     judging = PeoplesJudging(folder)
-    judging.take(Given(query_id=order[0].query_id, grade=None))
+    judging.take(Grade(query_id=order[0].query_id, grade=None))
     judging.close()
     (folder / "pool.jsonl").unlink()
     capsys.readouterr()
@@ -152,7 +152,7 @@ def test_grades_by_people_stay_if_equal_scores_are_ordered_otherwise(
     judging = PeoplesJudging(folder)
     for query_id in (first, second):
         for number, passage in enumerate(before.passages[query_id]):
-            judging.take(Given(query_id=query_id, passage_id=passage, grade=3 if number == 0 else 0))
+            judging.take(Grade(query_id=query_id, passage_id=passage, grade=3 if number == 0 else 0))
     judging.close()
     search = Retriever.search
 
@@ -178,7 +178,7 @@ def test_grades_by_people_stay_if_equal_scores_are_ordered_otherwise(
     missing = set(after.passages[first]) - set(before.passages[first])
     while (asked := judging.progressed().next) and asked.query_id == first:
         assert asked.passage_id in missing
-        judging.take(Given(query_id=first, passage_id=asked.passage_id, grade=1))
+        judging.take(Grade(query_id=first, passage_id=asked.passage_id, grade=1))
     judging.close()
     assert call(monkeypatch, *alone) == 0
     assert "2 of the" in capsys.readouterr().out

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from threading import RLock
-from typing import TYPE_CHECKING, Any, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack, overload
 
 import numpy as np
 import pyarrow as pa
@@ -34,6 +34,18 @@ Filter: TypeAlias = Mapping[str, Any]
 """Conditions on the passages' fields (`retrieval.filters`)."""
 ROOT = "gnn-encoder-runs"
 """The folder of runs whose registry is asked for `models:/` names, as of the command line."""
+
+
+class SearchOptions(TypedDict, total=False):
+    """Arguments of `Retriever.search`."""
+
+    fuse: bool | None
+    weight: float | None
+    rerank: bool | None
+    depth: int | None
+    filter: Filter | None
+    rights: Filter | None
+    min_confidence: float | None
 
 
 @dataclass(frozen=True)
@@ -81,33 +93,11 @@ class Retriever:
 
     @overload  # a text is a sequence of texts, too, but the first that fits is taken
     def search(  # type: ignore[overload-overlap]
-        self,
-        questions: str,
-        k: int = ...,
-        *,
-        fuse: bool | None = ...,
-        weight: float | None = ...,
-        rerank: bool | None = ...,
-        depth: int | None = ...,
-        filter: Filter | None = ...,
-        rights: Filter | None = ...,
-        min_confidence: float | None = ...,
+        self, questions: str, k: int = ..., **options: Unpack[SearchOptions]
     ) -> list[Hit]: ...
 
     @overload
-    def search(
-        self,
-        questions: Sequence[str],
-        k: int = ...,
-        *,
-        fuse: bool | None = ...,
-        weight: float | None = ...,
-        rerank: bool | None = ...,
-        depth: int | None = ...,
-        filter: Filter | None = ...,
-        rights: Filter | None = ...,
-        min_confidence: float | None = ...,
-    ) -> list[list[Hit]]: ...
+    def search(self, questions: Sequence[str], k: int = ..., **options: Unpack[SearchOptions]) -> list[list[Hit]]: ...
 
     def search(
         self,
