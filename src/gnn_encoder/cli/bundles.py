@@ -38,7 +38,6 @@ def _not_nan(value: float | None) -> float | None:
 
 
 def _share(text: str) -> Any:
-    """Returns an option from 0 to 1."""
     return typer.Option(min=0.0, max=1.0, callback=_not_nan, help=text)
 
 

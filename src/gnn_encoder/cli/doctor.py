@@ -85,16 +85,11 @@ def examine(root: Path) -> Iterator[Finding]:
 
 
 def _packages() -> Finding:
-    """Checks that the required packages are installed in the required versions."""
     from packaging.requirements import Requirement
 
     missing = []
     required = [Requirement(line) for line in importlib.metadata.requires(DISTRIBUTION) or []]
-    required = [
-        requirement
-        for requirement in required
-        if requirement.marker is None or requirement.marker.evaluate({"extra": ""})
-    ]
+    required = [one for one in required if one.marker is None or one.marker.evaluate({"extra": ""})]
     for requirement in required:
         version = _version(requirement.name)
         # FAISS for GPUs is another distribution with the same modules.

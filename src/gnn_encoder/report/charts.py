@@ -282,7 +282,6 @@ def _bars(rows: Sequence[Mapping[str, Any]], height: int, x: Spec, y: str, **enc
 
 
 def _number(field: str, title: str, **parts: Any) -> Spec:
-    """Returns the encoding of a field of numbers."""
     return {"field": field, "type": "quantitative", "title": title, **parts}
 
 

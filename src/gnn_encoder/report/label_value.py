@@ -17,6 +17,7 @@ from rich.text import Text
 from gnn_encoder.artifacts import passage_text
 from gnn_encoder.errors import printable
 from gnn_encoder.evaluation.measures import mean_name
+from gnn_encoder.judging.agreement import finite
 from gnn_encoder.labels.curve import MEASURE, Point
 from gnn_encoder.labels.suggestions import PassageSuggestion, QuerySuggestion
 from gnn_encoder.report.charts import BLUE, COLOURS, RED
@@ -128,7 +129,7 @@ def facts(
     names = ("queries", "gain", "warm")
     return {
         "measure": MEASURE,
-        "curve": [_without_nan(asdict(point)) for point in points],
+        "curve": [finite(asdict(point)) for point in points],
         "extrapolated": dict(zip(names, beyond, strict=True)) if beyond else None,
         "suggestions": [asdict(suggestion) for suggestion in suggestions],
     }
@@ -155,10 +156,6 @@ def _gain(value: float) -> str:
 def _short(text: str) -> str:
     text = printable(text)
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
-
-
-def _without_nan(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in values.items()}
 
 
 def _png(figure: Figure) -> bytes:

@@ -24,10 +24,7 @@ WHOLE = 0.97
 """A stratum with a larger share of the queries has the figures of all of them."""
 DRAWN = 8
 """Most systems drawn in a stratum."""
-LENGTHS = ("short", "middle", "long")
-OF_LENGTHS = dict(
-    zip(LENGTHS, ("queries of few words", "queries of middle length", "queries of many words"), strict=True)
-)
+LENGTHS = {"short": "queries of few words", "middle": "queries of middle length", "long": "queries of many words"}
 OLD_NEW = {"old": "queries of the older half, by their dates", "new": "queries of the newer half, by their dates"}
 NO_TRAINING = (LEXICAL, UNTRAINED, f"{LEXICAL} + {UNTRAINED}")
 """Systems that anybody has without labels."""
@@ -45,8 +42,7 @@ MOST_VALUES = 8
 
 def chosen(metrics: Mapping[str, Any]) -> str:
     """Returns the recommended system; if nothing recommends, the candidate."""
-    advice = metrics.get("recommendation") or {}
-    return str(advice.get("system") or metrics["candidate"])
+    return table.recommended(metrics) or str(metrics["candidate"])
 
 
 def rerankers(metrics: Mapping[str, Any]) -> list[str]:
@@ -81,7 +77,7 @@ def rows(
     metrics: Mapping[str, Any], split: str, part: Mapping[str, Any], systems: Sequence[str]
 ) -> list[dict[str, Any]]:
     """Returns what a chart of systems shows of some of them, in a part of the metrics."""
-    measure, best = part["measures"][0], chosen(metrics) if metrics.get("recommendation") else None
+    measure, best = part["measures"][0], table.recommended(metrics)
     shown = []
     for system in systems:
         low, high = part["intervals"][split][system][measure]
@@ -120,7 +116,7 @@ def _blocks(metrics: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str,
         which = "a" if name == "recurring" else "no"
         yield name, f"queries that nearly equal {which} training query", part
     for name, part in metrics.get("lengths", {}).items():
-        yield name, OF_LENGTHS[name], part
+        yield name, LENGTHS[name], part
     for name, part in metrics.get("fields", {}).items():
         yield name, OLD_NEW.get(name, "queries with this value"), part
     if "traffic" in metrics:

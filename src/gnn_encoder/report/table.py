@@ -91,7 +91,7 @@ def distinct(metrics: Mapping[str, Any], among: Iterable[str] | None = None) -> 
     Args:
         among: systems; None: those of the table.
     """
-    first = {metrics["baseline"]: 1, _recommended(metrics) or metrics["candidate"]: 0}
+    first = {metrics["baseline"]: 1, recommended(metrics) or metrics["candidate"]: 0}
     groups: dict[str, list[str]] = {}
     for system in in_table(dict(metrics), metrics["headline_split"]) if among is None else among:
         figures = [systems.get(system) for systems in metrics["results"].values()]
@@ -134,7 +134,7 @@ def run_table(metrics: dict[str, Any]) -> Group:
     measures that fit. Remarks on the data follow. The report has all systems, splits and measures.
     """
     split, results, baseline = metrics["headline_split"], metrics["results"], metrics["baseline"]
-    (first, *others), chosen, equal = metrics["measures"], _recommended(metrics), distinct(metrics)
+    (first, *others), chosen, equal = metrics["measures"], recommended(metrics), distinct(metrics)
     best = sorted(equal, key=lambda system: (system not in (chosen, baseline), -results[split][system][first]))[:MOST]
     shown = [system for system in equal if system in best]
     count = {system: f" +{len(same)}" for system, same in equal.items() if same}
@@ -187,7 +187,7 @@ def _notes(metrics: Mapping[str, Any], left_out: int, chosen: str, equal: Mappin
         yield f"{left_out} worse systems are in the report"
 
 
-def _recommended(metrics: Mapping[str, Any]) -> str:
+def recommended(metrics: Mapping[str, Any]) -> str:
     """Returns the recommended system; empty if nothing recommends."""
     return str((metrics.get("recommendation") or {}).get("system", ""))
 
