@@ -181,8 +181,8 @@ def test_a_study_of_re_rankers_runs_alone(
     more: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert call(monkeypatch, "ablate", "--preset", "quickstart", "--study", "ss_bert", *more) == 2
-    told = capsys.readouterr().err
-    assert "--study ss_bert runs alone" in told and told.count("\n") == 1
+    printed = capsys.readouterr().err
+    assert "--study ss_bert runs alone" in printed and printed.count("\n") == 1
 
 
 def test_an_unwritable_root_is_refused(

@@ -93,9 +93,9 @@ def test_a_split_is_judged_resumed_and_compared(
     printed = capsys.readouterr().out
     assert "not known yet" in printed and "nan" not in printed
     file = PeoplesFile(tmp_path / "whole" / "people.jsonl")
-    for relevant, place in enumerate(order[:3]):
-        for number, passage in enumerate(pool.passages[place.query_id]):
-            file.add(place.query_id, passage, 3 * (number == relevant))
+    for relevant, entry in enumerate(order[:3]):
+        for number, passage in enumerate(pool.passages[entry.query_id]):
+            file.add(entry.query_id, passage, 3 * (number == relevant))
     file.close()
     assert call(monkeypatch, *alone) == 0
     printed = capsys.readouterr().out
@@ -208,15 +208,15 @@ def test_people_judged_some_queries_of_a_file(
             "--bundle",
             str(bundles["both"]),
         ]
-        asked = ["--queries", str(tmp_path / "queries.jsonl"), "--set", "depth=4"]
-        assert call(monkeypatch, *shared, *asked, "--qrels", str(tmp_path / "qrels.gz")) == 0
+        options = ["--queries", str(tmp_path / "queries.jsonl"), "--set", "depth=4"]
+        assert call(monkeypatch, *shared, *options, "--qrels", str(tmp_path / "qrels.gz")) == 0
         figures = json.loads((tmp_path / "out" / "figures.json").read_text("utf-8"))
         assert (figures["comparison"]["queries"], figures["comparison"]["labelled"]) == (40, 20)
         assert figures["origin"].endswith("#tiny") and figures["agreement"]["assumed"]
         ends = figures["comparison"]["means"]["RR@10"]["BM25 + both"]
         widths = {kind: ends[kind]["high"] - ends[kind]["low"] for kind in ("corrected", "human")}
         assert widths["corrected"] <= widths["human"] + 1e-12
-        assert call(monkeypatch, *shared, *asked, "--set", "max_calls=9") == 0
+        assert call(monkeypatch, *shared, *options, "--set", "max_calls=9") == 0
         printed = capsys.readouterr().out
         assert "of 2 queries have a grade" in printed and "the judge's alone" in printed
         (tmp_path / "log.txt").write_text("what is the first\t3\nwhat is the second\n", encoding="utf-8")
@@ -238,8 +238,8 @@ def test_the_passage_that_a_written_query_quotes_is_not_judged(
             data = Dataset(tmp_path / name)
             assert call(monkeypatch, *arguments(bundles, data, tmp_path / f"{name}-out", service.address)) == 0
             lines = (tmp_path / f"{name}-out" / "judgements.jsonl").read_text("utf-8").splitlines()
-            found = [json.loads(line) for line in lines]
-            judged[name] = [one["passage_id"] for one in found if one["query_id"] == written_id(quoted)]
+            records = [json.loads(line) for line in lines]
+            judged[name] = [one["passage_id"] for one in records if one["query_id"] == written_id(quoted)]
             figures = json.loads((tmp_path / f"{name}-out" / "figures.json").read_text("utf-8"))["comparison"]
             assert (figures["queries"], figures["labelled"]) == (21, 20), "people's labels beside written ones"
     assert ids[3] in judged["control"] and ids[3] not in judged["quoting"] and len(judged["quoting"]) >= HITS
