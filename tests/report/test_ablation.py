@@ -45,7 +45,7 @@ def figures(variant: str, seed: int, gain: float = 0.0, first: int = 0, **settin
 def test_means_deviations_and_p_values() -> None:
     all_ = [figures(FULL, 0), figures(FULL, 1), figures("worse", 0, -0.2), figures("worse", 1, -0.2), figures("one", 5)]
     variants = gathered(all_)
-    facts = compared(variants, FULL, SETTINGS)
+    facts = compared(variants, SETTINGS)
     deviations, p_values, p_holm = (facts[kind]["test"] for kind in ("deviations", "p_values", "p_holm"))
     for name, of in {FULL: all_[:2], "worse": all_[2:4], "one": all_[4:]}.items():
         for measure in NAMES:
@@ -72,7 +72,7 @@ def test_means_deviations_and_p_values() -> None:
 
 def test_warm_and_cold_queries_are_compared_alone() -> None:
     variants = gathered([figures(FULL, 0), figures(FULL, 1), figures("worse", 2, -0.4)])
-    strata = compared_strata(variants, FULL, SETTINGS)
+    strata = compared_strata(variants, SETTINGS)
     table = figures("worse", 2, -0.4).per_query
     for name, inside in (("warm", WARM_QUERIES), ("cold", [not warm for warm in WARM_QUERIES])):
         facts = strata[name]
@@ -85,7 +85,7 @@ def test_warm_and_cold_queries_are_compared_alone() -> None:
             assert low < np.mean(values) < high
             full = np.mean([figures(FULL, seed).per_query.column("AP").to_pylist() for seed in (0, 1)], axis=0)[chosen]
             assert facts["worse"][split]["worse"]["AP"] == pytest.approx(np.mean(values < full))
-    everything = compared(variants, FULL, SETTINGS)
+    everything = compared(variants, SETTINGS)
     metrics = {"baseline": FULL, "headline_split": "test", "strata": strata, **everything}
     console = Console(width=80, file=io.StringIO(), force_terminal=False)
     console.print(ablation_tables(metrics))
@@ -97,7 +97,7 @@ def test_warm_and_cold_queries_are_compared_alone() -> None:
         variants[name] = Variant(
             variant.settings, variant.values, {split: rows | True for split, rows in variant.warm.items()}
         )
-    assert list(compared_strata(variants, FULL, SETTINGS)) == ["warm"]
+    assert list(compared_strata(variants, SETTINGS)) == ["warm"]
 
 
 def test_figures_of_other_queries_are_refused() -> None:
@@ -112,6 +112,6 @@ def test_a_curve_holds_what_differs_along_it_alone() -> None:
         figures("b 1", 0, neighbors=10, mask="sample", mask_fraction=0.01),
         figures("b 2", 0, neighbors=10, mask="sample", mask_fraction=0.5),
     ])  # fmt: skip
-    assert sweep(variants, FULL, "neighbors") == [(5, "k 5"), (10, FULL), (20, "k 20")]
-    assert sweep(variants, FULL, "mask_fraction") == [(0.01, "b 1"), (0.5, "b 2")]
-    assert sweep(variants, FULL, "gate_alpha") == [(0.5, FULL)]
+    assert sweep(variants, "neighbors") == [(5, "k 5"), (10, FULL), (20, "k 20")]
+    assert sweep(variants, "mask_fraction") == [(0.01, "b 1"), (0.5, "b 2")]
+    assert sweep(variants, "gate_alpha") == [(0.5, FULL)]

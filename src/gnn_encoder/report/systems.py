@@ -10,7 +10,6 @@ import numpy as np
 
 from gnn_encoder.artifacts.tables import CONVEX
 from gnn_encoder.evaluation.results import block
-from gnn_encoder.evaluation.significance import SIGNIFICANT
 from gnn_encoder.evaluation.strata import MEANING
 from gnn_encoder.report import table
 from gnn_encoder.report.charts import kind_of
@@ -81,7 +80,7 @@ def rows(
     shown = []
     for system in systems:
         low, high = part["intervals"][split][system][measure]
-        kind = kind_of({**part, "baseline": metrics["baseline"]}, split, system, SIGNIFICANT)
+        kind = kind_of({**part, "baseline": metrics["baseline"]}, split, system)
         mean = part["results"][split][system][measure]
         cost = metrics.get("costs", {}).get(system, {})
         name = f"★ {system}" if system == best else system

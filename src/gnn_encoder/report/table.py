@@ -192,15 +192,12 @@ def recommended(metrics: Mapping[str, Any]) -> str:
     return str((metrics.get("recommendation") or {}).get("system", ""))
 
 
-def strata_table(metrics: dict[str, Any], split: str, baseline: str, systems: Mapping[str, str]) -> Table | str:
-    """Returns the first measure of all systems in the warm and in the cold stratum, or a line if one has no query.
+def strata_table(metrics: dict[str, Any]) -> Table | str:
+    """Returns the first measure of all systems on warm and on cold queries of the headline split.
 
-    Next to each mean: the share of queries with a worse value than the baseline's.
-
-    Args:
-        systems: name → label of a row.
+    Next to each mean: the share of queries with a worse value than the baseline's. A line if one has no query.
     """
-    measure, strata = metrics["measures"][0], metrics["strata"]
+    split, measure, strata = metrics["headline_split"], metrics["measures"][0], metrics["strata"]
     present = {
         name: stratum for name in (WARM, COLD) if split in (stratum := strata.get(name, {"queries": {}}))["queries"]
     }
@@ -208,28 +205,27 @@ def strata_table(metrics: dict[str, Any], split: str, baseline: str, systems: Ma
         (name,) = present
         kind = "generated " if split in metrics.get("written", ()) else ""
         return f"all {present[name]['queries'][split]:,} {kind}{split} queries are {name}: {MEANING[name]}"
-    caption = f"worse: share of the queries below {baseline}"
-    table = figures_table((), caption)
-    table.columns[0].header = f"{mean_name(measure)}, {of_split(metrics, split)}"
+    caption, names = f"worse: share of the queries below {metrics['baseline']}", of_split(metrics, split)
+    table = figures_table((), caption, f"{mean_name(measure)}, {names}")
     for name, stratum in present.items():
         table.add_column(f"{name} ({stratum['queries'][split]:,})", justify="right", no_wrap=True)
         table.add_column("worse", justify="right", no_wrap=True)
-    for system, label in systems.items():
+    for system in metrics["results"][split]:
         cells = []
         for stratum in present.values():
             mark = "*" if is_significant(stratum, split, system, measure) else " "
             worse = stratum["worse"][split].get(system, {}).get(measure)
             value = stratum["results"][split][system][measure]
             cells += [f"{value:.3f}{mark}", "" if worse is None else f"{100 * worse:.1f} %"]
-        table.add_row(escape(label), *cells)
+        table.add_row(escape(system), *cells)
     return table
 
 
-def figures_table(measures: Iterable[str], caption: str) -> Table:
-    """Returns an empty table with a column for names and a column per measure, for 80 columns of text."""
+def figures_table(measures: Iterable[str], caption: str = "", names: str = "") -> Table:
+    """Returns an empty table with a column for names, under the header `names`, and a column per measure."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
     table.caption, table.caption_justify = escape(caption), "left"
-    table.add_column("")
+    table.add_column(names)
     for measure in measures:
         table.add_column(mean_name(measure), justify="right", no_wrap=True)
     return table
