@@ -181,8 +181,8 @@ def test_a_study_of_re_rankers_runs_alone(
     more: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert call(monkeypatch, "ablate", "--preset", "quickstart", "--study", "ss_bert", *more) == 2
-    told = capsys.readouterr().err
-    assert "--study ss_bert runs alone" in told and told.count("\n") == 1
+    printed = capsys.readouterr().err
+    assert "--study ss_bert runs alone" in printed and printed.count("\n") == 1
 
 
 def test_an_unwritable_root_is_refused(
@@ -235,7 +235,8 @@ def test_help_shows_what_a_help_text_has_in_brackets(monkeypatch: pytest.MonkeyP
     """Rich's markup would take `[training]` for a style, and show nothing; the controls are words without brackets."""
     monkeypatch.setenv("COLUMNS", "200")
     for command, words in {
-        "submit": ("[training]", "[gnn-encoder-PIPELINE.yaml]", "Follow the run"),
+        "submit": ("[training]", "Follow the run"),
+        "compile": ("[gnn-encoder-PIPELINE.yaml]",),
         "retrain": ("[minilm]", "gnn-encoder-runs"),
         "judge": ("[people alone]", "[ROOT/latest/bundle]"),
     }.items():

@@ -31,9 +31,9 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_this_environment_is_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
-    found = advice(tmp_path / "not there yet")
-    assert {"python", "packages", "faiss", "torch", "processor", "disk", "mlflow"} <= set(found)
-    assert set(found.values()) == {""}
+    by_subject = advice(tmp_path / "not there yet")
+    assert {"python", "packages", "faiss", "torch", "processor", "disk", "mlflow"} <= set(by_subject)
+    assert set(by_subject.values()) == {""}
 
 
 def test_what_is_wrong_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,12 +47,12 @@ def test_what_is_wrong_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(importlib.metadata, "version", version)
     monkeypatch.setattr(doctor, "ROOM", 2**60)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-    found = advice(tmp_path)
-    assert found["packages"] == "install bm25s"
-    assert found["faiss"] == "have one of faiss-cpu and faiss-gpu"
-    assert found["disk"].startswith("free space")
-    assert "cannot use the MLflow store http://127.0.0.1:9" in found["mlflow"]
-    assert not found["torch"]
+    by_subject = advice(tmp_path)
+    assert by_subject["packages"] == "install bm25s"
+    assert by_subject["faiss"] == "have one of faiss-cpu and faiss-gpu"
+    assert by_subject["disk"].startswith("free space")
+    assert "cannot use the MLflow store http://127.0.0.1:9" in by_subject["mlflow"]
+    assert not by_subject["torch"]
 
 
 FORECAST = ("doctor", "--preset", "msmarco")

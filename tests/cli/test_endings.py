@@ -134,8 +134,8 @@ def test_programs_read_an_error_as_an_event(outcome: Outcome, capsys: pytest.Cap
     failed = Outcome("KILLED", outcome.log, failed_step="ingest")
     with pytest.raises(typer.Exit), console.following(as_json=True) as screen:
         console.follow(screen, lambda show: failed)
-    told, complaints = capsys.readouterr()
-    before, within = map(json.loads, told.splitlines())
+    printed, complaints = capsys.readouterr()
+    before, within = map(json.loads, printed.splitlines())
     assert (before["message"], before["exit_code"]) == ("no preset of that name", 2)
     assert (within["event"], within["step"], within["message"], within["exit_code"]) == (
         "error", "ingest", "interrupted", 130,
@@ -156,8 +156,8 @@ def test_programs_read_an_error_as_an_event(outcome: Outcome, capsys: pytest.Cap
 def test_programs_read_every_error(error: BaseException, code: int, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(type(error)), console.following(as_json=True):
         raise error
-    told = json.loads(capsys.readouterr().out)
-    assert (told["event"], told["step"], told["exit_code"]) == ("error", "", code) and told["message"]
+    event = json.loads(capsys.readouterr().out)
+    assert (event["event"], event["step"], event["exit_code"]) == ("error", "", code) and event["message"]
     with pytest.raises(type(error)), console.following():
         raise error
     assert capsys.readouterr().out == "", "people read what `main` prints"

@@ -19,10 +19,10 @@ def root(tmp_path_factory: pytest.TempPathFactory, tiny_dataset: Dataset, tiny_b
     """Three versions; the first finds nothing, the second, which is the champion, everything."""
     folder = tmp_path_factory.mktemp("root")
     models = open_registry(f"sqlite:///{folder / 'mlflow.db'}", "gnn-encoder")
-    for number, found in ((1, 0), (2, 20)):
-        bundle = write_bundle(folder / f"bundle-{number}", tiny_dataset, tiny_backbone, found)
+    for number, hits in ((1, 0), (2, 20)):
+        bundle = write_bundle(folder / f"bundle-{number}", tiny_dataset, tiny_backbone, hits)
         tags = {"decision": "promote", "reason": f"because [{number}]"}
-        models.promote(models.register(str(bundle), tags, {"test/RR@10": found / 20}, "# The card"))
+        models.promote(models.register(str(bundle), tags, {"test/RR@10": hits / 20}, "# The card"))
     models.register(str(folder / "gone"), {"decision": "keep", "reason": "worse"}, {}, "")
     return folder
 

@@ -18,9 +18,9 @@ from tiny_graph import ROUNDED, encode, write_models
 
 from gnn_encoder.artifacts import Bundle, Dataset, Encoding, Graph
 from gnn_encoder.cli import app
-from gnn_encoder.cli.bundles import explanation_page
-from gnn_encoder.explanation.passages import NEEDED
+from gnn_encoder.explanation.passages import LEGEND, NEEDED
 from gnn_encoder.explanation.search import ExplainedHit, explain_search, ranks, show_hit
+from gnn_encoder.report.page import fill
 from gnn_encoder.retrieval.search import Searcher
 
 QUESTION = "what is the old river"
@@ -48,30 +48,32 @@ def hits(latest: Path) -> list[ExplainedHit]:
 def test_scores_and_ranks_are_those_of_the_vectors(latest: Path, hits: list[ExplainedHit]) -> None:
     searcher = Searcher(Bundle.read(latest / "bundle"))
     question, _, rows = searcher.find(QUESTION, 60)
-    assert [each.hit for each in hits] == searcher.search(QUESTION, 60)
+    assert [explained.hit for explained in hits] == searcher.search(QUESTION, 60)
     encoded = np.asarray(Encoding.read(latest / "encoding").passages)
     with_graph, without = searcher.bundle.vectors @ question, encoded @ question
-    for each, row in zip(hits, rows, strict=True):
-        assert each.why.score == pytest.approx(each.hit.score, rel=ROUNDED)  # the stored vector is rounded
-        assert each.why.plain_score == pytest.approx(without[row], abs=1e-5)
-        assert each.rank == each.hit.rank == 1 + (with_graph > with_graph[row]).sum()
-        assert each.plain_rank == 1 + (without > without[row]).sum()
-    assert [each.plain_rank for each in hits] != [each.rank for each in hits]  # Control: the graph did something.
+    for explained, row in zip(hits, rows, strict=True):
+        assert explained.why.score == pytest.approx(explained.hit.score, rel=ROUNDED)  # the stored vector is rounded
+        assert explained.why.plain_score == pytest.approx(without[row], abs=1e-5)
+        assert explained.rank == explained.hit.rank == 1 + (with_graph > with_graph[row]).sum()
+        assert explained.plain_rank == 1 + (without > without[row]).sum()
+    assert [explained.plain_rank for explained in hits] != [
+        explained.rank for explained in hits
+    ]  # Control: the graph did something.
 
 
 def test_weights_and_texts_are_those_of_the_graph(
     latest: Path, hits: list[ExplainedHit], tiny_dataset: Dataset
 ) -> None:
-    graph, found = Graph.read(latest / "graph"), 0
-    for each in hits:
-        row, why = int(each.hit.passage_id[1:]), each.why
+    graph, count = Graph.read(latest / "graph"), 0
+    for explained in hits:
+        row, why = int(explained.hit.passage_id[1:]), explained.why
         reaching = graph.reverse[graph.indptr[row] : graph.indptr[row + 1]] // graph.edges.shape[1]
         assert len(why.influences) == min(2, len(reaching)) and why.others == max(0, len(reaching) - 2)
         total = why.own + why.others_weight + sum(influence.weight for influence in why.influences)
         assert total == pytest.approx(1, abs=1e-6)
         assert why.own == pytest.approx(np.mean(why.own_heads)) and 0 <= why.open_share <= 1 and 0 < why.opening < 1
         for influence in why.influences:
-            found += 1
+            count += 1
             query = int(influence.query_id[1:])
             assert query in graph.queries[reaching]
             assert influence.query == tiny_dataset.query_texts(np.array([query]))[0]
@@ -81,7 +83,11 @@ def test_weights_and_texts_are_those_of_the_graph(
             assert sorted(i.passage_id for i in influence.inflows) == sorted(near)  # 3 neighbours, 3 told
             assert influence.own + sum(i.weight for i in influence.inflows) == pytest.approx(1, abs=1e-6)
             assert all(i.title in i.text for i in influence.inflows)
-    assert found and any(each.why.others for each in hits) and not all(each.why.influences for each in hits)
+    assert (
+        count
+        and any(explained.why.others for explained in hits)
+        and not all(explained.why.influences for explained in hits)
+    )
 
 
 def test_ranks_in_any_chunk_and_with_ties(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,17 +141,17 @@ class Structure(HTMLParser):
 
 def test_the_page_is_well_formed_and_the_terminal_says_the_same(hits: list[ExplainedHit]) -> None:
     structure = Structure()
-    page = explanation_page("<b>why</b>", "a bundle", hits)
+    page = fill("explanation.html.j2", question="<b>why</b>", bundle="a bundle", hits=hits, legend=LEGEND)
     structure.feed(page)
     assert structure.open == [] and "<b>" not in page and "prefers-color-scheme: dark" in page
     screen = Console(width=100, file=io.StringIO())
-    for each in hits:
-        show_hit(screen, each)
-    told = screen.file.getvalue()  # type: ignore[attr-defined]
-    for each in hits:
-        for influence in each.why.influences:
-            assert f"{influence.score_change:+.4f}" in told and f"{influence.score_change:+.4f}" in page
-            assert influence.query in told and influence.query in page
+    for explained in hits:
+        show_hit(screen, explained)
+    printed = screen.file.getvalue()  # type: ignore[attr-defined]
+    for explained in hits:
+        for influence in explained.why.influences:
+            assert f"{influence.score_change:+.4f}" in printed and f"{influence.score_change:+.4f}" in page
+            assert influence.query in printed and influence.query in page
 
 
 def test_a_hostile_text_does_not_reach_the_terminal(hits: list[ExplainedHit]) -> None:
@@ -155,13 +161,13 @@ def test_a_hostile_text_does_not_reach_the_terminal(hits: list[ExplainedHit]) ->
         if isinstance(part, str):
             return f"{part}\x1b[2J\u202e\x9b"
         if isinstance(part, list):
-            return [hostile(each) for each in part]
+            return [hostile(element) for element in part]
         if is_dataclass(part) and not isinstance(part, type):
             return replace(part, **{field.name: hostile(getattr(part, field.name)) for field in fields(part)})
         return part
 
     screen = Console(width=400, file=io.StringIO())
-    explained = next(each for each in hits if each.why.influences and each.why.influences[0].inflows)
+    explained = next(element for element in hits if element.why.influences and element.why.influences[0].inflows)
     show_hit(screen, hostile(explained))
     shown = screen.file.getvalue()  # type: ignore[attr-defined]
     assert shown.count("[2J") >= 7 and not set("\x1b\u202e\x9b") & set(shown)

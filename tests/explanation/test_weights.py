@@ -60,23 +60,27 @@ def test_vectors_are_those_of_the_propagation_and_weights_sum_to_one(
     explainer, expected = case.explainer(), case.propagated()
     reached = np.diff(case.graph.indptr)
     for passage in range(M):
-        found = explainer.explain(passage)
-        np.testing.assert_allclose(found.vector, expected[passage], atol=1e-5)
-        assert len(found.queries) == (reached[passage] if layers else 0)
-        np.testing.assert_allclose(found.weights.sum(axis=0) + found.self_loop, 1, atol=1e-6)
-        assert found.self_loop.shape == (4,) and all(a >= b - 1e-7 for a, b in pairwise(found.weights.mean(axis=1)))
-        side = found.query_side
+        explanation = explainer.explain(passage)
+        np.testing.assert_allclose(explanation.vector, expected[passage], atol=1e-5)
+        assert len(explanation.queries) == (reached[passage] if layers else 0)
+        np.testing.assert_allclose(explanation.weights.sum(axis=0) + explanation.self_loop, 1, atol=1e-6)
+        assert explanation.self_loop.shape == (4,) and all(
+            a >= b - 1e-7 for a, b in pairwise(explanation.weights.mean(axis=1))
+        )
+        side = explanation.query_side
         np.testing.assert_allclose(side.weights.sum(axis=1) + side.self_loops, 1, atol=1e-6)
-        assert side.passages.shape == (len(found.queries), K if layers == 2 else 0)
+        assert side.passages.shape == (len(explanation.queries), K if layers == 2 else 0)
         assert not side.weights[side.passages < 0].any()
-        np.testing.assert_allclose(found.plain, case.h_p[passage] / np.linalg.norm(case.h_p[passage]), atol=1e-6)
-        edges = case.graph.edges[found.queries] == passage
-        assert edges.any(axis=1).all() and (found.labelled == case.graph.labelled[found.queries][edges]).all()
-        assert labelled or not found.labelled.any()
+        np.testing.assert_allclose(explanation.plain, case.h_p[passage] / np.linalg.norm(case.h_p[passage]), atol=1e-6)
+        edges = case.graph.edges[explanation.queries] == passage
+        assert (
+            edges.any(axis=1).all() and (explanation.labelled == case.graph.labelled[explanation.queries][edges]).all()
+        )
+        assert labelled or not explanation.labelled.any()
         if gate == "fixed":
-            np.testing.assert_allclose(found.opening, 0.3)
+            np.testing.assert_allclose(explanation.opening, 0.3)
         elif layers:
-            assert 0 <= found.opening.min() < found.opening.max() <= 1
+            assert 0 <= explanation.opening.min() < explanation.opening.max() <= 1
     # Control: another question's passages are no explanation of these.
     if layers:
         assert np.abs(expected[0] - explainer.explain(1).vector).max() > 1e-2
@@ -90,16 +94,16 @@ def test_without_an_edge_is_what_the_smaller_graph_gives(
     passages = [CROWDED, *case.graph.edges[0][case.graph.edges[0] >= 0][:2]]
     explainer, before = case.explainer(np.array(passages)), case.propagated()
     for passage in passages:
-        found = explainer.explain(passage)
-        assert len(found.queries) or not layers
-        for query in found.queries:
+        explanation = explainer.explain(passage)
+        assert len(explanation.queries) or not layers
+        for query in explanation.queries:
             vector, score = explainer.without_edge(passage, query, case.question)
             after = case.propagated(without(case.graph, query, passage))
             np.testing.assert_allclose(vector, after[passage], atol=1e-5)
-            change = score - float(case.question @ found.vector)
+            change = score - float(case.question @ explanation.vector)
             assert change == pytest.approx(float(case.question @ (after[passage] - before[passage])), abs=1e-5)
             assert abs(change) > 1e-5  # Control: the edge did something.
-        absent = np.setdiff1d(np.arange(N), found.queries)[0]
+        absent = np.setdiff1d(np.arange(N), explanation.queries)[0]
         with pytest.raises(ValueError, match="no edge between"):
             explainer.without_edge(passage, absent, case.question)
 
@@ -117,17 +121,18 @@ def test_only_the_neighbourhood_is_read() -> None:
     case = Case(2, "filter", True, True, True)
     rows = np.array([3, CROWDED])
     expected = [case.explainer(rows).explain(row) for row in rows]
-    queries = np.unique(np.concatenate([each.queries for each in expected]))
+    queries = np.unique(np.concatenate([explanation.queries for explanation in expected]))
     passages = np.unique(case.graph.edges[queries])
     case.h_q[np.setdiff1d(np.arange(N), queries)] = 1e6
     case.h_p[np.setdiff1d(np.arange(M), rows)] = 1e6
     case.cached[np.setdiff1d(np.arange(M), passages)] = 1e6
     assert (case.h_q > 1e5).any() and (case.cached > 1e5).any()
-    for each, row in zip(expected, rows, strict=True):
-        assert_same(case.explainer(rows).explain(row), each)
+    for explanation, row in zip(expected, rows, strict=True):
+        assert_same(case.explainer(rows).explain(row), explanation)
     case.h_q[queries[0]] += 1  # Control: of what is near it may not.
     assert any(
-        np.abs(case.explainer(rows).explain(each.passage).vector - each.vector).max() > 1e-3 for each in expected
+        np.abs(case.explainer(rows).explain(explanation.passage).vector - explanation.vector).max() > 1e-3
+        for explanation in expected
     )
 
 
@@ -160,16 +165,16 @@ def test_weights_are_the_equations_in_float64(loops: bool) -> None:
     def own(learned: str, given: np.ndarray | None) -> np.ndarray:
         return getattr(gnn, learned).detach().numpy() if given is None else given[0]
 
-    found = case.explainer(np.array([CROWDED])).explain(CROWDED)
+    explanation = case.explainer(np.array([CROWDED])).explain(CROWDED)
     h_q = case.h_q.copy()
-    for place, query in enumerate(found.queries):
+    for position, query in enumerate(explanation.queries):
         chosen = np.flatnonzero(graph.edges[query] >= 0)
         sources = [*case.cached[graph.edges[query, chosen]], case.h_q[query]]
         edges = [*features.of_edges(query * K + chosen), own("query_loop", features.query_loops(np.array([query])))]
         expected = attention(gnn.query_attention, case.h_q[query], sources, edges)
-        np.testing.assert_allclose(found.query_side.weights[place, chosen], expected[:-1], atol=1e-5)
-        np.testing.assert_allclose(found.query_side.self_loops[place], expected[-1], atol=1e-5)
-        assert (found.query_side.passages[place] == graph.edges[query]).all()
+        np.testing.assert_allclose(explanation.query_side.weights[position, chosen], expected[:-1], atol=1e-5)
+        np.testing.assert_allclose(explanation.query_side.self_loops[position], expected[-1], atol=1e-5)
+        assert (explanation.query_side.passages[position] == graph.edges[query]).all()
     with torch.inference_mode():  # eq. 6–7, which test_gnn compares with a loop
         exists = torch.from_numpy(graph.edges >= 0)
         near = torch.from_numpy(case.cached[np.maximum(graph.edges, 0)])
@@ -178,15 +183,15 @@ def test_weights_are_the_equations_in_float64(loops: bool) -> None:
             for a in (features.of_queries(slice(None)), features.query_loops(slice(None)))
         )
         h_q = gnn.query_vectors(torch.from_numpy(case.h_q), near, exists, edges, mine).numpy()
-    slots = [int(np.flatnonzero(graph.edges[query] == CROWDED)[0]) for query in found.queries]
-    sources = [*h_q[found.queries], case.h_p[CROWDED]]
+    slots = [int(np.flatnonzero(graph.edges[query] == CROWDED)[0]) for query in explanation.queries]
+    sources = [*h_q[explanation.queries], case.h_p[CROWDED]]
     edges = [
-        *features.of_edges(found.queries * K + slots),
+        *features.of_edges(explanation.queries * K + slots),
         own("passage_loop", features.passage_loops(np.array([CROWDED]))),
     ]
     expected = attention(gnn.passage_attention, case.h_p[CROWDED], sources, edges)
-    np.testing.assert_allclose(found.weights, expected[:-1], atol=1e-5)
-    np.testing.assert_allclose(found.self_loop, expected[-1], atol=1e-5)
+    np.testing.assert_allclose(explanation.weights, expected[:-1], atol=1e-5)
+    np.testing.assert_allclose(explanation.self_loop, expected[-1], atol=1e-5)
     mixed = np.concatenate(  # eq. 5 and 9
         [
             layer_weights @ (np.array(sources) @ w_s.T)
@@ -200,10 +205,13 @@ def test_weights_are_the_equations_in_float64(loops: bool) -> None:
     aggregated = np.where(mixed > 0, mixed, np.expm1(mixed))
     gate, bias = (p.detach().double().numpy() for p in (gnn.gate.weight, gnn.gate.bias))
     opening = 1 / (1 + np.exp(-(gate @ np.concatenate([aggregated, case.h_p[CROWDED]]) + bias)))
-    np.testing.assert_allclose(found.opening, opening, atol=1e-5)
+    np.testing.assert_allclose(explanation.opening, opening, atol=1e-5)
     # Control: unlabelled, the same edges weigh otherwise.
     edges = [edge * np.append(np.ones(DE), 0) for edge in edges]
-    assert np.abs(attention(gnn.passage_attention, case.h_p[CROWDED], sources, edges)[:-1] - found.weights).max() > 1e-3
+    assert (
+        np.abs(attention(gnn.passage_attention, case.h_p[CROWDED], sources, edges)[:-1] - explanation.weights).max()
+        > 1e-3
+    )
 
 
 @pytest.mark.parametrize("heads", [1, 4])
@@ -218,19 +226,21 @@ def test_weights_are_pygs(heads: int) -> None:
             linear.weight.copy_(ours.weight)
         for part, ours in zip((peer.att_dst, peer.att_src, peer.att_edge), layer.attention, strict=True):
             part.copy_(ours[None])
-    found = case.explainer(np.array([CROWDED])).explain(CROWDED)
-    positions = found.queries * K + [int(np.flatnonzero(case.graph.edges[q] == CROWDED)[0]) for q in found.queries]
+    explanation = case.explainer(np.array([CROWDED])).explain(CROWDED)
+    positions = explanation.queries * K + [
+        int(np.flatnonzero(case.graph.edges[q] == CROWDED)[0]) for q in explanation.queries
+    ]
     target = torch.from_numpy(case.h_p[[CROWDED]])
-    sources = torch.cat([torch.from_numpy(case.h_q[found.queries]), target])
+    sources = torch.cat([torch.from_numpy(case.h_q[explanation.queries]), target])
     features = torch.cat([torch.from_numpy(EdgeFeatures(case.graph).of_edges(positions)), case.gnn.passage_loop[None]])
     edges = torch.stack([torch.arange(len(sources)), torch.zeros(len(sources), dtype=torch.long)])
     _, (_, weights) = peer((sources, target), edges, features, return_attention_weights=True)
     np.testing.assert_allclose(
-        np.concatenate([found.weights, found.self_loop[None]]), weights.detach().numpy(), atol=1e-6
+        np.concatenate([explanation.weights, explanation.self_loop[None]]), weights.detach().numpy(), atol=1e-6
     )
 
 
 def test_a_passage_that_no_query_reaches_is_all_its_own() -> None:
-    found = Case(2, "filter", True, False, False).explainer(np.array([APART])).explain(APART)
-    assert len(found.queries) == 0 and found.weights.shape == (0, 4)
-    np.testing.assert_allclose(found.self_loop, 1)
+    explanation = Case(2, "filter", True, False, False).explainer(np.array([APART])).explain(APART)
+    assert len(explanation.queries) == 0 and explanation.weights.shape == (0, 4)
+    np.testing.assert_allclose(explanation.self_loop, 1)

@@ -198,7 +198,7 @@ def test_page_says_how_many_documents_there_are_and_which_test_it_was() -> None:
     for of in (metrics, *metrics["strata"].values()):
         of["measures"] = ["MAP(D)", *others]
     for kind in ("results", "intervals", "p_values", "p_holm", "better", "worse"):
-        for systems in [of for each in (metrics, *metrics["strata"].values()) for of in each[kind].values()]:
+        for systems in [of for part in (metrics, *metrics["strata"].values()) for of in part[kind].values()]:
             for of in systems.values():
                 of["MAP(D)"] = of.pop(first)
     for systems in metrics["detectable"].values():
@@ -267,8 +267,8 @@ def test_lengths_are_thirds_with_the_means_of_their_queries() -> None:
     parts = length_strata(lengths)
     assert [int(part.sum()) for part in parts.values()] == [30, 30, 30]
     metrics = {"resamples": 50, "seed": 0, "baseline": "a"}
-    found = of_parts(parts, {"a": values, "b": values**2}, "test", "RR@10", metrics)
-    assert found["long"]["results"]["test"]["a"]["RR@10"] == pytest.approx(values[60:].mean())
+    blocks = of_parts(parts, {"a": values, "b": values**2}, "test", "RR@10", metrics)
+    assert blocks["long"]["results"]["test"]["a"]["RR@10"] == pytest.approx(values[60:].mean())
     assert length_strata(np.full(9, 4)) == {}
     metrics = fabricated_metrics()
     said = "Queries by length and by a field: paired t-test, corrected for the systems there."

@@ -48,20 +48,20 @@ def test_gains_and_their_p_values(evaluation: Evaluation) -> None:
         "test": "randomization",
     }  # fmt: skip
     against = {"BERT-DMN": "BERT", "DMN": "BM25"}
-    found = gains(evaluation, metrics, against)
+    facts = gains(evaluation, metrics, against)
     names = ["BERT-DMN against BERT", "DMN against BM25"]
     for column, measure in enumerate(MEASURES):
         differences = [
             evaluation.figures("test", a, measure) - evaluation.figures("test", b, measure) for a, b in against.items()
         ]
-        p = [paired_randomization(each[:, None], 999, 1)[0] for each in differences]
+        p = [paired_randomization(gained[:, None], 999, 1)[0] for gained in differences]
         for name, difference, expected in zip(names, differences, holm(np.array(p)), strict=True):
-            assert found["gains"]["test"][name][measure] == pytest.approx(math.fsum(difference) / 40)
-            assert abs(found["gain_p_holm"]["test"][name][measure] - expected) < 0.05, column
-    significant = {name: of["AP"] < 0.05 for name, of in found["gain_p_holm"]["test"].items()}
+            assert facts["gains"]["test"][name][measure] == pytest.approx(math.fsum(difference) / 40)
+            assert abs(facts["gain_p_holm"]["test"][name][measure] - expected) < 0.05, column
+    significant = {name: of["AP"] < 0.05 for name, of in facts["gain_p_holm"]["test"].items()}
     assert significant == dict(zip(names, (True, False), strict=True))
     shown = {"baseline": "BERT", "fusions": {}, "p_holm": {"test": {}}}
-    (table,) = study_table({**metrics, **found, **shown}).renderables
+    (table,) = study_table({**metrics, **facts, **shown}).renderables
     assert table.row_count == 6
 
 
@@ -79,25 +79,25 @@ def test_efficiency_is_a_later_epochs_batches_by_its_time() -> None:
         "train_reranker: DMN": training([5.0], "dmn"),
         "train_reranker: QA-LSTM": Record({"kind": "qa_lstm", "lite": False}),
     }
-    found = efficiency(history)
+    table = efficiency(history)
     batches = 120  # in each epoch
     later = 2 * batches / (batches / 4 + batches / 1)
-    assert found == {
+    assert table == {
         "BERT-DMN": {"first": 2.0, "later": pytest.approx(later), "gain": pytest.approx(later / 2)},
         "BERT-DMN lite": {"first": 3.0, "later": 8.0, "gain": pytest.approx(8 / 3), "full": pytest.approx(8 / later)},
         "BERT lite": {"first": 1.0, "later": 2.0, "gain": 2.0},
         "DMN": {"first": 5.0},
     }
-    assert found["BERT-DMN"]["later"] != pytest.approx(2.5)  # control: the mean of the rates
+    assert table["BERT-DMN"]["later"] != pytest.approx(2.5)  # control: the mean of the rates
 
 
 def test_first_words() -> None:
     texts = ["What is it", "  what's new", "¿Qué es?", "how", "", "42 is\nwhat", "¡!", "what\n2"]
-    found = first_words(pa.chunked_array([texts[:3], texts[3:]]))
+    percents = first_words(pa.chunked_array([texts[:3], texts[3:]]))
     counted = Counter(["what", "what", "qué", "how", "", "42", "", "what"])
-    assert found == {word: 100 * count / len(texts) for word, count in counted.items()}
-    assert list(found)[:2] == ["what", ""]
-    table = words_table(found, {"how": 25.0, "the": 75.0})
+    assert percents == {word: 100 * count / len(texts) for word, count in counted.items()}
+    assert list(percents)[:2] == ["what", ""]
+    table = words_table(percents, {"how": 25.0, "the": 75.0})
     assert table["what"] == [37.5, 0.0, 42.2, 43.8] and table["42"] == [12.5, 0.0, None, None] and "the" not in table
     *_, (name, rest) = table.items()
     assert name not in WORDS and rest == [50.0, 75.0, *OTHERS]
@@ -115,6 +115,6 @@ def test_thresholds_are_in_order_and_have_the_step_of_the_first_best_figure() ->
         history[f"train_reranker: {name}"] = Record(
             {"epochs": 3}, metrics={"steps": 300}, curves={"dev/reranked_AP": list(enumerate(dev, 1))}
         )
-    found = thresholds(history, ["h", "h, t_A = 0.3"])
-    assert found == {"h": {"threshold": 0.1, "step": 100}, "h, t_A = 0.3": {"threshold": 0.3, "step": 200}}
-    assert list(found) == ["h", "h, t_A = 0.3"]
+    table = thresholds(history, ["h", "h, t_A = 0.3"])
+    assert table == {"h": {"threshold": 0.1, "step": 100}, "h, t_A = 0.3": {"threshold": 0.3, "step": 200}}
+    assert list(table) == ["h", "h, t_A = 0.3"]

@@ -34,35 +34,35 @@ async def while_busy(answering: Answering, batcher: Batcher[str], *requests: lis
     tasks = [asyncio.create_task(batcher.ask(asks("first")))]
     while batcher._requests or not batcher.waiting:
         await asyncio.sleep(0.01)
-    tasks += [asyncio.create_task(batcher.ask(each)) for each in requests]
+    tasks += [asyncio.create_task(batcher.ask(request)) for request in requests]
     await asyncio.sleep(0.05)
     answering.may.set()
-    found = await asyncio.gather(*tasks, return_exceptions=True)
+    answers = await asyncio.gather(*tasks, return_exceptions=True)
     working.cancel()
     batcher.close()
-    return found
+    return answers
 
 
 def test_what_waits_is_one_batch_and_requests_are_not_split() -> None:
     answering = Answering()
     batcher = Batcher(answering, batch=4, most=100)
-    found = asyncio.run(while_busy(answering, batcher, asks("a", "b"), asks("c"), asks("d", "e"), asks(*"vwxyz")))
-    assert found == [["FIRST"], ["A", "B"], ["C"], ["D", "E"], [*"VWXYZ"]]
+    answers = asyncio.run(while_busy(answering, batcher, asks("a", "b"), asks("c"), asks("d", "e"), asks(*"vwxyz")))
+    assert answers == [["FIRST"], ["A", "B"], ["C"], ["D", "E"], [*"VWXYZ"]]
     assert answering.batches == [["first"], ["a", "b", "c"], ["d", "e"], [*"vwxyz"]]
     assert batcher.waiting == 0
 
 
 def test_too_many_are_told_when_to_come_again() -> None:
     answering = Answering()
-    found = asyncio.run(while_busy(answering, Batcher(answering, batch=4, most=3), asks("a", "b"), asks("c")))
-    assert found[:2] == [["FIRST"], ["A", "B"]] and isinstance(found[2], Busy) and found[2].seconds >= 1
+    answers = asyncio.run(while_busy(answering, Batcher(answering, batch=4, most=3), asks("a", "b"), asks("c")))
+    assert answers[:2] == [["FIRST"], ["A", "B"]] and isinstance(answers[2], Busy) and answers[2].seconds >= 1
 
 
 def test_a_failure_is_its_batchs_alone() -> None:
     answering = Answering()
     batcher = Batcher(answering, batch=1, most=100)
-    found = asyncio.run(while_busy(answering, batcher, asks("bad"), asks("good")))
-    assert isinstance(found[1], RuntimeError) and found[2] == ["GOOD"] and batcher.waiting == 0
+    answers = asyncio.run(while_busy(answering, batcher, asks("bad"), asks("good")))
+    assert isinstance(answers[1], RuntimeError) and answers[2] == ["GOOD"] and batcher.waiting == 0
 
 
 def test_a_client_that_went_away_does_not_stop_the_others() -> None:
@@ -71,15 +71,15 @@ def test_a_client_that_went_away_does_not_stop_the_others() -> None:
         working = asyncio.create_task(batcher.work())
         gone = [asyncio.create_task(batcher.ask(asks(name))) for name in ("in work", "waits", "waits too")]
         await asyncio.sleep(0.05)
-        for each in gone:
-            each.cancel()
+        for task in gone:
+            task.cancel()
             with pytest.raises(asyncio.CancelledError):
-                await each
+                await task
         answering.may.set()
-        found = await batcher.ask(asks("here"))
+        answers = await batcher.ask(asks("here"))
         working.cancel()
         assert batcher.waiting == 0
-        return found
+        return answers
 
     answering = Answering()
     assert asyncio.run(main(answering)) == ["HERE"]

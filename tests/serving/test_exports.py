@@ -51,9 +51,9 @@ def test_sentence_transformers_has_the_same_vectors_without_this_project(
     texts = ["the old river", "a garden in winter " * 9, "x", *questions_of(Bundle.read(tmp_path / "bundle"))]
     command = [sys.executable, "-c", LOADING, str(tmp_path / "out"), json.dumps(texts), str(tmp_path / "found.npy")]
     subprocess.run(command, check=True, cwd=tmp_path)
-    found, expected = np.load(tmp_path / "found.npy"), encode_texts(encoder, texts, precision="fp32")
-    cosine = (found * expected).sum(axis=1) / np.linalg.norm(found, axis=1) / np.linalg.norm(expected, axis=1)
-    assert (cosine >= 0.99999).all() and np.allclose(found, expected, atol=1e-4)
+    encoded, expected = np.load(tmp_path / "found.npy"), encode_texts(encoder, texts, precision="fp32")
+    cosine = (encoded * expected).sum(axis=1) / np.linalg.norm(encoded, axis=1) / np.linalg.norm(expected, axis=1)
+    assert (cosine >= 0.99999).all() and np.allclose(encoded, expected, atol=1e-4)
     assert "texts have the bundle's vectors" in said
     layout = sentence_transformers_layout(str(tmp_path / "out"))
     assert layout.pooling == (pooling,) and layout.normalize == (normalize == "yes")
@@ -117,9 +117,9 @@ def test_an_export_that_differs_is_refused(bundle: Bundle, tmp_path: Path, monke
         def rolled(job: Job, folder: Path, column: str = column, right: Any = right) -> None:
             right(job, folder)
             table = pq.read_table(folder / PASSAGES)
-            place = table.column_names.index(column)
+            position = table.column_names.index(column)
             moved = table.column(column).take(np.roll(np.arange(len(table)), 1))
-            pq.write_table(table.set_column(place, table.schema.field(place), moved), folder / PASSAGES)
+            pq.write_table(table.set_column(position, table.schema.field(position), moved), folder / PASSAGES)
 
         monkeypatch.setattr(parquet_file, "_write", rolled)
         with pytest.raises(UserError, match="other rows"):

@@ -72,8 +72,11 @@ def test_a_moved_link_is_followed_and_a_damaged_bundle_is_not(bundles: dict[str,
         _, _, figures = server.send("GET", "/metrics")
         assert b"gnn_encoder_bundle_swaps_total 2.0" in figures and first.encode() in figures
         assert b"gnn_encoder_bundle_refused 0.0" in figures
-    assert {status for status, _ in answers} == {200} and {found["version"] for _, found in answers} == {first, second}
-    assert all(ids(found["results"][0]) == expected[found["version"]] for _, found in answers)
+    assert {status for status, _ in answers} == {200} and {answer["version"] for _, answer in answers} == {
+        first,
+        second,
+    }
+    assert all(ids(answer["results"][0]) == expected[answer["version"]] for _, answer in answers)
 
 
 @pytest.mark.slow

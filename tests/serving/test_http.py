@@ -30,16 +30,16 @@ TOKEN_NAME, TOKEN = "GNN_ENCODER_TOKEN", "a-secret-of-this-test"
 
 def test_the_answers_are_the_retrievers(server: Server, bundles: dict[str, Path]) -> None:
     retriever, questions = Retriever.load(bundles["both"]), ["the old river", "garden"]
-    status, found = server.search(questions=questions, k=3)
-    assert status == 200 and found["system"] == "BM25 + both"
-    assert found["version"] == retriever.bundle.manifest.digest[:12]
-    for question, result, expected in zip(questions, found["results"], retriever.search(questions, 3), strict=True):
+    status, answer = server.search(questions=questions, k=3)
+    assert status == 200 and answer["system"] == "BM25 + both"
+    assert answer["version"] == retriever.bundle.manifest.digest[:12]
+    for question, result, expected in zip(questions, answer["results"], retriever.search(questions, 3), strict=True):
         assert result["question"] == question and ids(result) == [hit.passage_id for hit in expected]
         assert [hit["text"] for hit in result["hits"]] == [hit.text for hit in expected]
         assert [hit["score"] for hit in result["hits"]] == pytest.approx([hit.score for hit in expected], abs=1e-5)
-    status, found = server.search(questions="garden", k=3, fuse=False)
-    assert ids(found["results"][0]) == [hit.passage_id for hit in retriever.search("garden", 3, fuse=False)]
-    assert found["system"] == retriever.bundle.system, "not as it is served by default"
+    status, answer = server.search(questions="garden", k=3, fuse=False)
+    assert ids(answer["results"][0]) == [hit.passage_id for hit in retriever.search("garden", 3, fuse=False)]
+    assert answer["system"] == retriever.bundle.system, "not as it is served by default"
 
 
 def test_many_clients_get_their_own_answers(server: Server, bundles: dict[str, Path]) -> None:
@@ -48,13 +48,17 @@ def test_many_clients_get_their_own_answers(server: Server, bundles: dict[str, P
         f"{a} {b}" for a in ("old", "silent", "hidden", "river") for b in ("garden", "violin", "winter", "sea")
     ]
     with ThreadPoolExecutor(16) as threads:
-        found = list(threads.map(lambda question: server.search(questions=question, k=5), questions * 4))
+        answers = list(threads.map(lambda question: server.search(questions=question, k=5), questions * 4))
     expected = [[hit.passage_id for hit in hits] for hits in retriever.search(questions, 5)] * 4
-    assert [ids(answer["results"][0]) for _, answer in found] == expected
+    assert [ids(answer["results"][0]) for _, answer in answers] == expected
     _, _, figures = server.send("GET", "/metrics")
     lines = dict(line.rsplit(" ", 1) for line in figures.decode().splitlines() if not line.startswith("#"))
-    most_alone, asked = (float(lines[f"gnn_encoder_batch_questions_{name}"]) for name in ('bucket{le="1.0"}', "count"))
-    assert most_alone < asked and float(lines['gnn_encoder_batch_questions_bucket{le="2.0"}']) < asked, "batches of 3"
+    most_alone, batches = (
+        float(lines[f"gnn_encoder_batch_questions_{name}"]) for name in ('bucket{le="1.0"}', "count")
+    )
+    assert most_alone < batches and float(lines['gnn_encoder_batch_questions_bucket{le="2.0"}']) < batches, (
+        "batches of 3"
+    )
     assert float(lines['gnn_encoder_requests_total{path="/search",status="200"}']) >= 64
     assert lines["gnn_encoder_questions_waiting"] == "0.0"
 
@@ -72,8 +76,8 @@ def test_a_lone_question_leaves_a_core_to_the_connections(
     torch.set_num_threads(3)
     try:
         with serving(bundles["vectors"]) as server:
-            for asked in ({"questions": "garden"}, {"questions": ["garden", "river"]}, {"questions": "garden"}):
-                assert server.search(**asked)[0] == 200
+            for request in ({"questions": "garden"}, {"questions": ["garden", "river"]}, {"questions": "garden"}):
+                assert server.search(**request)[0] == 200
             # What is slow reads many passages for one question: it has all cores. Without a graph there is no reason.
             assert server.search(questions="garden", explain=True)[0] == 422
     finally:
@@ -199,8 +203,8 @@ def test_feedback_is_labels_of_the_next_training(
 ) -> None:
     file = tmp_path / "new" / "labels.jsonl"
 
-    def vote(server: Server, **given: Any) -> tuple[int, Any]:
-        status, _, body = server.send("POST", "/feedback", json.dumps(given).encode(), JSON)
+    def vote(server: Server, **wrong: Any) -> tuple[int, Any]:
+        status, _, body = server.send("POST", "/feedback", json.dumps(wrong).encode(), JSON)
         return status, json.loads(body)
 
     with serving(bundles["vectors"], labels=file) as server:
@@ -211,7 +215,7 @@ def test_feedback_is_labels_of_the_next_training(
         first, second = read_labels(file)
         assert (first.query, first.passage_id, second.passage_id) == ("where is the river", "p1", "p2")
         assert first.is_new_query and first.added and first.query_id == second.query_id
-        for given, words in (
+        for wrong, words in (
             ({"question": "a", "passage_id": "nowhere"}, "no such passage"),
             ({"question": " ", "passage_id": "p1"}, "question: empty"),
             ({"question": "\u200b", "passage_id": "p1"}, "question: empty"),
@@ -219,8 +223,8 @@ def test_feedback_is_labels_of_the_next_training(
             ({"question": "a", "passage_id": "\ud800"}, "unicode"),
             ({"question": "a", "passage_id": "p1", "relevant": 1}, "relevant: "),
         ):
-            status, found = vote(server, **given)
-            assert status == 422 and words in found["detail"], given
+            status, answer = vote(server, **wrong)
+            assert status == 422 and words in answer["detail"], wrong
         with ThreadPoolExecutor(8) as threads:
             list(threads.map(lambda n: vote(server, question=f"question {n}", passage_id="p3"), range(40)))
     assert len(read_labels(file)) == 42
@@ -229,12 +233,12 @@ def test_feedback_is_labels_of_the_next_training(
         assert vote(server, question=other, passage_id="p1", relevant=False) == (200, {"labels": 41})
     assert read_labels(file)[0] == second
     with serving(bundles["vectors"]) as server:
-        status, found = vote(server, question="a", passage_id="p1")
-        assert status == 403 and "--labels" in found["detail"]
+        status, answer = vote(server, question="a", passage_id="p1")
+        assert status == 403 and "--labels" in answer["detail"]
     with monkeypatch.context() as patch, serving(bundles["vectors"], labels=file) as server:
         patch.setattr(feedback, "MOST", 41)
-        status, found = vote(server, question="one more", passage_id="p1")
-        assert status == 507 and "41 labels" in found["detail"] and len(read_labels(file)) == 41
+        status, answer = vote(server, question="one more", passage_id="p1")
+        assert status == 507 and "41 labels" in answer["detail"] and len(read_labels(file)) == 41
     file.write_text("no label\n")
     with pytest.raises(UserError, match="no added label"), serving(bundles["vectors"], labels=file):
         pass

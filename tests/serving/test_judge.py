@@ -26,7 +26,7 @@ from gnn_encoder.models.backbone_files import PACKAGED
 from gnn_encoder.retrieval.search import Hit
 from gnn_encoder.serving.judging import PeoplesJudging
 from gnn_encoder.serving.retriever import Retriever
-from gnn_encoder.serving.schema import Given
+from gnn_encoder.serving.schema import Grade
 from gnn_encoder.settings.shared import SMOLLM2
 
 HITS = 4
@@ -93,9 +93,9 @@ def test_a_split_is_judged_resumed_and_compared(
     printed = capsys.readouterr().out
     assert "not known yet" in printed and "nan" not in printed
     file = PeoplesFile(tmp_path / "whole" / "people.jsonl")
-    for relevant, place in enumerate(order[:3]):
-        for number, passage in enumerate(pool.passages[place.query_id]):
-            file.add(place.query_id, passage, 3 * (number == relevant))
+    for relevant, entry in enumerate(order[:3]):
+        for number, passage in enumerate(pool.passages[entry.query_id]):
+            file.add(entry.query_id, passage, 3 * (number == relevant))
     file.close()
     assert call(monkeypatch, *alone) == 0
     printed = capsys.readouterr().out
@@ -130,7 +130,7 @@ def test_no_order_of_other_hits_stays_while_a_model_grades(
     order = read_order(folder / "order.jsonl")
     assert len(order) > of_one, "more hits, in more of which the systems differ"
     judging = PeoplesJudging(folder)
-    judging.take(Given(query_id=order[0].query_id, grade=None))
+    judging.take(Grade(query_id=order[0].query_id, grade=None))
     judging.close()
     (folder / "pool.jsonl").unlink()
     capsys.readouterr()
@@ -152,7 +152,7 @@ def test_grades_by_people_stay_if_equal_scores_are_ordered_otherwise(
     judging = PeoplesJudging(folder)
     for query_id in (first, second):
         for number, passage in enumerate(before.passages[query_id]):
-            judging.take(Given(query_id=query_id, passage_id=passage, grade=3 if number == 0 else 0))
+            judging.take(Grade(query_id=query_id, passage_id=passage, grade=3 if number == 0 else 0))
     judging.close()
     search = Retriever.search
 
@@ -178,7 +178,7 @@ def test_grades_by_people_stay_if_equal_scores_are_ordered_otherwise(
     missing = set(after.passages[first]) - set(before.passages[first])
     while (asked := judging.progressed().next) and asked.query_id == first:
         assert asked.passage_id in missing
-        judging.take(Given(query_id=first, passage_id=asked.passage_id, grade=1))
+        judging.take(Grade(query_id=first, passage_id=asked.passage_id, grade=1))
     judging.close()
     assert call(monkeypatch, *alone) == 0
     assert "2 of the" in capsys.readouterr().out
@@ -208,15 +208,15 @@ def test_people_judged_some_queries_of_a_file(
             "--bundle",
             str(bundles["both"]),
         ]
-        asked = ["--queries", str(tmp_path / "queries.jsonl"), "--set", "depth=4"]
-        assert call(monkeypatch, *shared, *asked, "--qrels", str(tmp_path / "qrels.gz")) == 0
+        options = ["--queries", str(tmp_path / "queries.jsonl"), "--set", "depth=4"]
+        assert call(monkeypatch, *shared, *options, "--qrels", str(tmp_path / "qrels.gz")) == 0
         figures = json.loads((tmp_path / "out" / "figures.json").read_text("utf-8"))
         assert (figures["comparison"]["queries"], figures["comparison"]["labelled"]) == (40, 20)
         assert figures["origin"].endswith("#tiny") and figures["agreement"]["assumed"]
         ends = figures["comparison"]["means"]["RR@10"]["BM25 + both"]
         widths = {kind: ends[kind]["high"] - ends[kind]["low"] for kind in ("corrected", "human")}
         assert widths["corrected"] <= widths["human"] + 1e-12
-        assert call(monkeypatch, *shared, *asked, "--set", "max_calls=9") == 0
+        assert call(monkeypatch, *shared, *options, "--set", "max_calls=9") == 0
         printed = capsys.readouterr().out
         assert "of 2 queries have a grade" in printed and "the judge's alone" in printed
         (tmp_path / "log.txt").write_text("what is the first\t3\nwhat is the second\n", encoding="utf-8")
@@ -238,8 +238,8 @@ def test_the_passage_that_a_written_query_quotes_is_not_judged(
             data = Dataset(tmp_path / name)
             assert call(monkeypatch, *arguments(bundles, data, tmp_path / f"{name}-out", service.address)) == 0
             lines = (tmp_path / f"{name}-out" / "judgements.jsonl").read_text("utf-8").splitlines()
-            found = [json.loads(line) for line in lines]
-            judged[name] = [one["passage_id"] for one in found if one["query_id"] == written_id(quoted)]
+            records = [json.loads(line) for line in lines]
+            judged[name] = [one["passage_id"] for one in records if one["query_id"] == written_id(quoted)]
             figures = json.loads((tmp_path / f"{name}-out" / "figures.json").read_text("utf-8"))["comparison"]
             assert (figures["queries"], figures["labelled"]) == (21, 20), "people's labels beside written ones"
     assert ids[3] in judged["control"] and ids[3] not in judged["quoting"] and len(judged["quoting"]) >= HITS

@@ -32,8 +32,8 @@ def test_means_are_those_of_pytrec_eval(
     retriever, (queries, labels) = Retriever.load(bundles[name]), asked
     labelled = {query: of for query, of in labels.items() if max(of.values()) > 0}
     hits = retriever.search([queries[query] for query in labelled], 100)
-    found = {query: {hit.passage_id: hit.score for hit in of} for query, of in zip(labelled, hits, strict=True)}
-    values = pytrec_eval.RelevanceEvaluator(labelled, set(pytrec_eval.supported_measures)).evaluate(found).values()
+    scores = {query: {hit.passage_id: hit.score for hit in of} for query, of in zip(labelled, hits, strict=True)}
+    values = pytrec_eval.RelevanceEvaluator(labelled, set(pytrec_eval.supported_measures)).evaluate(scores).values()
     # A batch of queries changes the last bits of vectors, thus the order of some late hits.
     expected = {
         mean_name(measure): pytest.approx(np.mean([of_query[name] for of_query in values]), abs=1e-3)

@@ -49,36 +49,36 @@ def test_people_judge_blindly_go_on_after_a_restart_and_finish(bundles: dict[str
         give(server, **pair, grade=3)
         said = progress(server)
     with serving(bundles["vectors"], judge=folder) as server:
-        found = progress(server)
-        assert found == said
-        while found["next"]:
-            following = found["next"]
+        progressed = progress(server)
+        assert progressed == said
+        while progressed["next"]:
+            following = progressed["next"]
             passage = following["passage_id"]
-            _, found = give(
+            _, progressed = give(
                 server,
                 query_id=following["query_id"],
                 passage_id=passage,
-                grade=3 * passage.endswith("ab"[found["judged"] % 2]),
+                grade=3 * passage.endswith("ab"[progressed["judged"] % 2]),
             )
-            assert (found["gains"][0]["low"] is None) == (found["judged"] < 10)
-        assert (found["judged"], found["graded"], found["agreement"]["pairs"]) == (12, 36, 36)
+            assert (progressed["gains"][0]["low"] is None) == (progressed["judged"] < 10)
+        assert (progressed["judged"], progressed["graded"], progressed["agreement"]["pairs"]) == (12, 36, 36)
         assert b'gnn_encoder_requests_total{path="/judging",status="200"}' in server.send("GET", "/metrics")[2]
-        gain = found["gains"][0]
-        assert gain["low"] < gain["estimate"] < gain["high"] and found["baseline"] == "BM25"
+        gain = progressed["gains"][0]
+        assert gain["low"] < gain["estimate"] < gain["high"] and progressed["baseline"] == "BM25"
     assert len(People.read(folder / "people.jsonl").grades) == 36
 
 
 def test_people_alone(bundles: dict[str, Path], tmp_path: Path) -> None:
     with serving(bundles["vectors"], judge=write_folder(tmp_path / "judged", by_model=False)) as server:
         following = progress(server)["next"]
-        _, found = give(server, query_id=following["query_id"], passage_id=following["passage_id"], grade=1)
-        assert found["shown"]["grade"] is None and found["agreement"] is None
+        _, progressed = give(server, query_id=following["query_id"], passage_id=following["passage_id"], grade=1)
+        assert progressed["shown"]["grade"] is None and progressed["agreement"] is None
 
 
 def test_what_is_no_grade_is_refused(bundles: dict[str, Path], tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "judged")
     with serving(bundles["vectors"], judge=folder) as server:
-        for given, words in (
+        for wrong, words in (
             ({"query_id": "q1", "passage_id": "q2-a", "grade": 1}, "no such hit"),
             ({"query_id": "none", "passage_id": "q2-a", "grade": 1}, "no such hit"),
             ({"query_id": "q1", "passage_id": "q1-a", "grade": 4}, "grade: "),
@@ -87,8 +87,8 @@ def test_what_is_no_grade_is_refused(bundles: dict[str, Path], tmp_path: Path) -
             ({"query_id": "q1", "passage_id": "q1-a", "grade": True}, "grade: "),
             ({"passage_id": "q1-a"}, "query_id: "),
         ):
-            status, found = give(server, **given)
-            assert status == 422 and words in found["detail"], given
+            status, answer = give(server, **wrong)
+            assert status == 422 and words in answer["detail"], wrong
         assert server.send("GET", "/judging", headers={"Host": "attacker.example"})[0] == 421
         crossed = JSON | {"Sec-Fetch-Site": "cross-site"}
         assert server.send("POST", "/judging", b"{}", crossed)[0] == 421

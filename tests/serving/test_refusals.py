@@ -49,9 +49,9 @@ TOKEN_NAME, TOKEN = "GNN_ENCODER_TOKEN", "a-secret-of-this-test"
     ],
 )
 def test_what_a_request_lacks_is_one_line(server: Server, asked: dict, words: str) -> None:
-    status, found = server.search(**asked)
-    assert status == 422 == found["status"] and found["title"] == "Unprocessable Entity" and found["type"]
-    assert words in found["detail"] and "\n" not in found["detail"] and "/tmp" not in found["detail"]
+    status, answer = server.search(**asked)
+    assert status == 422 == answer["status"] and answer["title"] == "Unprocessable Entity" and answer["type"]
+    assert words in answer["detail"] and "\n" not in answer["detail"] and "/tmp" not in answer["detail"]
 
 
 def test_damaged_files_are_the_servers_fault(
@@ -62,8 +62,8 @@ def test_damaged_files_are_the_servers_fault(
         (tmp_path / name).mkdir()
         (tmp_path / name / MANIFEST).write_text("{")
     with serving(tmp_path / "bundle") as server:
-        status, found = server.search(questions="a", explain=True)
-        assert status == 503 == found["status"] and "is damaged" in found["detail"] and "/tmp" not in found["detail"]
+        status, answer = server.search(questions="a", explain=True)
+        assert status == 503 == answer["status"] and "is damaged" in answer["detail"] and "/tmp" not in answer["detail"]
         assert server.search(questions="a")[0] == 200
     assert f"{MANIFEST} is corrupt" in capsys.readouterr().err
 
@@ -80,8 +80,8 @@ def test_bodies_have_limits(server: Server) -> None:
 
     assert server.send("POST", "/search", slow(), JSON)[0] == 408
     for body in (b"", b"{", b"[1]", b'"x"', b"\xff\xfe", b'{"questions": "\xff"}', b"null", b"[" * 4000):
-        status, headers, found = server.send("POST", "/search", body, JSON)
-        assert 400 <= status < 500 and headers["content-type"] == PROBLEM and b"Traceback" not in found, body[:20]
+        status, headers, answer = server.send("POST", "/search", body, JSON)
+        assert 400 <= status < 500 and headers["content-type"] == PROBLEM and b"Traceback" not in answer, body[:20]
     assert server.send("GET", "/search")[0] == 405 and server.send("GET", "/nothing")[0] == 404
 
 
@@ -138,15 +138,15 @@ def test_a_thousand_malformed_requests(server: Server) -> None:
 def test_the_token(bundles: dict[str, Path], capfd: pytest.CaptureFixture[str]) -> None:
     body = json.dumps({"questions": "garden"}).encode()
     with serving(bundles["vectors"], token=TOKEN) as server:
-        for given in (
+        for header in (
             {},
             {"Authorization": TOKEN},
             {"Authorization": f"Bearer {TOKEN}x"},
             {"Authorization": "Bearer "},
         ):
-            status, headers, found = server.send("POST", "/search", body, JSON | given)
-            assert status == 401 and headers["www-authenticate"] == "Bearer" and TOKEN.encode() not in found
-            assert server.send("GET", "/about", headers=given)[0] == 401
+            status, headers, answer = server.send("POST", "/search", body, JSON | header)
+            assert status == 401 and headers["www-authenticate"] == "Bearer" and TOKEN.encode() not in answer
+            assert server.send("GET", "/about", headers=header)[0] == 401
         right = {"Authorization": f"Bearer {TOKEN}"}
         assert server.send("POST", "/search", body, JSON | right)[0] == 200
         for path in ("/health/ready", "/health/live", "/metrics", "/docs"):
@@ -188,8 +188,8 @@ def test_a_failure_says_nothing_of_the_inside(bundles: dict[str, Path], monkeypa
     with serving(bundles["vectors"]) as server:
         with monkeypatch.context() as patch:
             patch.setattr(module, "answers_of", fails)
-            status, found = server.search(questions="garden")
-        assert status == 500 and "secret" not in json.dumps(found) and "Traceback" not in json.dumps(found)
+            status, answer = server.search(questions="garden")
+        assert status == 500 and "secret" not in json.dumps(answer) and "Traceback" not in json.dumps(answer)
         assert server.search(questions="garden")[0] == 200
 
 

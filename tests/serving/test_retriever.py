@@ -23,7 +23,9 @@ QUESTIONS = ["what is the old river", "garden", "violin market in winter", "the 
 
 def same(hits: list[Hit], expected: list[Hit]) -> bool:
     """Whether hits are the same; scores may differ in the last bits of fp32."""
-    named = [[(hit.rank, hit.passage_id, hit.title, hit.text) for hit in each] for each in (hits, expected)]
+    named = [
+        [(hit.rank, hit.passage_id, hit.title, hit.text) for hit in of_question] for of_question in (hits, expected)
+    ]
     return named[0] == named[1] and np.allclose([h.score for h in hits], [h.score for h in expected], atol=1e-5)
 
 

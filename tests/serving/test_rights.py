@@ -23,8 +23,8 @@ from gnn_encoder import Retriever
 from gnn_encoder.errors import UserError
 from gnn_encoder.retrieval.filters import Filters, Selection
 from gnn_encoder.serving.following import Followed
-from gnn_encoder.serving.guard import Refused
 from gnn_encoder.serving.rights import Rights, rights_of
+from gnn_encoder.serving.schema import Refused
 
 CORPUS = Corpus.random()
 MARKED = re.compile(r"\[(mark\d+)\]")

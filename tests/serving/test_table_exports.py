@@ -127,12 +127,12 @@ def test_a_table_of_postgresql_has_texts_without_nul_and_says_whose(
     words = list(zip(some.ids, some.titles, some.texts, strict=True))
     words[3], words[7] = ("p3", "ti\0tle", "text"), ("a 'p'; 7", "title", "\0te\0xt\v\u2028")
     bundle = write_bundle(former, words, np.array(former.vectors[:20]), tmp_path / "with")
-    engine, told = PostgresEngine(postgres), "; NUL characters left out of 2 passages, first 'p3'"
-    assert engine.export(bundle).endswith(told)
+    engine, note = PostgresEngine(postgres), "; NUL characters left out of 2 passages, first 'p3'"
+    assert engine.export(bundle).endswith(note)
     rows_of_table = engine.rows()
     assert [rows_of_table[name, 0][:2] for name in ("p3", "a 'p'; 7")] == [("title", "text"), ("title", "text\v\u2028")]
     assert engine.export(bundle, update=True).startswith("sent 0 rows, deleted 0, 20 stayed")
-    assert engine.rows() == rows_of_table and engine.facts()["replay"].endswith(told)
+    assert engine.rows() == rows_of_table and engine.facts()["replay"].endswith(note)
     lance = LanceEngine(tmp_path)
     assert "NUL" not in lance.export(bundle) and lance.rows() == expected(bundle)  # which stores them
 

@@ -124,9 +124,9 @@ def test_a_server_shows_no_unsure_hit_and_logs_questions_without_callers(
     (server, folder), retriever = watched_server, Retriever.load(calibrated)
     questions = asked(tiny_dataset, 40, seed=3)
     for start in range(0, 40, 8):
-        status, found = server.search(questions=questions[start : start + 8], k=2, min_confidence=0.9)
+        status, answer = server.search(questions=questions[start : start + 8], k=2, min_confidence=0.9)
         expected = retriever.search(questions[start : start + 8], 2, min_confidence=0.9)
-        assert status == 200 and [bool(one["hits"]) for one in found["results"]] == [bool(hits) for hits in expected]
+        assert status == 200 and [bool(one["hits"]) for one in answer["results"]] == [bool(hits) for hits in expected]
     assert server.search(questions="garden", explain=True, min_confidence=0.9)[0] == 422
     for question in questions[:8]:
         assert server.search(questions=question)[0] == 200

@@ -63,8 +63,6 @@ def test_a_bare_yes_or_no_is_what_it_says(written: str, read: str) -> None:
         (["generate_queries.shard=1"], "unknown setting generate_queries.shard"),
         (["dense_retrieve.shard=1"], "unknown setting dense_retrieve.shard"),
         (["bm25_retrieve.shard=1"], "unknown setting bm25_retrieve.shard"),
-        (["encode_corpus.k1=0.9"], "encode_corpus.k1 has moved to index_bm25.k1"),
-        (["first_stage.fields=joined"], "first_stage.fields has moved to index_bm25.fields"),
         (["train_gnn.b=0.5"], "unknown setting train_gnn.b"),
         (["encode_corpus.shard=1"], "unknown setting encode_corpus.shard"),
         (["shared.shard=1"], "unknown setting shared.shard"),
@@ -137,8 +135,8 @@ def test_odd_yaml_is_one_line(text: str, tmp_path: Path) -> None:
 
 def test_an_anchor_may_be_used_again(tmp_path: Path) -> None:
     (tmp_path / "own.yaml").write_text("train_dpr: &t {epochs: 2}\ntrain_dual_encoder: {<<: *t, batch_size: 8}\n")
-    own = load_settings(str(tmp_path / "own.yaml"))
-    assert (own.train_dual_encoder.epochs, own.train_dual_encoder.batch_size) == (2, 8)
+    settings = load_settings(str(tmp_path / "own.yaml"))
+    assert (settings.train_dual_encoder.epochs, settings.train_dual_encoder.batch_size) == (2, 8)
 
 
 @pytest.mark.parametrize(
@@ -208,8 +206,8 @@ def test_the_same_values_are_taken_where_they_fit() -> None:
 def test_a_number_may_be_written_as_everywhere(written: str, tmp_path: Path) -> None:
     assert override(f"train_gnn.learning_rate={written}").train_gnn.learning_rate == 3e-5
     (tmp_path / "own.yaml").write_text(f"train_gnn: {{learning_rate: {written}}}\nshared: {{backbone: 1e5-model}}")
-    own = load_settings(str(tmp_path / "own.yaml"))
-    assert (own.train_gnn.learning_rate, own.train_dpr.backbone) == (3e-5, "1e5-model")
+    settings = load_settings(str(tmp_path / "own.yaml"))
+    assert (settings.train_gnn.learning_rate, settings.train_dpr.backbone) == (3e-5, "1e5-model")
 
 
 def test_measures_are_a_list_or_a_text_and_promotion_looks_at_one_of_them() -> None:
@@ -233,10 +231,10 @@ def test_dpr_may_be_recommended_if_its_bundle_searches_exactly() -> None:
         (["encode_corpus.index=hnsw"], False),
         (["recommend.order=[Dual encoder]"], False),
     ):
-        made = train(override(*overrides))
-        recommend: Any = made["recommend"].settings
+        graph = train(override(*overrides))
+        recommend: Any = graph["recommend"].settings
         assert ("DPR" in recommend.order) is may
-        titles = {node.title for node in made.nodes}
+        titles = {node.title for node in graph.nodes}
         assert ("bundle_dual_encoder: DPR" in titles, "fuse: DPR" in titles) == (may, may)
 
 
@@ -256,15 +254,17 @@ def test_other_names_are_refused(name: str) -> None:
 
 
 def test_ingest_knows_which_settings_choose_by_dev_queries() -> None:
-    def told(*settings: str, pipeline: str = "train") -> tuple[str, ...]:
-        own: Any = graph_of(pipeline, load_settings("obliqa", settings))["ingest"].settings
-        return tuple(own.chosen_on_dev)
+    def choosing(*settings: str, pipeline: str = "train") -> tuple[str, ...]:
+        ingest: Any = graph_of(pipeline, load_settings("obliqa", settings))["ingest"].settings
+        return tuple(ingest.chosen_on_dev)
 
-    assert told() == told(pipeline="update") == (), "the further training needs none: it leaves the model as it is"
-    assert told("train_dpr.keep=best", "train_gnn.keep=best") == ("train_dpr.keep", "train_gnn.keep")
-    assert told("train_dual_encoder.keep=best", "train_dual_encoder.patience=3") == ()
-    assert told("choose_graph.variants={one: {train_gnn.keep: best}}") == ("train_gnn.keep",)
-    assert told("train_gnn.keep=best", pipeline="ablation") == ("train_gnn.keep",)
+    assert choosing() == choosing(pipeline="update") == (), (
+        "the further training needs none: it leaves the model as it is"
+    )
+    assert choosing("train_dpr.keep=best", "train_gnn.keep=best") == ("train_dpr.keep", "train_gnn.keep")
+    assert choosing("train_dual_encoder.keep=best", "train_dual_encoder.patience=3") == ()
+    assert choosing("choose_graph.variants={one: {train_gnn.keep: best}}") == ("train_gnn.keep",)
+    assert choosing("train_gnn.keep=best", pipeline="ablation") == ("train_gnn.keep",)
     ranking: Any = rerank(load_settings("obliqa"), ["colbert"])["ingest"].settings
     assert ranking.chosen_on_dev == ("train_reranker.keep",)
     with pytest.raises(UserError, match=r"unknown setting ingest\.chosen_on_dev"):

@@ -45,8 +45,8 @@ def test_a_systems_setting_without_effect_is_refused(name: str, own: dict[str, A
 
 
 def test_a_systems_setting_has_an_effect_together_with_another() -> None:
-    own = {"loss": "pairwise_margin", "margin": 0.5}
-    assert TrainReranker(systems={"colbert": own}).for_system("colbert").margin == 0.5
+    changes = {"loss": "pairwise_margin", "margin": 0.5}
+    assert TrainReranker(systems={"colbert": changes}).for_system("colbert").margin == 0.5
 
 
 def test_a_system_draws_negatives_from_hits_that_the_first_stage_has() -> None:
@@ -101,8 +101,8 @@ def test_each_system_has_its_own_number_of_nodes() -> None:
     settings = Settings(
         train_reranker=TrainReranker(nodes=2, systems={"bert_dmn_lite": {"nodes": 1}, "dmn": {"nodes": 4}})
     )
-    made = rerank(settings, ["colbert", "bert_dmn_lite", "dmn", "cross_encoder", "colbert_distilled"])
-    trainings: dict[str, Any] = {node.label: node.settings for node in made.of("train_reranker")}
+    graph = rerank(settings, ["colbert", "bert_dmn_lite", "dmn", "cross_encoder", "colbert_distilled"])
+    trainings: dict[str, Any] = {node.label: node.settings for node in graph.of("train_reranker")}
     assert {label: settings.nodes for label, settings in trainings.items()} == {
         "ColBERT": 2, "BERT-DMN lite": 1, "DMN": 4, "Cross-encoder": 2, "ColBERT, distilled": 2,
     }, "the teacher is the cross-encoder"  # fmt: skip
@@ -134,8 +134,8 @@ def test_tasks_share_the_encoding_and_the_re_ranking() -> None:
     tasks = [node for node in many.nodes if node.step in ("encode_nodes", "rerank")]
     assert [node.label for node in tasks] == ["1 of 2", "2 of 2", "1 of 3", "2 of 3", "3 of 3"]
     assert [node.settings.model_dump()["shard"] for node in tasks] == [0, 1, 0, 1, 2]
-    own = tasks[0].settings
-    assert isinstance(own, EncodeNodes) and (own.previous, own.tokens_per_batch) == ("before", 64)
+    settings = tasks[0].settings
+    assert isinstance(settings, EncodeNodes) and (settings.previous, settings.tokens_per_batch) == ("before", 64)
     for name in ("encode_corpus", "evaluate"):  # other numbers of tasks do not run them again
         assert few[name].settings == many[name].settings
     assert len(few.of("encode_nodes")) == 1, "tasks of BM25 are not those of the encoding"
@@ -168,7 +168,7 @@ def test_the_preset_of_documents_names_its_systems_and_trains_them_on_the_same_t
     assert differing("colbert", "colbert_titles") == {"titles"}
     assert differing("mim", "lim") == differing("lim", "mix_im") == {"kind"}
     assert differing("colbert", "lim") == {"kind", "max_neighbours", "weight_decay"}
-    assert {each["negatives_from"] for each in of.values()} == {"corpus"}
+    assert {training["negatives_from"] for training in of.values()} == {"corpus"}
     with pytest.raises(UserError, match=r"compare_rerankers.*unknown system 'lin'"):
         load_settings("obliqa-structured", ["compare_rerankers.systems=[lin]"])
 
@@ -255,14 +255,14 @@ def test_a_published_reranker_is_the_teacher_if_it_is_the_cross_encoder() -> Non
 
 
 def test_one_setting_of_one_system_is_set_beside_the_presets() -> None:
-    given = {"train_reranker": {"systems": {"k_nrm": {"batch_size": 8}, "colbert": {"epochs": 2}}}}
+    tree = {"train_reranker": {"systems": {"k_nrm": {"batch_size": 8}, "colbert": {"epochs": 2}}}}
     more = ("train_reranker.systems.colbert.margin=0.5", "train_reranker.systems.cross_encoder.published=org/Judge")
     systems = parse_settings(
-        given, [*more, "train_reranker.systems.colbert.loss=pairwise_margin"]
+        tree, [*more, "train_reranker.systems.colbert.loss=pairwise_margin"]
     ).train_reranker.systems
     colbert = {"epochs": 2, "margin": 0.5, "loss": "pairwise_margin"}
     assert systems == {"k_nrm": {"batch_size": 8}, "colbert": colbert, "cross_encoder": {"published": "org/Judge"}}
-    assert given["train_reranker"]["systems"]["colbert"] == {"epochs": 2}, "the preset stays as it is"
+    assert tree["train_reranker"]["systems"]["colbert"] == {"epochs": 2}, "the preset stays as it is"
     with pytest.raises(UserError, match=r"train_reranker\.epochs = "):
         parse_settings({}, ["train_reranker.epochs.more=3"])
 

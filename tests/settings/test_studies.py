@@ -15,15 +15,15 @@ from gnn_encoder.settings.studies import BEFORE, FULL, STUDIES, variants, with_s
 @pytest.mark.parametrize("preset", preset_names())
 def test_every_study_of_every_preset(preset: str) -> None:
     settings = load_settings(preset)
-    found = variants(settings, STUDIES, [])
-    names = [variant.variant for variant in found]
+    tried = variants(settings, STUDIES, [])
+    names = [variant.variant for variant in tried]
     assert names[:2] == [FULL, BEFORE] and len(set(names)) == len(names)
-    full = found[0].model_dump(exclude={"variant"})
-    assert all(variant.model_dump(exclude={"variant"}) != full for variant in found[1:])
+    full = tried[0].model_dump(exclude={"variant"})
+    assert all(variant.model_dump(exclude={"variant"}) != full for variant in tried[1:])
     for name in ("neighbors", "layers", "mask", "learning_rate", "edges"):
         assert full[name] == {**settings.build_graph.model_dump(), **settings.train_gnn.model_dump()}[name]
-    largest = largest_graph(settings.build_graph, found)
-    for variant in found:
+    largest = largest_graph(settings.build_graph, tried)
+    for variant in tried:
         _refuse_more(largest, variant)
 
 
@@ -38,9 +38,12 @@ def test_variants_of_ones_own() -> None:
     settings = Settings()
     (_, _, mine) = variants(settings, [], ["few: build_graph.neighbors=3 train_gnn.gate=fixed try_variant.mode=joint"])
     assert (mine.variant, mine.neighbors, mine.gate, mine.mode) == ("few", 3, "fixed", "joint")
-    assert [each.seed for each in with_seeds(mine, 3)] == [0, 1, 2]
+    assert [variant.seed for variant in with_seeds(mine, 3)] == [0, 1, 2]
     last = mine.model_copy(update={"seed": 2**31 - 1})
-    assert [each.seed for each in with_seeds(last, 2)] == [2**31 - 1, 0]  # the next one would be refused in its step
+    assert [variant.seed for variant in with_seeds(last, 2)] == [
+        2**31 - 1,
+        0,
+    ]  # the next one would be refused in its step
     assert len(with_seeds(variants(settings, [], [])[1], 3)) == 1
 
 
@@ -54,12 +57,12 @@ def test_a_trial_and_a_variant_are_one_pod() -> None:
 
 def test_uses_of_labels_are_tried_as_the_preset_says() -> None:
     settings = parse_settings({"encode_with_labels": {"sum_weights": [0.0, 0.4], "folds": 3}})
-    found = {variant.variant: variant for variant in variants(settings, ["labels"], [])}
-    assert found.keys() == {FULL, BEFORE, "query sum", "query memory", "query clusters"}
-    (labels, none) = (found["query sum"].labels, found[FULL].labels)
+    tried = {variant.variant: variant for variant in variants(settings, ["labels"], [])}
+    assert tried.keys() == {FULL, BEFORE, "query sum", "query memory", "query clusters"}
+    (labels, none) = (tried["query sum"].labels, tried[FULL].labels)
     assert labels and (labels.kind, labels.sum_weights, labels.folds) == ("sum", (0.0, 0.4), 3) and none is None
-    seeds = {name: len(with_seeds(variant, 3)) for name, variant in found.items()}
-    assert seeds == dict.fromkeys(found, 1) | {FULL: 3}
+    seeds = {name: len(with_seeds(variant, 3)) for name, variant in tried.items()}
+    assert seeds == dict.fromkeys(tried, 1) | {FULL: 3}
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ Each command imports heavy modules itself, so that `--help` stays fast.
 """
 
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
@@ -36,32 +35,12 @@ app.add_typer(models.models, name="models")
 app.add_typer(labels.labels, name="labels")
 app.add_typer(clusters.schedule, name="schedule")
 
-COMMANDS: dict[str, Callable[..., None]] = {
-    "run": pipelines.run,
-    "submit": clusters.submit,
-    "runs": clusters.runs,
-    "update": pipelines.update,
-    "ablate": pipelines.ablate,
-    "rerank": pipelines.rerank,
-    "presets": pipelines.presets,
-    "compile": clusters.compile_,
-    "retrain": retrain,
-    "forget": forget,
-    "prune": prune,
-    "serve": serve,
-    "watch": watch,
-    "judge": judge,
-    "orders": orders,
-    "search": bundles.search,
-    "copy": bundles.copy,
-    "export": bundles.export,
-    "explain": bundles.explain,
-    "evaluate": bundles.evaluate,
-    "dashboard": dashboard,
-    "doctor": doctor,
-}
-for name, command in COMMANDS.items():
-    app.command(name)(command)
+for command in (
+    pipelines.run, clusters.submit, clusters.runs, pipelines.update, pipelines.ablate, pipelines.rerank,
+    pipelines.presets, clusters.compile_, retrain, forget, prune, serve, watch, judge, orders,
+    bundles.search, bundles.copy, bundles.export, bundles.explain, bundles.evaluate, dashboard, doctor,
+):  # fmt: skip
+    app.command(command.__name__.rstrip("_"))(command)
 
 
 @app.callback(invoke_without_command=True)

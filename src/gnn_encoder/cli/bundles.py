@@ -4,20 +4,18 @@ import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from gnn_encoder.cli.options import DEFAULT_ROOT, Root
+from gnn_encoder.cli.options import DEFAULT_ROOT, Root, RunDataset, Split
 from gnn_encoder.errors import UserError, without_password
 
 if TYPE_CHECKING:
     from gnn_encoder.artifacts import Dataset
     from gnn_encoder.evaluation.documents import Membership
-    from gnn_encoder.explanation.search import ExplainedHit
 
 Question = Annotated[str, typer.Argument(help="The query.")]
 Named = Annotated[
@@ -32,18 +30,15 @@ LINES = 4
 MEASURES = "RR@10 nDCG@10 AP R@100 Judged@10"
 
 
-class Test(StrEnum):
-    """The tests of `evaluation.significance.TESTS`; importing that room here would slow down `--help`."""
-
-    randomization = "randomization"
-    t = "t"
-
-
 def _not_nan(value: float | None) -> float | None:
     """Refuses NaN, which typer's range check accepts."""
     if value is not None and math.isnan(value):
         raise typer.BadParameter("nan is not a number")
     return value
+
+
+def _share(text: str) -> Any:
+    return typer.Option(min=0.0, max=1.0, callback=_not_nan, help=text)
 
 
 def search(
@@ -60,12 +55,7 @@ def search(
     ] = None,
     weight: Annotated[
         float | None,
-        typer.Option(
-            min=0.0,
-            max=1.0,
-            callback=_not_nan,
-            help="Weight of the vectors' scores with --fuse; by default as tuned by the bundle's evaluation, or 0.5.",
-        ),
+        _share("Weight of the vectors' scores with --fuse; by default as tuned by the bundle's evaluation, or 0.5."),
     ] = None,
     rerank: Annotated[
         bool | None,
@@ -86,12 +76,8 @@ def search(
     ] = None,
     min_confidence: Annotated[
         float | None,
-        typer.Option(
-            min=0.0,
-            max=1.0,
-            callback=_not_nan,
-            help="Show no hit rather than an unsure one: of all questions at most the share 1 - this has a wrong first "
-            "hit.",
+        _share(
+            "Show no hit rather than an unsure one: of all questions at most the share 1 - this has a wrong first hit."
         ),
     ] = None,
     full: Annotated[bool, typer.Option("--full", help="On a terminal, show whole passages.")] = False,
@@ -233,11 +219,8 @@ def explain(
     from rich.console import Console
 
     from gnn_encoder.artifacts import Bundle
-    from gnn_encoder.explanation.fusion import explain_by_fusion
-    from gnn_encoder.explanation.labels import explain_by_labels
     from gnn_encoder.explanation.passages import LEGEND
-    from gnn_encoder.explanation.search import explain_reranked, explain_search, show_hit, show_parts
-    from gnn_encoder.explanation.words import explain_by_words
+    from gnn_encoder.explanation.search import explain_parts, explain_reranked, explain_search, show_hit, show_parts
     from gnn_encoder.retrieval.reranking import reranker_of
     from gnn_encoder.retrieval.search import Searcher
 
@@ -252,11 +235,7 @@ def explain(
         explained = (
             explain_reranked(Searcher(opened), reranker_of(opened), question, k, depth)
             if rerank
-            else explain_by_words(Searcher(opened), question, k)
-            if not opened.has_vectors
-            else explain_by_fusion(Searcher(opened), question, k)
-            if opened.fusion_path
-            else explain_by_labels(Searcher(opened), question, k, neighbors)
+            else explain_parts(Searcher(opened), question, k, neighbors)
         )
         for ranked, parts in explained:
             show_parts(screen, ranked, parts)
@@ -266,24 +245,19 @@ def explain(
         show_hit(screen, hit)
     screen.print(LEGEND, style="dim")
     if html:
-        html.write_text(explanation_page(question, bundle, hits), encoding="utf-8")
+        from gnn_encoder.report.page import fill
+
+        page = fill("explanation.html.j2", question=question, bundle=bundle, hits=hits, legend=LEGEND)
+        html.write_text(page, encoding="utf-8")
         screen.print(f"page       {html}", markup=False, highlight=False, soft_wrap=True)
-
-
-def explanation_page(question: str, bundle: str, hits: "list[ExplainedHit]") -> str:
-    """Returns explained hits as one HTML page that needs no network and no other file."""
-    from gnn_encoder.explanation.passages import LEGEND
-    from gnn_encoder.report.page import fill
-
-    return fill("explanation.html.j2", question=question, bundle=bundle, hits=hits, legend=LEGEND)
 
 
 def evaluate(
     runs: Annotated[list[Path] | None, typer.Option("--run", help="A system's TREC run file; repeatable.")] = None,
     qrels: Annotated[Path | None, typer.Option(help="Relevance labels for the runs, a TREC qrels file.")] = None,
     bundles: Annotated[list[str] | None, typer.Option("--bundle", help="A bundle, as in `search`; repeatable.")] = None,
-    dataset: Annotated[Path | None, typer.Option(help="Dataset of a run, for bundles [ROOT/latest/dataset].")] = None,
-    split: Annotated[str, typer.Option(help="Split of the dataset.")] = "test",
+    dataset: RunDataset = None,
+    split: Split = "test",
     measures: Annotated[
         str,
         typer.Option(
@@ -299,7 +273,9 @@ def evaluate(
             "plain or .gz; by default those of --dataset.",
         ),
     ] = None,
-    test: Annotated[Test, typer.Option(help="Paired two-sided test against the first.")] = Test.randomization,
+    test: Annotated[
+        Literal["randomization", "t"], typer.Option(help="Paired two-sided test against the first.")
+    ] = "randomization",
     ignore_identical_ids: Annotated[
         bool,
         typer.Option(
@@ -328,12 +304,11 @@ def evaluate(
             membership = Membership.of_dataset(Dataset(dataset), names)
         if not membership and (needing := of_documents(names)):
             raise UserError(f"{', '.join(needing)}: name the file with each passage's document by --documents")
-        comparison = compare(runs, qrels, names, membership, test.value, ignore_identical_ids)
+        comparison = compare(runs, qrels, names, membership, test, ignore_identical_ids)
     elif bundles and not runs and not qrels:
         data = Dataset(dataset or root / "latest" / "dataset")
-        comparison = _compare_bundles(
-            {name: _folder(name, root) for name in bundles}, data, split, names, membership, test.value
-        )
+        folders = {name: _folder(name, root) for name in bundles}
+        comparison = _compare_bundles(folders, data, split, names, membership, test)
     else:
         raise UserError("evaluate measures --run with --qrels, or --bundle: give one of the two")
     screen = Console()

@@ -37,6 +37,7 @@ Pipeline = Annotated[
     typer.Option(help="train: as `run --preset`; ladder: with all rungs up to --until; rerank: as `rerank`."),
 ]
 Until = Annotated[str | None, typer.Option(help="The last rung of a ladder, as of `run` [training].")]
+PACKAGE = "gnn-encoder-{}.yaml"
 
 
 def submit(
@@ -47,7 +48,7 @@ def submit(
     overrides: Overrides = None,
     pipeline: Pipeline = "train",
     until: Until = None,
-    systems: Annotated[str | None, Systems] = None,
+    systems: Systems = None,
     first_stage: FirstStage = None,
     wait: Annotated[
         bool, typer.Option("--wait", help="Follow the run to its end; exit code 0 if it succeeds.")
@@ -55,31 +56,25 @@ def submit(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only write the package and show the needs of the steps.")
     ] = False,
-    package: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="File for the package of a dry run [gnn-encoder-PIPELINE.yaml]."),
-    ] = None,
 ) -> None:
     """Run a pipeline on a Kubeflow cluster: the same as `run`, or as `rerank`, with settings of the cluster.
 
     --systems and --first-stage belong to --pipeline rerank. On a cluster, a first stage is bm25, pool or s3://…
     """
     from gnn_encoder.kubeflow import submission
-    from gnn_encoder.kubeflow.package import load_cluster, write_package
-    from gnn_encoder.kubeflow.server import Server
+    from gnn_encoder.kubeflow.package import write_package
 
-    needs = load_cluster(cluster)
-    job = _job(needs, preset, dataset, overrides or [], pipeline, until, systems, first_stage)
+    job = _job(cluster, preset, dataset, overrides, pipeline, until, systems, first_stage)
     if dry_run:
-        package = _file(package, pipeline, "--package")
-        write_package(job.graph, job.arguments(), needs, package)
-        show_rows(_table_of(job.graph, needs))
+        package = Path(PACKAGE.format(pipeline))
+        write_package(job.graph, job.arguments(), job.cluster, package)
+        show_rows(_table_of(job.graph, job.cluster))
         typer.echo(f"\nwrote {package}")
         return
-    server = Server(checked_host(host), needs.namespace)
+    server = _server(host, job.cluster)
     run_id = job.start(server, job.arguments())
     if wait:
-        raise typer.Exit(submission.wait(server, run_id, needs))
+        raise typer.Exit(submission.wait(server, run_id, job.cluster))
 
 
 def compile_(
@@ -88,7 +83,7 @@ def compile_(
     overrides: Overrides = None,
     pipeline: Pipeline = "train",
     until: Until = None,
-    systems: Annotated[str | None, Systems] = None,
+    systems: Systems = None,
     first_stage: FirstStage = None,
     cluster: ClusterFile = None,
     output: Annotated[
@@ -102,24 +97,18 @@ def compile_(
     from gnn_encoder.kubeflow.components import write_components
     from gnn_encoder.kubeflow.package import load_cluster, write_package
 
-    needs = load_cluster(cluster)
     if components:
-        for path in write_components(components, needs):
+        for path in write_components(components, load_cluster(cluster)):
             typer.echo(f"wrote {path}")
         return
     if preset is None:
         raise UserError("give --preset for the package of a run, or --components DIR for all steps")
-    output = _file(output, pipeline, "-o")
-    job = _job(needs, preset, dataset, overrides or [], pipeline, until, systems, first_stage)
-    write_package(job.graph, job.arguments(), needs, output)
+    output = output or Path(PACKAGE.format(pipeline))
+    if output.suffix not in (".yaml", ".yml"):  # KFP's pages take no other names
+        raise UserError(f"-o {output}: the name of a package ends with .yaml")
+    job = _job(cluster, preset, dataset, overrides, pipeline, until, systems, first_stage)
+    write_package(job.graph, job.arguments(), job.cluster, output)
     typer.echo(f"wrote {output}")
-
-
-def _file(package: Path | None, pipeline: str, option: str) -> Path:
-    """Returns the file for a package; KFP's pages take no other names."""
-    if package and package.suffix not in (".yaml", ".yml"):
-        raise UserError(f"{option} {package}: the name of a package ends with .yaml")
-    return package or Path(f"gnn-encoder-{pipeline}.yaml")
 
 
 def runs(
@@ -128,8 +117,10 @@ def runs(
     limit: Annotated[int, typer.Option("-n", min=1, max=200, help="Number of runs.")] = 20,
 ) -> None:
     """List the newest runs on a Kubeflow cluster, with their states."""
-    needs, server = _server_of(host, cluster)
-    rows: list[Sequence[str]] = []
+    from gnn_encoder.kubeflow.package import load_cluster
+
+    needs = load_cluster(cluster)
+    server, rows = _server(host, needs), list[Sequence[str]]()
     for run in server.runs(needs.experiment, limit):
         lasted = str(run.finished - run.created).partition(".")[0] if run.finished and run.created else ""
         rows.append((_minute(run.created), run.state.lower(), lasted, run.name, server.page(run.run_id)))
@@ -161,29 +152,28 @@ def add(
     overrides: Overrides = None,
     pipeline: Pipeline = "train",
     until: Until = None,
-    systems: Annotated[str | None, Systems] = None,
+    systems: Systems = None,
     first_stage: FirstStage = None,
 ) -> None:
     """Create a recurring run: what `submit` starts once with these options, KFP starts again and again.
 
     Each run reads the data anew and takes nothing from KFP's cache. Settings, image and needs are those of today.
     """
-    from gnn_encoder.kubeflow.package import load_cluster
     from gnn_encoder.kubeflow.schedule import new_schedule
-    from gnn_encoder.kubeflow.server import Server
 
     stem = Path(preset).stem if pipeline == "train" else f"{pipeline}-{Path(preset).stem}"
     wanted = new_schedule(stem if name is None else name, cron, every, at_once, catch_up)
-    needs = load_cluster(cluster)
-    job = _job(needs, preset, dataset, overrides or [], pipeline, until, systems, first_stage)
-    job.schedule(Server(checked_host(host), needs.namespace), wanted)
+    job = _job(cluster, preset, dataset, overrides, pipeline, until, systems, first_stage)
+    job.schedule(_server(host, job.cluster), wanted)
 
 
 @schedule.command(name="list")
 def list_(host: Host = "", cluster: ClusterFile = None) -> None:
     """List the recurring runs of the cluster file's experiment, newest first."""
-    needs, server = _server_of(host, cluster)
-    rows: list[Sequence[str]] = []
+    from gnn_encoder.kubeflow.package import load_cluster
+
+    needs = load_cluster(cluster)
+    server, rows = _server(host, needs), list[Sequence[str]]()
     for recurring in server.schedules(needs.experiment):
         page = server.page(recurring.schedule_id, "recurringrun")
         rows.append(
@@ -202,7 +192,10 @@ def remove(
     cluster: ClusterFile = None,
 ) -> None:
     """Remove a recurring run. Its runs stay; one that is running goes on."""
-    needs, server = _server_of(host, cluster)
+    from gnn_encoder.kubeflow.package import load_cluster
+
+    needs = load_cluster(cluster)
+    server = _server(host, needs)
     if not (recurring_runs := server.schedules(needs.experiment, name)):
         raise UserError(f"no recurring run {name!r} under {needs.experiment}: see gnn-encoder schedule list")
     if len(recurring_runs) > 1:
@@ -211,28 +204,22 @@ def remove(
     typer.echo(f"removed {name}")
 
 
-def _server_of(host: str, cluster: Path | None) -> "tuple[Cluster, Server]":
-    """Returns the cluster file's settings and the server of a command."""
-    from gnn_encoder.kubeflow.package import load_cluster
+def _server(host: str, cluster: "Cluster") -> "Server":
     from gnn_encoder.kubeflow.server import Server
 
-    needs = load_cluster(cluster)
-    return needs, Server(checked_host(host), needs.namespace)
+    return Server(checked_host(host), cluster.namespace)
 
 
 def _job(
-    needs: "Cluster",
-    preset: str,
-    dataset: str | None,
-    overrides: list[str],
-    pipeline: str,
-    until: str | None,
-    systems: str | None,
-    first_stage: str | None,
-) -> "ClusterJob":
+    cluster: Path | None, preset: str, dataset: str | None, overrides: list[str] | None, pipeline: str,
+    until: str | None, systems: str | None, first_stage: str | None,
+) -> "ClusterJob":  # fmt: skip
     """Returns the pipeline that the options of `submit` describe."""
     from gnn_encoder.kubeflow import submission
+    from gnn_encoder.kubeflow.package import load_cluster
     from gnn_encoder.settings.rungs import TRAINING, rung_named
+
+    needs, overrides = load_cluster(cluster), overrides or []
 
     if until is not None and pipeline != "ladder":
         raise UserError("--until belongs to the ladder: add --pipeline ladder")

@@ -20,7 +20,7 @@ from gnn_encoder.cli.stages import News, Stages
 from gnn_encoder.engines.local_run import Outcome
 from gnn_encoder.engines.supervision import Event, Show
 from gnn_encoder.errors import CONTROL, UserError
-from gnn_encoder.report.table import distinct, run_table
+from gnn_encoder.report.table import distinct, recommended, run_table
 
 STEP_SECONDS, STAGE_SECONDS = 15.0, 60.0
 """Seconds between two progress lines of a step with --verbose, and of a stage, without a terminal."""
@@ -86,7 +86,6 @@ class Lines:
 
 
 def _of_step(news: News) -> tuple[str, ...]:
-    """Returns the words of a step's line."""
     match news["event"]:
         case "step_started":
             return ("started",)
@@ -102,7 +101,6 @@ def _of_step(news: News) -> tuple[str, ...]:
 
 
 def _of_stage(news: News) -> tuple[str, ...]:
-    """Returns the words of a stage's line."""
     match news["event"]:
         case "stage_started":
             return "started", f"{news['steps']} step{'s' * (news['steps'] > 1)}"
@@ -239,8 +237,7 @@ class JsonLines(Lines):
             {"system": system, "equal": equal, "figures": metrics["results"][split][system]}
             for system, equal in distinct(metrics).items()
         ]
-        recommended = (metrics.get("recommendation") or {}).get("system", "")
-        self._new("table", **of_rung, **facts, recommended=recommended, systems=systems)
+        self._new("table", **of_rung, **facts, recommended=recommended(metrics), systems=systems)
 
     def _new(self, event: str, **facts: Any) -> None:
         self.say({"event": event, "time": time.time(), **facts})

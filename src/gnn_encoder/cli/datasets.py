@@ -3,11 +3,11 @@
 import json
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gnn_encoder.cli.options import Log
 from gnn_encoder.errors import UserError
 
 if TYPE_CHECKING:
@@ -34,9 +34,7 @@ def check(
     similarity: Annotated[
         float, typer.Option(help="Similarity of recurring queries, as ingest.recurrence_similarity.")
     ] = 0.8,
-    log: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Log of searches whose clicks become labels, as of `run`.")
-    ] = None,
+    log: Log = None,
     forecast: Annotated[
         bool, typer.Option("--forecast", help="Estimate what labelled queries gain, with an untrained encoder.")
     ] = False,

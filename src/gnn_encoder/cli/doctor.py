@@ -85,16 +85,11 @@ def examine(root: Path) -> Iterator[Finding]:
 
 
 def _packages() -> Finding:
-    """Checks that the required packages are installed in the required versions."""
     from packaging.requirements import Requirement
 
     missing = []
     required = [Requirement(line) for line in importlib.metadata.requires(DISTRIBUTION) or []]
-    required = [
-        requirement
-        for requirement in required
-        if requirement.marker is None or requirement.marker.evaluate({"extra": ""})
-    ]
+    required = [part for part in required if part.marker is None or part.marker.evaluate({"extra": ""})]
     for requirement in required:
         version = _version(requirement.name)
         # FAISS for GPUs is another distribution with the same modules.
@@ -169,13 +164,9 @@ def check_backbones(settings: "Settings") -> Finding:
 
 def space_table(spaces: "Sequence[Space]") -> "Table":
     """Returns a table of the steps' outputs, with the calls of a step in one row."""
-    from rich import box
-    from rich.table import Table
+    from gnn_encoder.report.table import figures_table
 
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("step")
-    for header in ("calls", "GB kept", "GB more while it runs"):
-        table.add_column(header, justify="right")
+    table = figures_table(("calls", "GB kept", "GB more while it runs"), names="step")
     steps: dict[str, list[Space]] = {}
     for space in spaces:
         steps.setdefault(space.title.partition(": ")[0], []).append(space)

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console, RenderableType
 
 from gnn_encoder.artifacts import Bundle, Dataset, Report, read_manifest
+from gnn_encoder.cli.options import DEFAULT_ROOT
 from gnn_encoder.engines.local_run import Outcome
 from gnn_encoder.errors import printable
 from gnn_encoder.evaluation.measures import mean_name
+from gnn_encoder.report.table import recommended
 
 if TYPE_CHECKING:
     from gnn_encoder.cli.console import Lines
@@ -51,7 +53,7 @@ def show_results(screen: "Lines", root: Path, outcome: Outcome, missing: str | N
     report, data = Report.read(outcome.outputs["report"]), Dataset(outcome.outputs["dataset"])
     metrics, bundle = report.metrics, str(outcome.outputs["bundle"])
     (question,) = data.query_texts(data.query_rows("test")[:1]) or ["your question"]
-    chosen = "" if root == Path("gnn-encoder-runs") else f" --root {shlex.quote(str(root))}"
+    chosen = "" if root == DEFAULT_ROOT else f" --root {shlex.quote(str(root))}"
     program = shlex.quote("gnn-encoder" if shutil.which("gnn-encoder") else sys.argv[0])
     decision = read_manifest(outcome.outputs["decision"]).metrics.get("headline", "")
     lines = {
@@ -100,8 +102,8 @@ def _kind(metrics: dict[str, Any], split: str) -> str:
 
 def _more_time(metrics: dict[str, Any], outcome: Outcome, missing: str) -> str:
     """Says what more time would try, and from where on the queries show gains."""
-    split, chosen = metrics["headline_split"], (metrics["recommendation"] or {}).get("system", "")
-    shown = metrics["detectable"].get(split, {}).get(chosen)
+    split = metrics["headline_split"]
+    shown = metrics["detectable"].get(split, {}).get(recommended(metrics))
     seen = f"; the {split} queries show gains from {min(shown.values()):.3f}" if shown else ""
     line = missing or "a preset that trains longer, or a larger encoder (--encoder)"
     if outcome.is_late:

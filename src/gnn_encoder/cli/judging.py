@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from gnn_encoder.cli.options import DEFAULT_ROOT, Root
+from gnn_encoder.cli.options import DEFAULT_ROOT, Root, RunDataset, Split
 from gnn_encoder.errors import UserError
 
 if TYPE_CHECKING:
@@ -49,10 +49,8 @@ def judge(
     qrels: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Labels by people of some queries of a .jsonl: TREC qrels.")
     ] = None,
-    dataset: Annotated[
-        Path | None, typer.Option(help="Dataset of a run, without --queries [ROOT/latest/dataset].")
-    ] = None,
-    split: Annotated[str, typer.Option(help="Split of the dataset.")] = "test",
+    dataset: RunDataset = None,
+    split: Split = "test",
     overrides: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="depth, max_queries, max_calls, relevant, prompt and others."),
@@ -70,24 +68,15 @@ def judge(
     from rich.console import Console
 
     from gnn_encoder.judging.agreement import agreement, compared
-    from gnn_encoder.judging.grading import Graded, read_judgements, write_judgements, write_qrels_of
     from gnn_encoder.judging.people import People, PeoplesFile, labels_of
-    from gnn_encoder.judging.pool import FIGURES, JUDGEMENTS, LABELS, PEOPLE, POOL, QRELS, Pool, pool_lines, write_lines
+    from gnn_encoder.judging.pool import FIGURES, LABELS, PEOPLE, POOL, Pool, pool_lines, write_lines
     from gnn_encoder.report.judged import comparison_lines, comparison_table
-    from gnn_encoder.serving.retriever import Retriever
 
     settings = _settings(overrides or [])
     if qrels and not queries:
         raise UserError("--qrels has labels for --queries FILE.jsonl: give both, or --dataset alone")
     to_judge = _read_queries(queries, qrels) if queries else _of_dataset(dataset or root / "latest" / "dataset", split)
-    names = bundles or [str(root / "latest" / "bundle")]
-    systems: dict[str, Any] = {}
-    for name in names:
-        retriever = Retriever.load(name, root)
-        system = retriever.bundle.serving.system or retriever.bundle.system
-        systems[system if system not in systems else name] = retriever
-    if len(systems) < len(names):
-        raise UserError("a bundle is named twice: name each once")
+    systems = _systems(bundles or [str(root / "latest" / "bundle")], root)
     drawn = _drawn(to_judge, settings, len(systems))
     pairs, hits, texts = _pooled(systems, drawn, to_judge, settings.depth)
     if not pairs:
@@ -101,14 +90,7 @@ def judge(
     if is_new:
         _write_pool(output, content, people, settings)
     pool = Pool(output / POOL)
-    if model:
-        result = _by_model(model, output, pairs, settings)
-        write_judgements(output / JUDGEMENTS, result.judgements)
-        write_qrels_of(output / QRELS, result.judgements)
-    else:
-        known = {(pair.query_id, pair.passage_id) for pair in pairs}
-        earlier = [j for j in read_judgements(output / JUDGEMENTS) if (j.query_id, j.passage_id) in known]
-        result = Graded(earlier, 0, 0)
+    result = _graded(model, output, pairs, settings)
     judgements = result.judgements
     agreed = agreement(judgements, to_judge.human, settings.relevant)
     figures = compared(hits, list(drawn), judgements, to_judge.human, settings.relevant, settings.measures)
@@ -140,6 +122,19 @@ def judge(
     screen.print("\n".join([*lines, f"written to {output}"]), markup=False, highlight=False, soft_wrap=True)
 
 
+def _systems(names: Sequence[str], root: Path) -> "dict[str, Retriever]":
+    from gnn_encoder.serving.retriever import Retriever
+
+    systems: dict[str, Retriever] = {}
+    for name in names:
+        retriever = Retriever.load(name, root)
+        system = retriever.bundle.serving.system or retriever.bundle.system
+        systems[system if system not in systems else name] = retriever
+    if len(systems) < len(names):
+        raise UserError("a bundle is named twice: name each once")
+    return systems
+
+
 def _write_pool(output: Path, content: str, people: "People", settings: "Judge") -> None:
     """Writes a pool. People's grades of its pairs stay in force: another machine may order equal scores otherwise."""
     from gnn_encoder.judging.grading import read_judgements
@@ -166,18 +161,26 @@ def _write_pool(output: Path, content: str, people: "People", settings: "Judge")
     new.replace(path)
 
 
-def _by_model(model: str, output: Path, pairs: "Sequence[Pair]", settings: "Judge") -> "Graded":
+def _graded(model: str, output: Path, pairs: "Sequence[Pair]", settings: "Judge") -> "Graded":
+    """Grades the pairs by a model, and writes the grades; without a model, reads those of an earlier call."""
     from gnn_encoder.engines.provenance import backbone_digest
     from gnn_encoder.inference.language_model import open_language_model
-    from gnn_encoder.judging.grading import graded
-    from gnn_encoder.judging.pool import ANSWERS
+    from gnn_encoder.judging.grading import Graded, graded, read_judgements, write_judgements, write_qrels_of
+    from gnn_encoder.judging.pool import ANSWERS, JUDGEMENTS, QRELS
     from gnn_encoder.settings.services import addresses_in, allow_key
     from gnn_encoder.tracking.progress import Progress
 
+    if not model:
+        known = {(pair.query_id, pair.passage_id) for pair in pairs}
+        earlier = [j for j in read_judgements(output / JUDGEMENTS) if (j.query_id, j.passage_id) in known]
+        return Graded(earlier, 0, 0)
     allow_key(addresses_in(model))
     opened = open_language_model(model, settings, output / ANSWERS, backbone_digest(model))
     progress = Progress("judge", "grading", len(pairs), "answers")
-    return graded(opened, pairs, settings, partial(typer.echo, err=True), progress)
+    result = graded(opened, pairs, settings, partial(typer.echo, err=True), progress)
+    write_judgements(output / JUDGEMENTS, result.judgements)
+    write_qrels_of(output / QRELS, result.judgements)
+    return result
 
 
 def _ordered(output: Path, pool: "Pool", judgements: "Sequence[Judgement]", settings: "Judge") -> list[str]:
@@ -221,8 +224,8 @@ def _settings(overrides: Sequence[str]) -> "Judge":
     import yaml
 
     from gnn_encoder.settings.judging import Judge
-    from gnn_encoder.settings.presets import described, read_yaml
-    from gnn_encoder.settings.values import known_names
+    from gnn_encoder.settings.presets import read_yaml
+    from gnn_encoder.settings.values import described, known_names
 
     values: dict[str, Any] = {}
     for override in overrides:

@@ -63,21 +63,32 @@ Budget = Annotated[
 Until = Annotated[
     str | None, typer.Option(help="The last rung: words, as-it-is, labels (what trains nothing), training, re-ranking.")
 ]
+RunDataset = Annotated[Path | None, typer.Option(help="Dataset of a run [ROOT/latest/dataset].")]
+Split = Annotated[str, typer.Option(help="Split of the dataset.")]
+Log = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Log of searches whose clicks become labels: query, passage, count or clicks and views; position and "
+        "date, if there are any. CSV or JSON lines.",
+    ),
+]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Print a line when a step starts, goes on and ends.")]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Only show the steps: what is cached, and the time of the others if known.")
 ]
 Mermaid = Annotated[bool, typer.Option("--mermaid", help="Only print the graph of the steps as a Mermaid flowchart.")]
 
-
-Systems = typer.Option(
-    metavar="SYSTEM,…",
-    help="Re-rankers, by default the preset's compare_rerankers.systems; the last is the headline's. published:FOLDER "
-    "is a published re-ranker as it is, trained:FOLDER the same, trained further, and colbert:FOLDER published late "
-    "interaction. The table has their order within each group: on labelled triples, qsf, on generated queries "
-    "(ss_bert_t, ss_bert_h), ss_bert_d, "
-    "distilled ones, in documents (mim, lim, mix_im).",
-)
+Systems = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SYSTEM,…",
+        help="Re-rankers, by default the preset's compare_rerankers.systems; the last is the headline's. "
+        "published:FOLDER is a published re-ranker as it is, trained:FOLDER the same, trained further, and "
+        "colbert:FOLDER published late interaction. The table has their order within each group: on labelled triples, "
+        "qsf, on generated queries (ss_bert_t, ss_bert_h), ss_bert_d, distilled ones, in documents (mim, lim, mix_im).",
+    ),
+]
 FirstStage = Annotated[
     str | None,
     typer.Option(

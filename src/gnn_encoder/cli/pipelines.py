@@ -15,6 +15,7 @@ from gnn_encoder.cli.options import (
     DryRun,
     Encoders,
     FirstStage,
+    Log,
     Mermaid,
     Overrides,
     Preset,
@@ -52,14 +53,7 @@ def run(
     max_calls: Annotated[int | None, typer.Option(help="Most calls of the generator.", min=1)] = None,
     encoder: Encoders = None,
     vectors: Vectors = None,
-    log: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Log of searches whose clicks become labels: query, passage, count or clicks and views; position and "
-            "date, if there are any. CSV or JSON lines.",
-        ),
-    ] = None,
+    log: Log = None,
     budget: Budget = None,
     until: Until = None,
     overrides: Overrides = None,
@@ -147,23 +141,17 @@ def update(
     from gnn_encoder.cli.endings import show_update
     from gnn_encoder.engines import climbing, pipelines
 
-    since = since or root / "latest"
+    since, changes, only_shows = since or root / "latest", overrides or [], dry_run or mermaid
+    former = (since / "bundle").resolve()  # the update may move the link
+    job = partial(pipelines.update, since, dataset, changes, root)
     if climbing.climbs_again(since):
-        climb = climbing.climbing_again(
-            since.resolve(), dataset, overrides or [], root, writes=not (dry_run or mermaid)
-        )
-        if dry_run or mermaid:
-            show_graph(climb.graph, climb.root, mermaid)
-            return
-        former = (since / "bundle").resolve()
-        show_update(followed(climb.run, verbose), former)
-        return
-    if dry_run or mermaid:
-        _, graph = pipelines.updating(since, dataset, overrides or [], root, writes=False)
+        climb = climbing.climbing_again(since.resolve(), dataset, changes, root, writes=not only_shows)
+        graph, root, job = climb.graph, climb.root, partial(climb.run)
+    elif only_shows:
+        _, graph = pipelines.updating(since, dataset, changes, root, writes=False)
+    if only_shows:
         show_graph(graph, root, mermaid)
         return
-    former = (since / "bundle").resolve()  # the update may move the link
-    job = partial(pipelines.update, since, dataset, overrides or [], root)
     show_update(followed(job, verbose), former)
 
 
@@ -205,31 +193,28 @@ def ablate(
     from gnn_encoder.settings.reranking_systems import RERANKING_STUDIES
     from gnn_encoder.settings.studies import STUDIES
 
+    changes, tables, output = overrides or [], ablation_tables, "report"
     if of_rerankers := [name for name in study or [] if name in RERANKING_STUDIES]:
         if len(study or []) > 1 or variant or mode or seeds:
             raise UserError(
                 f"--study {of_rerankers[0]} runs alone, without another study, --variant, --mode or --seeds"
             )
-        settings, graph = reranking.reranking(preset, dataset, overrides or [], (), None, root, of_rerankers[0])
-        if dry_run or mermaid:
-            show_graph(graph, root, mermaid)
-            return
-        job = partial(reranking.rerank, of_rerankers[0], preset, settings, graph, root)
-        show_table(study_table, followed(job, verbose), "study")
-        return
-    studies = study or ([] if variant else list(STUDIES))
-    changes = [f"try_variant.mode={mode or 'frozen'}", *(overrides or [])]
-    settings, graph = pipelines.ablating(preset, dataset, changes, studies, variant or [], seeds or 3, root)
+        settings, graph = reranking.reranking(preset, dataset, changes, (), None, root, of_rerankers[0])
+        job, tables, output = partial(reranking.rerank, of_rerankers[0], preset), study_table, "study"
+    else:
+        studies = study or ([] if variant else list(STUDIES))
+        changes = [f"try_variant.mode={mode or 'frozen'}", *changes]
+        settings, graph = pipelines.ablating(preset, dataset, changes, studies, variant or [], seeds or 3, root)
+        job = partial(pipelines.ablate, preset, seeds or 3)
     if dry_run or mermaid:
         show_graph(graph, root, mermaid)
         return
-    job = partial(pipelines.ablate, preset, seeds or 3, settings, graph, root)
-    show_table(ablation_tables, followed(job, verbose))
+    show_table(tables, followed(partial(job, settings, graph, root), verbose), output)
 
 
 def rerank(
     preset: Preset,
-    systems: Annotated[str | None, Systems] = None,
+    systems: Systems = None,
     first_stage: FirstStage = None,
     dataset: Data = None,
     overrides: Overrides = None,

@@ -21,22 +21,18 @@ def prune(
     Kept are the newest runs, what links such as latest/ lead to, and the bundles of all registered versions. The next
     run makes again what it misses.
     """
-    from rich import box
     from rich.console import Console
-    from rich.table import Table
 
     from gnn_encoder.engines import lifeline
     from gnn_encoder.engines.prune import KINDS, check_root, remove, unneeded
     from gnn_encoder.machine.disk import freed
+    from gnn_encoder.report.table import figures_table
 
     check_root(root)
     with lifeline.take(root):
         removable = unneeded(root, keep)
         sizes = freed([item.path for item in removable])
-        table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
-        table.add_column("not needed")
-        table.add_column("number", justify="right")
-        table.add_column("GB", justify="right")
+        table = figures_table(("number", "GB"), names="not needed")
         for kind in KINDS:
             if sizes_of_kind := [size for item, size in zip(removable, sizes, strict=True) if item.kind == kind]:
                 table.add_row(kind, f"{len(sizes_of_kind):,}", f"{sum(sizes_of_kind) / 1e9:,.3f}")

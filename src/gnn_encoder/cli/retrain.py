@@ -60,6 +60,9 @@ def retrain(
     Without a preset, or with --until, it climbs again, as `run` with the same options. The training runs on the cluster
     that --host or its environment variable names, otherwise on this machine.
     """
+    from rich.console import Console
+
+    from gnn_encoder.cli.console import Lines
     from gnn_encoder.engines import climbing, pipelines
     from gnn_encoder.kubeflow import submission
     from gnn_encoder.kubeflow.package import load_cluster
@@ -81,7 +84,7 @@ def retrain(
         last = rung_named(until) if until else ""
         job = submission.training(load_cluster(cluster), preset, dataset, changes, last)
     elif climbs:
-        job = climbing.climbing(preset, dataset, changes, root, until, seconds, _say)
+        job = climbing.climbing(preset, dataset, changes, root, until, seconds, Lines(Console()).plan)
     else:
         job = pipelines.training(preset, dataset, overrides or [], root)
     plan = retraining.plan(job)
@@ -96,11 +99,6 @@ def retrain(
     _report(f"\n{retraining.summary(plan.news, facts, job.models().uri, links)}")
     if fail_on_keep and facts["decision"] == KEEP:
         raise typer.Exit(NOT_PROMOTED)
-
-
-def _say(name: str, text: str) -> None:
-    """Prints a line of a climb's plan."""
-    typer.echo(f"{name:<10} {text}")
 
 
 def _run_here(job: "Training | Climb", plan: "Plan", deadline: float) -> tuple[dict[str, Any], dict[str, object]]:

@@ -20,7 +20,6 @@ def serve(
     bundle: Named,
     host: Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0: all of this machine's.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen at; 0: a free one.")] = 8000,
-    waiting: Annotated[int, typer.Option(min=1, help="Questions that may wait; more are answered with 429.")] = 512,
     look: Annotated[
         float, typer.Option(min=0.1, help="Seconds between two looks at where the bundle's name leads.")
     ] = 5.0,
@@ -98,8 +97,9 @@ def serve(
     questions = QuestionLog(log, log_days) if log else None
     with impatient():  # once: setting the environment while another thread reads it is not safe
         followed = Followed(bundle, root, rights)
-        limits = Limits(waiting=waiting, look_seconds=look)
-        application = create_app(followed, limits, token, feedback, local, judging, limited, questions)
+        application = create_app(
+            followed, Limits(look_seconds=look), token, feedback, local, judging, limited, questions
+        )
         served = followed.current
         typer.echo(
             f"serving    {served.system}, version {served.version}, {len(served.retriever.bundle.passages):,} passages"

@@ -72,12 +72,9 @@ def _totals(learned: LearnedSearch, texts: list[str], passages: np.ndarray) -> t
     `texts`: those of the word by `Bm25.words`, each of which counts once.
     """
     distinct = list(dict.fromkeys(texts))
+    with_labels = learned.parts.field.totals(distinct, learned.parts.word_scores(distinct))
     plain, labelled = (
-        sum(total[passages] for total in totals)
-        for totals in (
-            learned.parts.word_scores(distinct),
-            learned.parts.field.totals(distinct, learned.parts.word_scores(distinct)),
-        )
+        sum(total[passages] for total in totals) for totals in (learned.parts.word_scores(distinct), with_labels)
     )
     return np.asarray(plain), np.asarray(labelled)
 

@@ -19,7 +19,10 @@ from gnn_encoder.artifacts import Asked, Bundle, passage_text, read_manifest
 from gnn_encoder.artifacts.arrays import Rows
 from gnn_encoder.artifacts.finished_run import place_of, run_folder
 from gnn_encoder.errors import UserError, printable
+from gnn_encoder.explanation.fusion import explain_by_fusion
+from gnn_encoder.explanation.labels import explain_by_labels
 from gnn_encoder.explanation.passages import NEEDED, ExplainedPassage, Sources
+from gnn_encoder.explanation.words import explain_by_words
 from gnn_encoder.retrieval.filters import Selection
 from gnn_encoder.retrieval.fusion import min_max
 from gnn_encoder.retrieval.reranking import reranked_by_bundle, reranked_depth
@@ -111,6 +114,18 @@ def explain_reranked(
             parts = [Contribution(share, shares[row]), *parts]
         explained.append((hit, parts))
     return explained
+
+
+def explain_parts(
+    searcher: Searcher, question: str, k: int = 5, queries: int = 5, only: Selection | None = None
+) -> list[tuple[Hit, list[Contribution]]]:
+    """Explains the hits of a bundle without a graph: by words, by the parts of its fusion, or by labelled queries."""
+    if not searcher.bundle.has_vectors:
+        return explain_by_words(searcher, question, k, only)
+    if searcher.bundle.fusion_path:
+        with searcher.reading:  # the tokenizers of BM25 have a state
+            return explain_by_fusion(searcher, question, k, only)
+    return explain_by_labels(searcher, question, k, queries, only)
 
 
 def sources_of(bundle: Bundle, beside: Path | None = None) -> Sources:

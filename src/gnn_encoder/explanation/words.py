@@ -24,12 +24,8 @@ def explain_by_words(
         totals = [total[passages] for total in bm25.totals(texts) if total is not None]
         if totals:
             amounts[f"word {word}"] = sum(totals)
-    return [
-        (
-            hit,
-            sorted(
-                (Contribution(word, float(of[i])) for word, of in amounts.items() if of[i]), key=lambda c: -c.amount
-            ),
-        )
-        for i, hit in enumerate(hits)
-    ]
+    explained = []
+    for i, hit in enumerate(hits):
+        parts = [Contribution(word, float(of[i])) for word, of in amounts.items() if of[i]]
+        explained.append((hit, sorted(parts, key=lambda part: -part.amount)))
+    return explained

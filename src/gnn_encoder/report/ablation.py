@@ -16,6 +16,7 @@ from gnn_encoder.evaluation.significance import SIGNIFICANT
 from gnn_encoder.report.table import figures_table, is_significant, strata_table
 from gnn_encoder.settings.graph import CompareVariants, TryVariant
 from gnn_encoder.settings.measures import COLD, WARM
+from gnn_encoder.settings.studies import FULL
 
 SHOWN = ("RR@10", "nDCG@10", "R@5", "R@20", "R@100")
 """Measures of the terminal's table; more do not fit into 80 columns."""
@@ -66,13 +67,13 @@ def gathered(figures: Sequence[Figures]) -> dict[str, Variant]:
     }
 
 
-def compared(variants: dict[str, Variant], full: str, settings: CompareVariants) -> dict[str, Any]:
+def compared(variants: dict[str, Variant], settings: CompareVariants) -> dict[str, Any]:
     """Returns the facts of a `block` against the full model, over each query's means over seeds; and `deviations`.
 
     `deviations`, {split: {variant: {measure: value}}}, are the standard deviations of the seeds' means, for variants
     with several seeds.
     """
-    splits = list(variants[full].values)
+    splits = list(variants[FULL].values)
     per_query = {
         split: {name: variant.values[split].mean(axis=0) for name, variant in variants.items()} for split in splits
     }
@@ -84,27 +85,27 @@ def compared(variants: dict[str, Variant], full: str, settings: CompareVariants)
         }
         for split in splits
     }
-    return {**block(per_query, NAMES, baseline=full, **settings.model_dump()), "deviations": deviations}
+    return {**block(per_query, NAMES, baseline=FULL, **settings.model_dump()), "deviations": deviations}
 
 
-def compared_strata(variants: dict[str, Variant], full: str, settings: CompareVariants) -> dict[str, Any]:
+def compared_strata(variants: dict[str, Variant], settings: CompareVariants) -> dict[str, Any]:
     """Returns {`warm`, `cold`: `compared` over the queries of the stratum}; a stratum without a query is left out."""
     strata = {name: {key: variant.stratum(name) for key, variant in variants.items()} for name in (WARM, COLD)}
-    return {name: compared(parts, full, settings) for name, parts in strata.items() if parts[full].values}
+    return {name: compared(parts, settings) for name, parts in strata.items() if parts[FULL].values}
 
 
-def sweep(variants: dict[str, Variant], full: str, setting: str) -> list[tuple[float, str]]:
+def sweep(variants: dict[str, Variant], setting: str) -> list[tuple[float, str]]:
     """Returns (value, variant) of the variants that differ from the full model in one setting only, ascending.
 
     The full model is included if its other settings are those of the curve.
     """
     _, free = SWEEPS[setting]
-    model = variants[full].settings
+    model = variants[FULL].settings
     ignored = {"variant", "seed", *free}
     fixed = model.model_dump(exclude=ignored)
     on_curve = {name: v.settings for name, v in variants.items() if v.settings.model_dump(exclude=ignored) == fixed}
     companions = free - {setting}
-    kinds = [tuple(getattr(s, other) for other in companions) for n, s in on_curve.items() if n != full]
+    kinds = [tuple(getattr(s, other) for other in companions) for n, s in on_curve.items() if n != FULL]
     if kinds:
         kind = max(set(kinds), key=kinds.count)
         on_curve = {n: s for n, s in on_curve.items() if tuple(getattr(s, other) for other in companions) == kind}
@@ -113,12 +114,7 @@ def sweep(variants: dict[str, Variant], full: str, setting: str) -> list[tuple[f
 
 def ablation_tables(metrics: dict[str, Any]) -> Group:
     """Returns `ablation_table`, and the table of the warm and cold queries of the headline split."""
-    split = metrics["headline_split"]
-    return Group(
-        ablation_table(metrics),
-        "",
-        strata_table(metrics, split, metrics["baseline"], {name: name for name in metrics["results"][split]}),
-    )
+    return Group(ablation_table(metrics), "", strata_table(metrics))
 
 
 def ablation_table(metrics: dict[str, Any]) -> Table:

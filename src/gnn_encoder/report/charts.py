@@ -17,6 +17,7 @@ import numpy as np
 
 from gnn_encoder.artifacts.history import History
 from gnn_encoder.evaluation.measures import mean_name
+from gnn_encoder.evaluation.significance import SIGNIFICANT
 from gnn_encoder.inference.diffusion import COSINES, Diffusion
 from gnn_encoder.report.profile import DataProfile
 
@@ -49,13 +50,13 @@ def library() -> str:
     return (folder / "vega-embed-full.js").read_text("utf-8")
 
 
-def kind_of(metrics: Mapping[str, Any], split: str, system: str, significant: float) -> str:
+def kind_of(metrics: Mapping[str, Any], split: str, system: str) -> str:
     """Returns how a system's first measure differs from the baseline's, a key of `KINDS`."""
     baseline, measure = metrics["baseline"], metrics["measures"][0]
     if system == baseline:
         return BASELINE
     p = metrics["p_holm"].get(split, {}).get(system, {}).get(measure)
-    if p is None or p >= significant:
+    if p is None or p >= SIGNIFICANT:
         return EQUAL
     means = metrics["results"][split]
     return BETTER if means[system][measure] > means[baseline][measure] else WORSE
@@ -282,7 +283,6 @@ def _bars(rows: Sequence[Mapping[str, Any]], height: int, x: Spec, y: str, **enc
 
 
 def _number(field: str, title: str, **parts: Any) -> Spec:
-    """Returns the encoding of a field of numbers."""
     return {"field": field, "type": "quantitative", "title": title, **parts}
 
 

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 
-from rich import box
 from rich.table import Table
 from rich.text import Text
 
@@ -11,15 +10,14 @@ from gnn_encoder.evaluation.measures import mean_name
 from gnn_encoder.evaluation.prediction_powered import Interval
 from gnn_encoder.judging.agreement import Agreement, Compared
 from gnn_encoder.judging.people import Decided
+from gnn_encoder.report.table import figures_table
 
 
 def comparison_table(figures: Compared) -> Table:
     """Returns a block for each measure: a system's mean by the judge, by people, and by both, and its gain."""
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("", overflow="fold")
     with_people = bool(figures.labelled)
-    for header in ("judge", *(("people", "corrected", "λ") if with_people else ()), "gain"):
-        table.add_column(header, justify="right", no_wrap=True)
+    table = figures_table(("judge", *(("people", "corrected", "λ") if with_people else ()), "gain"))
+    table.columns[0].overflow = "fold"
     for measure, means in figures.means.items():
         table.add_row(f"[dim]{mean_name(measure)}[/dim]")
         for system, mean in means.items():

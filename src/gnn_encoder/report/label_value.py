@@ -17,6 +17,7 @@ from rich.text import Text
 from gnn_encoder.artifacts import passage_text
 from gnn_encoder.errors import printable
 from gnn_encoder.evaluation.measures import mean_name
+from gnn_encoder.judging.agreement import finite
 from gnn_encoder.labels.curve import MEASURE, Point
 from gnn_encoder.labels.suggestions import PassageSuggestion, QuerySuggestion
 from gnn_encoder.report.charts import BLUE, COLOURS, RED
@@ -33,11 +34,10 @@ LIMITS = (
 
 def curve_table(points: Sequence[Point], beyond: tuple[int, float, float] | None, queries: int) -> Table:
     """Returns the table of the curve over a number of dev queries."""
-    table = figures_table([], f"{LIMITS} {sum(point.seconds for point in points):.1f} seconds in all.")
+    headers = ("labels", "warm", MEASURE, "gain", "95 %", "warm gain", "cold gain")
+    table = figures_table(headers, f"{LIMITS} {sum(point.seconds for point in points):.1f} seconds in all.")
     table.title, table.title_justify = f"What labels gain: {mean_name(MEASURE)} of {queries:,} dev queries", "left"
     table.columns[0].header, table.columns[0].justify = "queries", "right"
-    for name in ("labels", "warm", mean_name(MEASURE), "gain", "95 %", "warm gain", "cold gain"):
-        table.add_column(name, justify="right", no_wrap=True)
     for point in points:
         interval = f"{point.low:+.3f} {point.high:+.3f}" if point.queries else ""
         gains = (f"{point.gain:+.3f}", interval, _gain(point.warm_gain), _gain(point.cold_gain))
@@ -83,10 +83,8 @@ def queries_table(suggestions: Sequence[QuerySuggestion], log: float, value: flo
         f"These are {share:.1%} of the log's {log:,.0f} queries. gain: count × ({value:.3f}, what dev queries find "
         "after a label of their own, − now, what dev queries as near and as certain find)"
     )
-    table = figures_table([], caption)
+    table = figures_table(("gain", "count", "now", "near", "margin"), caption)
     table.title, table.title_justify = "Queries to label next", "left"
-    for name in ("gain", "count", "now", "near", "margin"):
-        table.add_column(name, justify="right", no_wrap=True)
     table.add_column("query, and its first passage")
     for number, suggestion in enumerate(suggestions, start=1):
         table.add_row(
@@ -107,10 +105,8 @@ def passages_table(suggestions: Sequence[PassageSuggestion], gain: float) -> Tab
         f"gain: expected {mean_name(MEASURE)} gained by 1,000 queries, of which the passage answers the number in the "
         f"next column; a query with a labelled passage gained {gain:+.3f} on dev"
     )
-    table = figures_table([], caption)
+    table = figures_table(("gain", "answers"), caption)
     table.title, table.title_justify = "Passages to label next", "left"
-    for name in ("gain", "answers"):
-        table.add_column(name, justify="right", no_wrap=True)
     table.add_column("passage, and a training query near it")
     for number, suggestion in enumerate(suggestions, start=1):
         passage = _short(passage_text(suggestion.title, suggestion.text))
@@ -128,7 +124,7 @@ def facts(
     names = ("queries", "gain", "warm")
     return {
         "measure": MEASURE,
-        "curve": [_without_nan(asdict(point)) for point in points],
+        "curve": [finite(asdict(point)) for point in points],
         "extrapolated": dict(zip(names, beyond, strict=True)) if beyond else None,
         "suggestions": [asdict(suggestion) for suggestion in suggestions],
     }
@@ -155,10 +151,6 @@ def _gain(value: float) -> str:
 def _short(text: str) -> str:
     text = printable(text)
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
-
-
-def _without_nan(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in values.items()}
 
 
 def _png(figure: Figure) -> bytes:

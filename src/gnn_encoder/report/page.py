@@ -129,7 +129,7 @@ def verdict(metrics: Mapping[str, Any]) -> dict[str, Any]:
     split, measure, baseline = metrics["headline_split"], metrics["measures"][0], metrics["baseline"]
     system, name = systems.chosen(metrics), mean_name(metrics["measures"][0])
     means, queries = metrics["results"][split], metrics["queries"][split]
-    kind = charts.kind_of(metrics, split, system, SIGNIFICANT)
+    kind = charts.kind_of(metrics, split, system)
     gain = means[system][measure] - means[baseline][measure]
     against = {
         charts.BETTER: f"significantly above {baseline} ({means[baseline][measure]:.3f})",

@@ -10,7 +10,6 @@ import numpy as np
 
 from gnn_encoder.artifacts.tables import CONVEX
 from gnn_encoder.evaluation.results import block
-from gnn_encoder.evaluation.significance import SIGNIFICANT
 from gnn_encoder.evaluation.strata import MEANING
 from gnn_encoder.report import table
 from gnn_encoder.report.charts import kind_of
@@ -24,10 +23,7 @@ WHOLE = 0.97
 """A stratum with a larger share of the queries has the figures of all of them."""
 DRAWN = 8
 """Most systems drawn in a stratum."""
-LENGTHS = ("short", "middle", "long")
-OF_LENGTHS = dict(
-    zip(LENGTHS, ("queries of few words", "queries of middle length", "queries of many words"), strict=True)
-)
+LENGTHS = {"short": "queries of few words", "middle": "queries of middle length", "long": "queries of many words"}
 OLD_NEW = {"old": "queries of the older half, by their dates", "new": "queries of the newer half, by their dates"}
 NO_TRAINING = (LEXICAL, UNTRAINED, f"{LEXICAL} + {UNTRAINED}")
 """Systems that anybody has without labels."""
@@ -45,8 +41,7 @@ MOST_VALUES = 8
 
 def chosen(metrics: Mapping[str, Any]) -> str:
     """Returns the recommended system; if nothing recommends, the candidate."""
-    advice = metrics.get("recommendation") or {}
-    return str(advice.get("system") or metrics["candidate"])
+    return table.recommended(metrics) or str(metrics["candidate"])
 
 
 def rerankers(metrics: Mapping[str, Any]) -> list[str]:
@@ -81,11 +76,11 @@ def rows(
     metrics: Mapping[str, Any], split: str, part: Mapping[str, Any], systems: Sequence[str]
 ) -> list[dict[str, Any]]:
     """Returns what a chart of systems shows of some of them, in a part of the metrics."""
-    measure, best = part["measures"][0], chosen(metrics) if metrics.get("recommendation") else None
+    measure, best = part["measures"][0], table.recommended(metrics)
     shown = []
     for system in systems:
         low, high = part["intervals"][split][system][measure]
-        kind = kind_of({**part, "baseline": metrics["baseline"]}, split, system, SIGNIFICANT)
+        kind = kind_of({**part, "baseline": metrics["baseline"]}, split, system)
         mean = part["results"][split][system][measure]
         cost = metrics.get("costs", {}).get(system, {})
         name = f"★ {system}" if system == best else system
@@ -120,7 +115,7 @@ def _blocks(metrics: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str,
         which = "a" if name == "recurring" else "no"
         yield name, f"queries that nearly equal {which} training query", part
     for name, part in metrics.get("lengths", {}).items():
-        yield name, OF_LENGTHS[name], part
+        yield name, LENGTHS[name], part
     for name, part in metrics.get("fields", {}).items():
         yield name, OLD_NEW.get(name, "queries with this value"), part
     if "traffic" in metrics:

@@ -91,7 +91,7 @@ def distinct(metrics: Mapping[str, Any], among: Iterable[str] | None = None) -> 
     Args:
         among: systems; None: those of the table.
     """
-    first = {metrics["baseline"]: 1, _recommended(metrics) or metrics["candidate"]: 0}
+    first = {metrics["baseline"]: 1, recommended(metrics) or metrics["candidate"]: 0}
     groups: dict[str, list[str]] = {}
     for system in in_table(dict(metrics), metrics["headline_split"]) if among is None else among:
         figures = [systems.get(system) for systems in metrics["results"].values()]
@@ -134,7 +134,7 @@ def run_table(metrics: dict[str, Any]) -> Group:
     measures that fit. Remarks on the data follow. The report has all systems, splits and measures.
     """
     split, results, baseline = metrics["headline_split"], metrics["results"], metrics["baseline"]
-    (first, *others), chosen, equal = metrics["measures"], _recommended(metrics), distinct(metrics)
+    (first, *others), chosen, equal = metrics["measures"], recommended(metrics), distinct(metrics)
     best = sorted(equal, key=lambda system: (system not in (chosen, baseline), -results[split][system][first]))[:MOST]
     shown = [system for system in equal if system in best]
     count = {system: f" +{len(same)}" for system, same in equal.items() if same}
@@ -187,20 +187,17 @@ def _notes(metrics: Mapping[str, Any], left_out: int, chosen: str, equal: Mappin
         yield f"{left_out} worse systems are in the report"
 
 
-def _recommended(metrics: Mapping[str, Any]) -> str:
+def recommended(metrics: Mapping[str, Any]) -> str:
     """Returns the recommended system; empty if nothing recommends."""
     return str((metrics.get("recommendation") or {}).get("system", ""))
 
 
-def strata_table(metrics: dict[str, Any], split: str, baseline: str, systems: Mapping[str, str]) -> Table | str:
-    """Returns the first measure of all systems in the warm and in the cold stratum, or a line if one has no query.
+def strata_table(metrics: dict[str, Any]) -> Table | str:
+    """Returns the first measure of all systems on warm and on cold queries of the headline split.
 
-    Next to each mean: the share of queries with a worse value than the baseline's.
-
-    Args:
-        systems: name → label of a row.
+    Next to each mean: the share of queries with a worse value than the baseline's. A line if one has no query.
     """
-    measure, strata = metrics["measures"][0], metrics["strata"]
+    split, measure, strata = metrics["headline_split"], metrics["measures"][0], metrics["strata"]
     present = {
         name: stratum for name in (WARM, COLD) if split in (stratum := strata.get(name, {"queries": {}}))["queries"]
     }
@@ -208,28 +205,27 @@ def strata_table(metrics: dict[str, Any], split: str, baseline: str, systems: Ma
         (name,) = present
         kind = "generated " if split in metrics.get("written", ()) else ""
         return f"all {present[name]['queries'][split]:,} {kind}{split} queries are {name}: {MEANING[name]}"
-    caption = f"worse: share of the queries below {baseline}"
-    table = figures_table((), caption)
-    table.columns[0].header = f"{mean_name(measure)}, {of_split(metrics, split)}"
+    caption, names = f"worse: share of the queries below {metrics['baseline']}", of_split(metrics, split)
+    table = figures_table((), caption, f"{mean_name(measure)}, {names}")
     for name, stratum in present.items():
         table.add_column(f"{name} ({stratum['queries'][split]:,})", justify="right", no_wrap=True)
         table.add_column("worse", justify="right", no_wrap=True)
-    for system, label in systems.items():
+    for system in metrics["results"][split]:
         cells = []
         for stratum in present.values():
             mark = "*" if is_significant(stratum, split, system, measure) else " "
             worse = stratum["worse"][split].get(system, {}).get(measure)
             value = stratum["results"][split][system][measure]
             cells += [f"{value:.3f}{mark}", "" if worse is None else f"{100 * worse:.1f} %"]
-        table.add_row(escape(label), *cells)
+        table.add_row(escape(system), *cells)
     return table
 
 
-def figures_table(measures: Iterable[str], caption: str) -> Table:
-    """Returns an empty table with a column for names and a column per measure, for 80 columns of text."""
+def figures_table(measures: Iterable[str], caption: str = "", names: str = "") -> Table:
+    """Returns an empty table with a column for names, under the header `names`, and a column per measure."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
     table.caption, table.caption_justify = escape(caption), "left"
-    table.add_column("")
+    table.add_column(names)
     for measure in measures:
         table.add_column(mean_name(measure), justify="right", no_wrap=True)
     return table

@@ -31,12 +31,22 @@ from gnn_encoder.serving.batching import Ask, Batcher, Busy
 from gnn_encoder.serving.feedback import Feedback
 from gnn_encoder.serving.figures import Counted, Figures
 from gnn_encoder.serving.following import Followed
-from gnn_encoder.serving.guard import PROBLEM, RIGHTS, Guard, Limits, Refused, check_text, checked_questions, problem
+from gnn_encoder.serving.guard import PROBLEM, RIGHTS, Guard, Limits, check_text, checked_questions, problem
 from gnn_encoder.serving.judging import PeoplesJudging, add_judging
 from gnn_encoder.serving.page import PAGE, add_page
 from gnn_encoder.serving.questions import QuestionLog
 from gnn_encoder.serving.rights import Rights
-from gnn_encoder.serving.schema import About, Facets, Kept, Narrowed, Problem, SearchRequest, SearchResponse, Vote
+from gnn_encoder.serving.schema import (
+    About,
+    Facets,
+    Kept,
+    Narrowed,
+    Problem,
+    Refused,
+    SearchRequest,
+    SearchResponse,
+    Vote,
+)
 
 
 def create_app(
@@ -268,7 +278,8 @@ def _follow(
         figures.refused.set(bool(followed.refused))
         try:
             if log and (drift := log.drift(followed.current)):
-                figures.show_drift(drift)
+                for name, value in drift.shares().items():
+                    figures.drift.labels(name).set(value)
         except (UserError, OSError) as error:  # the service that encodes questions gives no vectors, or a full disk
             _log(one_line(error))
 

@@ -8,7 +8,6 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from gnn_encoder.serving.following import Served
 from gnn_encoder.serving.guard import OPEN, App, Receive, Scope, Send
-from gnn_encoder.serving.watching import Drift
 
 PATHS = ("/search", "/facets", "/feedback", "/about", "/judging", *OPEN)
 """Paths that are counted by name."""
@@ -19,35 +18,18 @@ class Figures:
 
     def __init__(self, waiting: Callable[[], float]) -> None:
         self.registry = CollectorRegistry()
-        name = "gnn_encoder"
-        self.requests = Counter(f"{name}_requests", "Requests.", ("path", "status"), registry=self.registry)
-        self.seconds = Histogram(f"{name}_request_seconds", "Time of a request.", ("path",), registry=self.registry)
+        ours: dict[str, Any] = {"namespace": "gnn_encoder", "registry": self.registry}
         sizes = (1, 2, 4, 8, 16, 32, 64, 128)
-        self.batches = Histogram(
-            f"{name}_batch_questions", "Questions per batch.", buckets=sizes, registry=self.registry
-        )
-        Gauge(f"{name}_questions_waiting", "Questions that wait or are in work.", registry=self.registry).set_function(
-            waiting
-        )
-        self.bundle = Gauge(f"{name}_bundle", "The bundle in service.", ("version", "system"), registry=self.registry)
-        self.swaps = Counter(f"{name}_bundle_swaps", "Bundles that replaced another.", registry=self.registry)
-        self.votes = Counter(f"{name}_votes", "Votes by POST /feedback.", ("relevant",), registry=self.registry)
-        self.drift = Gauge(
-            f"{name}_question_drift",
-            "The latest questions beside the dev queries.",
-            ("figure",),
-            registry=self.registry,
-        )
-        self.refused = Gauge(
-            f"{name}_bundle_refused",
-            "1 while the bundle that the name leads to is refused, or its store fails.",
-            registry=self.registry,
-        )
-
-    def show_drift(self, drift: Drift) -> None:
-        """Shows how the latest questions drift."""
-        for name, value in drift.shares().items():
-            self.drift.labels(name).set(value)
+        self.requests = Counter("requests", "Requests.", ("path", "status"), **ours)
+        self.seconds = Histogram("request_seconds", "Time of a request.", ("path",), **ours)
+        self.batches = Histogram("batch_questions", "Questions per batch.", buckets=sizes, **ours)
+        Gauge("questions_waiting", "Questions that wait or are in work.", **ours).set_function(waiting)
+        self.bundle = Gauge("bundle", "The bundle in service.", ("version", "system"), **ours)
+        self.swaps = Counter("bundle_swaps", "Bundles that replaced another.", **ours)
+        self.votes = Counter("votes", "Votes by POST /feedback.", ("relevant",), **ours)
+        self.drift = Gauge("question_drift", "The latest questions beside the dev queries.", ("figure",), **ours)
+        refused = "1 while the bundle that the name leads to is refused, or its store fails."
+        self.refused = Gauge("bundle_refused", refused, **ours)
 
     def show(self, served: Served) -> None:
         """Makes a bundle the one in service."""

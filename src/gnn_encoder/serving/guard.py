@@ -5,10 +5,10 @@ Errors are problem details (RFC 9457) with one line in `detail`, and say nothing
 
 import asyncio
 import hmac
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlsplit
 
 from fastapi.responses import JSONResponse, Response
@@ -16,13 +16,12 @@ from fastapi.responses import JSONResponse, Response
 from gnn_encoder.artifacts.texts import is_blank
 from gnn_encoder.errors import one_line
 from gnn_encoder.serving.page import JUDGING, PAGE
-from gnn_encoder.serving.schema import Problem, SearchRequest
+from gnn_encoder.serving.rights import Rights
+from gnn_encoder.serving.schema import Problem, Refused, SearchRequest
 
 PROBLEM = "application/problem+json"
-OPEN = (
-    *("/health/live", "/health/ready", "/metrics"),
-    *(*PAGE, *JUDGING, "/docs", "/docs/oauth2-redirect", "/openapi.json"),
-)
+DOCS = ("/docs", "/docs/oauth2-redirect", "/openapi.json")
+OPEN = ("/health/live", "/health/ready", "/metrics", *PAGE, *JUDGING, *DOCS)
 """Paths that need no token: what a cluster asks, and pages without anything of a bundle; they ask for the token."""
 
 RIGHTS = "gnn_encoder_rights"
@@ -58,21 +57,6 @@ class Limits:
     """As `waiting`, of requests that re-rank or explain. They have a queue of their own, so that others do not wait."""
     look_seconds: float = 5.0
     """Time between two looks at where the bundle's name leads."""
-
-
-class Rights(Protocol):
-    """What the sender of a request may see (`serving.rights`)."""
-
-    def of(self, headers: Sequence[tuple[bytes, bytes]]) -> dict[str, Any]:
-        """Returns the filter of these passages; raises Refused."""
-
-
-class Refused(Exception):
-    """A request that gets no answer."""
-
-    def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(detail)
-        self.status, self.detail, self.headers = status, detail, headers
 
 
 def problem(status: int, detail: str, headers: Mapping[str, str] | None = None) -> Response:

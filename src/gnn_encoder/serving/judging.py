@@ -22,9 +22,8 @@ from gnn_encoder.judging.grading import read_judgements
 from gnn_encoder.judging.order import read_order
 from gnn_encoder.judging.people import Comparison, PeoplesFile
 from gnn_encoder.judging.pool import FIGURES, JUDGEMENTS, ORDER, PEOPLE, POOL, Pool
-from gnn_encoder.serving.guard import Refused
 from gnn_encoder.serving.page import JUDGING, add_page
-from gnn_encoder.serving.schema import Agreed, Gain, Given, Progressed, Shown, ToJudge
+from gnn_encoder.serving.schema import Agreed, Gain, Grade, Progressed, Refused, Shown, ToJudge
 
 FEWEST = 10
 """Queries judged in full from which a gain is shown: Student's interval of fewer is not to be relied on."""
@@ -53,7 +52,7 @@ class PeoplesJudging:
         """Lets another server take grades for the folder."""
         self._file.close()
 
-    def take(self, posted: Given) -> Progressed:
+    def take(self, posted: Grade) -> Progressed:
         """Keeps a grade; raises Refused for a pair that is not in the pool, UserError if it cannot be kept."""
         known = self._pool.passages.get(posted.query_id)
         if known is None or (posted.passage_id is not None and posted.passage_id not in known):
@@ -137,7 +136,7 @@ def add_judging(app: FastAPI, judging: PeoplesJudging, **route: Any) -> None:
         return JSONResponse((await asyncio.to_thread(judging.progressed)).model_dump())
 
     @app.post("/judging", response_model=Progressed, **route)
-    async def judge(posted: Given) -> Response:
+    async def judge(posted: Grade) -> Response:
         """Keeps a grade, or takes it back, and returns what the model said of that passage, and what is next."""
         try:
             return JSONResponse((await asyncio.to_thread(judging.take, posted)).model_dump())

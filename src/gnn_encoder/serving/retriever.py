@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from threading import RLock
-from typing import TYPE_CHECKING, Any, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack, overload
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +20,7 @@ from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.confidence import threshold_of
 from gnn_encoder.inference.encoding import encode_question, encode_texts
 from gnn_encoder.promotion.registry import named_bundle
-from gnn_encoder.retrieval.filters import Filters, Selection
+from gnn_encoder.retrieval.filters import Filters
 from gnn_encoder.retrieval.reranking import reranked_by_bundle, reranked_depth, reranker_of
 from gnn_encoder.retrieval.scorers import Contribution
 from gnn_encoder.retrieval.search import NO_VECTORS, Hit, Searcher, bm25_of, ranking, served_weight
@@ -34,6 +34,18 @@ Filter: TypeAlias = Mapping[str, Any]
 """Conditions on the passages' fields (`retrieval.filters`)."""
 ROOT = "gnn-encoder-runs"
 """The folder of runs whose registry is asked for `models:/` names, as of the command line."""
+
+
+class SearchOptions(TypedDict, total=False):
+    """Arguments of `Retriever.search`."""
+
+    fuse: bool | None
+    weight: float | None
+    rerank: bool | None
+    depth: int | None
+    filter: Filter | None
+    rights: Filter | None
+    min_confidence: float | None
 
 
 @dataclass(frozen=True)
@@ -81,33 +93,11 @@ class Retriever:
 
     @overload  # a text is a sequence of texts, too, but the first that fits is taken
     def search(  # type: ignore[overload-overlap]
-        self,
-        questions: str,
-        k: int = ...,
-        *,
-        fuse: bool | None = ...,
-        weight: float | None = ...,
-        rerank: bool | None = ...,
-        depth: int | None = ...,
-        filter: Filter | None = ...,
-        rights: Filter | None = ...,
-        min_confidence: float | None = ...,
+        self, questions: str, k: int = ..., **options: Unpack[SearchOptions]
     ) -> list[Hit]: ...
 
     @overload
-    def search(
-        self,
-        questions: Sequence[str],
-        k: int = ...,
-        *,
-        fuse: bool | None = ...,
-        weight: float | None = ...,
-        rerank: bool | None = ...,
-        depth: int | None = ...,
-        filter: Filter | None = ...,
-        rights: Filter | None = ...,
-        min_confidence: float | None = ...,
-    ) -> list[list[Hit]]: ...
+    def search(self, questions: Sequence[str], k: int = ..., **options: Unpack[SearchOptions]) -> list[list[Hit]]: ...
 
     def search(
         self,
@@ -213,37 +203,18 @@ class Retriever:
             UserError: as `search`; or the bundle has the vectors of a graph, and the artifacts that it was made from
                 are not beside it, as they are in ROOT/latest; or it is a plain dual encoder's.
         """
-        from gnn_encoder.explanation.labels import explain_by_labels
-        from gnn_encoder.explanation.search import explain_reranked, explain_search
+        from gnn_encoder.explanation.search import explain_parts, explain_reranked, explain_search
 
         only = self.filters.select(filter, rights)
         with self._judging:
-            if not (rerank or self.bundle.has_vectors):
-                from gnn_encoder.explanation.words import explain_by_words
-
-                by_words = explain_by_words(self._searcher, question, k, only)
-                return [Explanation(hit, tuple(parts)) for hit, parts in by_words]
-            if rerank or self.bundle.labels_path:
-                explained = (
-                    explain_reranked(self._searcher, self._reranker, question, k, depth, only)
-                    if rerank
-                    else self._explained_by_fusion(question, k, only)
-                    if self.bundle.fusion_path
-                    else explain_by_labels(self._searcher, question, k, only=only)
-                )
-                return [Explanation(hit, tuple(parts)) for hit, parts in explained]
-            return [
-                Explanation(explanation.hit, graph=explanation)
-                for explanation in explain_search(self._searcher, question, k, beside=self.run, only=only)
-            ]
-
-    def _explained_by_fusion(
-        self, question: str, k: int, only: Selection | None
-    ) -> list[tuple[Hit, list[Contribution]]]:
-        from gnn_encoder.explanation.fusion import explain_by_fusion
-
-        with self._reading:  # the tokenizers of BM25 have a state
-            return explain_by_fusion(self._searcher, question, k, only)
+            if rerank:
+                explained = explain_reranked(self._searcher, self._reranker, question, k, depth, only)
+            elif self.bundle.labels_path or not self.bundle.has_vectors:
+                explained = explain_parts(self._searcher, question, k, only=only)
+            else:
+                hits = explain_search(self._searcher, question, k, beside=self.run, only=only)
+                return [Explanation(why.hit, graph=why) for why in hits]
+            return [Explanation(hit, tuple(parts)) for hit, parts in explained]
 
     def has_passage(self, passage_id: str, rights: Filter | None = None) -> bool:
         """Returns whether the bundle has a passage with this id that fits `rights`. The first call reads all ids."""

@@ -15,7 +15,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import load_der_public_key, load_pem_public_key
 
 from gnn_encoder.errors import UserError
-from gnn_encoder.serving.guard import Refused
+from gnn_encoder.serving.schema import Refused
 
 KEY = "GNN_ENCODER_RIGHTS_KEY"
 """The environment variable with the key of the tokens: a secret (HMAC), or a public key in PEM."""

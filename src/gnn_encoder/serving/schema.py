@@ -1,5 +1,6 @@
 """The JSON of requests, answers and errors, from which the OpenAPI description is made."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -11,13 +12,17 @@ class Described(BaseModel):
     model_config = ConfigDict(use_attribute_docstrings=True)
 
 
-class SearchRequest(Described):
+class Posted(Described):
+    """The base of requests."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class SearchRequest(Posted):
     """One question or several."""
 
     model_config = ConfigDict(
-        extra="forbid",
-        strict=True,
-        json_schema_extra={"examples": [{"questions": ["how do I read a file line by line?"], "k": 3}]},
+        json_schema_extra={"examples": [{"questions": ["how do I read a file line by line?"], "k": 3}]}
     )
 
     questions: str | list[str]
@@ -67,10 +72,8 @@ class SearchResponse(Described):
     results: list[Result]
 
 
-class Narrowed(Described):
+class Narrowed(Posted):
     """The passages whose values are counted."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     filter: dict[str, Any] | None = None
     """As of a search; None: all passages."""
@@ -108,17 +111,13 @@ class About(Described):
     """Whether POST /judging takes grades, and people judge at /judge."""
 
 
-class Vote(Described):
+class Vote(Posted):
     """Whether a passage answers a question; false takes an earlier vote back."""
 
     model_config = ConfigDict(
-        extra="forbid",
-        strict=True,
         json_schema_extra={
-            "examples": [
-                {"question": "how do I read a file line by line?", "passage_id": "io.TextIOBase", "relevant": True}
-            ]
-        },
+            "examples": [{"question": "how do I read a file?", "passage_id": "io.TextIOBase", "relevant": True}]
+        }
     )
 
     question: str
@@ -133,14 +132,10 @@ class Kept(Described):
     """The number of all labels; None of a server with `--rights`, whose callers may not see others' labels."""
 
 
-class Given(Described):
+class Grade(Posted):
     """A grade of a passage for a query. None takes it back; without a passage, None skips the query, 0 unskips it."""
 
-    model_config = ConfigDict(
-        extra="forbid",
-        strict=True,
-        json_schema_extra={"examples": [{"query_id": "q1", "passage_id": "p7", "grade": 2}]},
-    )
+    model_config = ConfigDict(json_schema_extra={"examples": [{"query_id": "q1", "passage_id": "p7", "grade": 2}]})
 
     query_id: str
     passage_id: str | None = None
@@ -219,3 +214,11 @@ class Problem(Described):
     title: str
     status: int
     detail: str
+
+
+class Refused(Exception):
+    """A request that gets no answer."""
+
+    def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(detail)
+        self.status, self.detail, self.headers = status, detail, headers

@@ -9,7 +9,7 @@ from gnn_encoder.settings.labels import EncodeWithLabels
 from gnn_encoder.settings.measures import Measure
 from gnn_encoder.settings.shared import Inference, LongPassages, OnNodes, VectorType, WatchedTraining
 from gnn_encoder.settings.systems import LabelKind
-from gnn_encoder.settings.values import AutoYesNo, Count, Fraction, PositiveFloat, PositiveInt, StepSettings
+from gnn_encoder.settings.values import AutoYesNo, Count, Fraction, PositiveFloat, PositiveInt, StepSettings, described
 
 
 class GraphShape(StepSettings):
@@ -184,9 +184,7 @@ class ChooseGraph(StepSettings):
                 alone = {"cache_refreshes": 0, "processes": 1, "nodes": 1}
                 tried.append(TryVariant(**{**shared, **alone, **changed, "variant": name}))
             except ValidationError as error:
-                first = error.errors()[0]
-                where = ".".join(map(str, first["loc"]))
-                raise ValueError(f"choose_graph.variants.{name}: {where}: {first['msg']}") from None
+                raise ValueError(f"choose_graph.variants.{name}: {described(error)}") from None
         return self.model_copy(update={"tried": tuple(tried), "measure": measure})
 
 

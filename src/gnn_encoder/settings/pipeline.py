@@ -65,16 +65,10 @@ class Settings(StepSettings):
 
     def _problems(self) -> Iterator[str]:
         if self.generate_queries.negative_below != self.select_training_set.negative_below:
-            yield (
-                "generate_queries.negative_below and select_training_set.negative_below must be equal: "
-                "set it under shared"
-            )
+            yield "negative_below of generate_queries and of select_training_set must be equal: set it under shared"
         for step in ("bm25_retrieve", "dense_retrieve", "first_stage"):
             if getattr(self, step).eval_depth < self.evaluate.depth:
-                yield (
-                    f"{step}.eval_depth must be at least evaluate.depth ({self.evaluate.depth}): "
-                    "a shorter ranking would not compare"
-                )
+                yield f"{step}.eval_depth must be at least evaluate.depth ({self.evaluate.depth}): set it higher"
         for step, section in self:
             if getattr(section, "keep", "") == "best" and not section.dev_queries:
                 yield f"{step}.keep = best needs dev_queries: set keep to last, or dev_queries above 0"
@@ -84,20 +78,11 @@ class Settings(StepSettings):
             yield str(error)
         depths = [changes.get("negative_depth", 0) for changes in self.train_reranker.systems.values()]
         if (deepest := max([self.train_reranker.negative_depth, *depths])) > self.bm25_retrieve.train_depth:
-            yield (
-                f"bm25_retrieve.train_depth must be at least train_reranker.negative_depth ({deepest}): "
-                "there are no more hits to draw from"
-            )
-        if isinstance(self.train_reranker.depth, int) and self.train_reranker.depth > self.bm25_retrieve.eval_depth:
-            yield (
-                f"bm25_retrieve.eval_depth must be at least train_reranker.depth ({self.train_reranker.depth}): "
-                "there are no more hits to re-rank"
-            )
+            yield f"bm25_retrieve.train_depth must be at least train_reranker.negative_depth ({deepest}): set it higher"
+        if isinstance(depth := self.train_reranker.depth, int) and depth > self.bm25_retrieve.eval_depth:
+            yield f"bm25_retrieve.eval_depth must be at least train_reranker.depth ({depth}): set it higher"
         if self.train_cross_encoder.published and self.build_graph.self_loop_features == "cross_encoder":
-            yield (
-                "build_graph.self_loop_features = cross_encoder: a published re-ranker reads no text with itself: "
-                "set it to learned"
-            )
+            yield "build_graph.self_loop_features = cross_encoder needs a trained cross-encoder: set it to learned"
         if self.promote.measure not in self.evaluate.measures:
             yield (
                 f"promote.measure ({self.promote.measure}) must be one of evaluate.measures "
@@ -124,61 +109,17 @@ def choice(settings: Settings) -> graph.ChooseGraph:
 _SECTIONS = tuple(Settings.model_fields)
 FOUNDATION = _SECTIONS[: _SECTIONS.index("build_graph") + 1]
 """Steps from raw text to the graph. The pipelines `train` and `ablation` share the results of these steps."""
+_DATA = ("ingest", "index_bm25", "write_queries", "select_queries")
+_LABELS = ("encode_with_labels", "make_parts", "fuse_parts")
+_CHOICE = ("evaluate", "recommend", "promote")
 PIPELINES: dict[str, tuple[str, ...]] = {
-    "train": (
-        *FOUNDATION,
-        "choose_graph",
-        "encode_with_labels",
-        "make_parts",
-        "fuse_parts",
-        "train_gnn",
-        "encode_corpus",
-        "evaluate",
-        "recommend",
-        "promote",
-    ),
-    "ladder": (
-        "ingest",
-        "index_bm25",
-        "write_queries",
-        "select_queries",
-        "bm25_retrieve",
-        "encode",
-        "encode_with_labels",
-        "make_parts",
-        "fuse_parts",
-        "evaluate",
-        "recommend",
-        "promote",
-    ),
-    "update": (
-        "ingest",
-        "index_bm25",
-        "write_queries",
-        "select_queries",
-        "build_graph",
-        "encode_with_labels",
-        "make_parts",
-        "fuse_parts",
-        "encode_corpus",
-        "choose_bundle",
-    ),
+    "train": (*FOUNDATION, "choose_graph", *_LABELS, "train_gnn", "encode_corpus", *_CHOICE),
+    "ladder": (*_DATA, "bm25_retrieve", "encode", *_LABELS, *_CHOICE),
+    "update": (*_DATA, "build_graph", *_LABELS, "encode_corpus", "choose_bundle"),
     "ablation": (*FOUNDATION, "encode_queries", "try_variant", "compare_variants"),
     "rerank": (
-        "ingest",
-        "index_bm25",
-        "write_queries",
-        "select_queries",
-        "bm25_retrieve",
-        "first_stage",
-        "train_query_generator",
-        "generate_queries",
-        "select_training_set",
-        "score_candidates",
-        "train_reranker",
-        "evaluate_passages",
-        "propagate_sections",
-        "compare_rerankers",
+        *_DATA, "bm25_retrieve", "first_stage", "train_query_generator", "generate_queries", "select_training_set",
+        "score_candidates", "train_reranker", "evaluate_passages", "propagate_sections", "compare_rerankers",
     ),
-}
+}  # fmt: skip
 """Pipeline → the sections that its graph is made from, in order; `encode_with_labels` stands for several calls."""

@@ -5,7 +5,6 @@ a setting of that name. `bm25_retrieve` sets the depths for `first_stage`. A mis
 that names the key.
 """
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -15,13 +14,12 @@ import pydantic
 import yaml
 
 from gnn_encoder.errors import UserError, one_line
-from gnn_encoder.settings.bm25 import IndexBm25
 from gnn_encoder.settings.graph import BuildGraph, TrainGnn
 from gnn_encoder.settings.outcome import IndexKind
 from gnn_encoder.settings.pipeline import PIPELINES, Settings
 from gnn_encoder.settings.services import addresses_in, allow_key
 from gnn_encoder.settings.shared import Inference, LongPassages
-from gnn_encoder.settings.values import known_names
+from gnn_encoder.settings.values import described, known_names, shown
 
 
 class _Loader(yaml.SafeLoader):
@@ -127,7 +125,7 @@ def parse_settings(tree: Any, overrides: Iterable[str] = (), source: str = "sett
         try:
             section[last] = read_yaml(value)
         except yaml.YAMLError:
-            raise UserError(f"--set {key}: {_shown(value)} is not a YAML value") from None
+            raise UserError(f"--set {key}: {shown(value)} is not a YAML value") from None
         allow_key(addresses_in(section[last]))
     shared = sections.pop("shared", {})
     anywhere = {field for step in PIPELINES["train"] for field in settable(step)}
@@ -136,8 +134,6 @@ def parse_settings(tree: Any, overrides: Iterable[str] = (), source: str = "sett
     first_stage = sections.get("first_stage", {})
     for step in Settings.model_fields:
         section, fields = sections.get(step, {}), settable(step)
-        if step in HAD_BM25 and (moved := [name for name in section if name in IndexBm25.model_fields]):
-            raise UserError(f"{source}: {step}.{moved[0]} has moved to index_bm25.{moved[0]}: all steps use one index")
         _refuse_unknown(source, f"setting {step}.{{}}", section, fields)
         taken = fields - NOT_SHARED.get(step, set())
         sections[step] = {name: value for name, value in shared.items() if name in taken} | section
@@ -170,8 +166,6 @@ ELSEWHERE: dict[str, set[str]] = {
 """Step → settings that a pipeline derives from other sections, or from its systems or study."""
 NOT_SHARED = {"write_queries": {"generator"}}
 """Step → settings with the name of a shared one that do not take its value: with a generator the labels are written."""
-HAD_BM25 = ("bm25_retrieve", "encode_corpus", "first_stage")
-"""Steps that had BM25's parameters before `index_bm25`."""
 NUMBERS = {"shard"}
 """Settings that the pipeline gives to each task that shares a step's work."""
 
@@ -203,24 +197,3 @@ def _refuse_unknown(source: str, kind: str, names: Iterable[str], known: Iterabl
     for name in names:
         if name not in known:
             raise UserError(f"{source}: unknown {kind.format(name)}: {known_names(name, known)}")
-
-
-def described(error: pydantic.ValidationError) -> str:
-    """Returns the first error in the values of settings, in one line."""
-    first = error.errors()[0]
-    message = first["msg"].removeprefix("Value error, ")
-    if not first["loc"]:  # a rule about several settings; its text names the settings
-        return message
-    # After step.setting, pydantic's location names a branch of a union.
-    key = ".".join(map(str, first["loc"][:2]))
-    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-    return f"{key} = {_shown(first['input'])}: {message}{more}"
-
-
-def _shown(value: Any) -> str:
-    """Returns a value as JSON, cut to 60 characters."""
-    try:
-        text = json.dumps(value, default=str)
-    except (TypeError, ValueError):  # a key that JSON does not allow; an integer of more than 4,300 digits
-        return f"a {type(value).__name__}"
-    return text if len(text) <= 60 else f"{text[:57]}…"

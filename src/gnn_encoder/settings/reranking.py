@@ -20,7 +20,15 @@ from gnn_encoder.settings.reranking_systems import (
     RerankerKind,
 )
 from gnn_encoder.settings.shared import Distillation, Inference, MeasuredTraining, OnNodes, Published, TokenVectorType
-from gnn_encoder.settings.values import Count, Fraction, PositiveFloat, PositiveInt, StepSettings, known_names
+from gnn_encoder.settings.values import (
+    Count,
+    Fraction,
+    PositiveFloat,
+    PositiveInt,
+    StepSettings,
+    described,
+    known_names,
+)
 
 Weight = Annotated[float, Field(ge=0.0, strict=True)]
 TextLength = Annotated[int, Field(ge=4, strict=True)]
@@ -219,8 +227,7 @@ class TrainReranker(Published, MeasuredTraining, Distillation, DocumentNetwork, 
         try:
             type(self).model_validate({**self.model_dump(exclude={"systems"}), **settings})
         except ValidationError as error:
-            first = error.errors()[0]
-            yield f"systems.{'.'.join(map(str, (name, *first['loc'])))}: {first['msg'].removeprefix('Value error, ')}"
+            yield f"systems.{name}: {described(error)}"
 
     @property
     def scorer(self) -> str:

@@ -7,7 +7,6 @@ import yaml
 
 from gnn_encoder.errors import UserError
 from gnn_encoder.settings.graph import GraphShape, TrainGnn, TryVariant
-from gnn_encoder.settings.labels import EncodeWithLabels
 from gnn_encoder.settings.pipeline import Settings
 from gnn_encoder.settings.presets import parse_settings, read_yaml, settable
 from gnn_encoder.settings.systems import label_systems
@@ -109,12 +108,9 @@ def _variant(settings: Settings, name: str, changes: dict[str, Any]) -> TryVaria
     shared = {setting: getattr(getattr(whole, step), setting) for setting, step in SHARED.items()}
     if whole.try_variant.mode != "joint" or shared["layers"] < 2:
         shared["cache_refreshes"] = 0  # either the encoders are frozen, so vectors stay current, or eq. 6 is left out
-    labels = _labels(settings, whole.try_variant.mode)
+    labels, mode = None, whole.try_variant.mode
+    if mode in label_systems():
+        changes = {"kind": mode, "kinds": (mode,), "measure": settings.evaluate.measures[0]}
+        labels = settings.encode_with_labels.model_copy(update=changes)
     shared["nodes"] = 1  # a variant is one pod
     return TryVariant(**shared, **whole.try_variant.model_dump(include=OWN), variant=name, labels=labels)
-
-
-def _labels(settings: Settings, mode: str) -> EncodeWithLabels | None:
-    """Returns the settings of a mode that uses labels without training; None for another mode."""
-    changes = {"kind": mode, "kinds": (mode,), "measure": settings.evaluate.measures[0]}
-    return settings.encode_with_labels.model_copy(update=changes) if mode in label_systems() else None

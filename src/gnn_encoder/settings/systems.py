@@ -1,10 +1,6 @@
 """The systems of a training run. A system is one row of `SYSTEMS`, which graphs, settings, links and cards read.
 
-A new system that trains nothing needs a row, and a call that makes its bundle, in
-`pipelines.train.bundles_without_training`. A new kind of `encode_with_labels` needs no call, but a name in `LabelKind`,
-numbers in `settings.labels`, its uses in `evaluation.label_tuning.candidate_uses`, and the scoring of a `LabelUse` in
-`retrieval`. The row gives the system a run, a fusion, figures, a place in the recommendation's
-order, a link in ROOT/latest, and a sentence on its card; an update makes the bundle again.
+CONTRIBUTING.md says what a new system needs besides.
 """
 
 from dataclasses import dataclass, replace
@@ -17,12 +13,8 @@ NOT_TRAINED = "untrained"
 QUERY_SUM, QUERY_MEMORY, QUERY_CLUSTERS = "Query sum", "Query memory", "Query clusters"
 CROSS_ENCODER = "Cross-encoder"
 RERANKED, FIRST_AND_RERANKED = "Re-ranked", "First stage + re-ranker"
-LABEL_FIELD, ADAPTER, LINEAR_FUSION, LEARNED_FUSION = (
-    "BM25 with labels",
-    "Query adapter",
-    "Linear fusion",
-    "Learned fusion",
-)
+LABEL_FIELD, ADAPTER = "BM25 with labels", "Query adapter"
+LINEAR_FUSION, LEARNED_FUSION = "Linear fusion", "Learned fusion"
 
 FusionKind = Literal["field", "adapter", "linear", "trees"]
 LabelKind = Literal["sum", "memory", "clusters"]

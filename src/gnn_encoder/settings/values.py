@@ -1,10 +1,19 @@
 """Value types of settings, and base classes that check the values."""
 
 import difflib
+import json
 from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 # Numbers are strict; otherwise `true` would be 1.
 Fraction = Annotated[float, Field(ge=0.0, le=1.0, strict=True)]
@@ -25,6 +34,27 @@ def known_names(unknown: object, known: Iterable[str]) -> str:
     names = sorted(known)
     near = difflib.get_close_matches(str(unknown), names, n=1)
     return f"{f'did you mean {near[0]!r}? ' if near else ''}known are {', '.join(names)}"
+
+
+def described(error: ValidationError) -> str:
+    """Returns the first error in the values of settings, in one line."""
+    first = error.errors()[0]
+    message = first["msg"].removeprefix("Value error, ")
+    if not first["loc"]:  # a rule about several settings; its text names the settings
+        return message
+    # After step.setting, pydantic's location names a branch of a union.
+    key = ".".join(map(str, first["loc"][:2]))
+    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    return f"{key} = {shown(first['input'])}: {message}{more}"
+
+
+def shown(value: Any) -> str:
+    """Returns a value as JSON, cut to 60 characters."""
+    try:
+        text = json.dumps(value, default=str)
+    except (TypeError, ValueError):  # a key that JSON does not allow; an integer of more than 4,300 digits
+        return f"a {type(value).__name__}"
+    return text if len(text) <= 60 else f"{text[:57]}…"
 
 
 class Checked(BaseModel):

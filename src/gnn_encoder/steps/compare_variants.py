@@ -23,7 +23,7 @@ def compare_variants(context: Context, settings: CompareVariants, figures: list[
     """Collects the measures, tests the differences, and writes table, plots and page."""
     read = [Figures.read(path) for path in figures]
     variants = gathered(read)
-    statistics = compared(variants, FULL, settings)
+    statistics = compared(variants, settings)
     results = statistics["results"]
     shown = "test" if "test" in results else "dev"
     selected = context.history.get("select_queries", Record()).metrics
@@ -34,7 +34,7 @@ def compare_variants(context: Context, settings: CompareVariants, figures: list[
         "seeds": {name: len(variant.values[shown]) for name, variant in variants.items()},
         "changes": {name: changes(variants[FULL], variant) for name, variant in variants.items()},
         **statistics,
-        "strata": compared_strata(variants, FULL, settings),
+        "strata": compared_strata(variants, settings),
         **settings.model_dump(),
     }
     drawn = [
@@ -43,7 +43,7 @@ def compare_variants(context: Context, settings: CompareVariants, figures: list[
             f"{mean_name(measure)} on {shown} along {axis}; bars are standard deviations over seeds; dashed: {BEFORE}",
         )
         for setting, (axis, _) in SWEEPS.items()
-        if len(points := sweep(variants, FULL, setting)) >= LEAST
+        if len(points := sweep(variants, setting)) >= LEAST
         for measure in ("RR@10", "R@20")
     ]
     full, before = (results[shown][name][NAMES[0]] for name in (FULL, BEFORE))

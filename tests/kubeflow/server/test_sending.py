@@ -272,4 +272,3 @@ def test_a_dry_run_asks_nobody(
     assert training.split()[:10] == needs
     assert rows[-1] == "wrote gnn-encoder-train.yaml"
     assert (tmp_path / "gnn-encoder-train.yaml").is_file()
-    assert call(monkeypatch, *arguments, "--package", "package.txt") == 2

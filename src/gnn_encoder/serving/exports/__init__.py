@@ -1,10 +1,5 @@
 """Writes a bundle's query encoder or its passage vectors for other programs, and compares the export with the bundle.
 
-sentence-transformers   the query encoder as a folder that SentenceTransformer loads, with its pooling and its scaling
-parquet                 `passages.parquet`: passage_id, title, text and the vector, a row for each vector
-lancedb                 an embedded LanceDB table of the same rows, in a folder
-pgvector                a PostgreSQL table of the same rows
-
 The rows are read, sent and compared in blocks. Each new export is replayed before it gets its name or is committed
 (`exports.replay`): the encoder must give the bundle's vectors of some texts; the rows must be the bundle's, and so must
 a table's first hits. So an export that another program would read otherwise is refused and leaves nothing.

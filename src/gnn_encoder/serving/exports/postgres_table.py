@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from gnn_encoder.artifacts import Passages
@@ -55,36 +54,26 @@ def export(job: Job) -> str:
             f"pgvector's HNSW index takes vectors up to width {WIDEST:,} (4,000 as halfvec), and these have "
             f"{job.width:,}: add --no-index"
         )
-    _check_ids(job.bundle.passages.ids())
-    with _connected(job.target) as connection:
-        table = _Table(job, connection)
-        if not table.exists():
-            sentence, effort = _create(job, table)
-            index = job.new_index
-        elif job.update:
-            sentence, index, effort = _update(job, table)
-        else:
-            raise UserError(
-                f"the table {job.table} exists in {shown(job.target)}: name another by --table, or send the changes "
-                "with --update"
-            )
-        sentence += table.left_out
-        table.keep(job.facts(sentence, table=job.table, index=index, ef_search=effort))
-    return sentence
-
-
-def shown(address: str) -> str:
-    """Returns the address of a database without user and password."""
-    return without_password(address)
-
-
-def _check_ids(ids: pa.ChunkedArray) -> None:
-    bad = ids.filter(pc.match_substring_regex(ids, r"\x00"))
-    if len(bad):
+    ids = job.bundle.passages.ids()
+    if len(bad := ids.filter(pc.match_substring_regex(ids, r"\x00"))):
         raise UserError(
             f"{len(bad):,} ids of passages have the character NUL, which PostgreSQL cannot store, first "
             f"{printable(repr(bad[0].as_py()))[:80]}: give them other ids in the data, or export to lancedb or parquet"
         )
+    with _connected(job.target) as connection:
+        table, index = _Table(job, connection), job.new_index
+        if not table.exists():
+            sentence, effort = _create(job, table)
+        elif job.update:
+            sentence, index, effort = _update(job, table)
+        else:
+            raise UserError(
+                f"the table {job.table} exists in {without_password(job.target)}: name another by --table, or send the "
+                "changes with --update"
+            )
+        sentence += table.left_out
+        table.keep(job.facts(sentence, table=job.table, index=index, ef_search=effort))
+    return sentence
 
 
 def _create(job: Job, table: "_Table") -> tuple[str, int | None]:
@@ -92,19 +81,19 @@ def _create(job: Job, table: "_Table") -> tuple[str, int | None]:
     digests = table.send(None)
     if job.new_index:
         table.build_index()
-    table.analyze()
+    table.run("ANALYZE {table}")
     return replay(job, digests, table, job.new_index)
 
 
 def _update(job: Job, table: "_Table") -> tuple[str, bool, int | None]:
-    table.lock()
+    table.run("LOCK TABLE {table} IN SHARE ROW EXCLUSIVE MODE")  # readers go on with the former rows
     facts = table.facts()
     job.check_former(f"the table {job.table}", facts)
     digests = digests_of(job.bundle, job.stage("reading", len(job.bundle.vectors)), table.stored)
     changes, index = Changes.between(digests, table.digests()), bool(facts.get("index"))
     table.delete(changes.old)
     table.send(changes.new)
-    table.analyze()
+    table.run("ANALYZE {table}")
     sentence, effort = replay(job, digests, table, index)
     return f"{changes}; {sentence}", index, effort
 
@@ -133,7 +122,7 @@ def _connected(address: str) -> Iterator["psycopg.Connection[Any]"]:
             register_vector(connection)
             yield connection
     except psycopg.Error as error:
-        raise UserError(f"{shown(address)}: {one_line(error)}") from None
+        raise UserError(f"{without_password(address)}: {one_line(error)}") from None
 
 
 class _Table:
@@ -149,7 +138,7 @@ class _Table:
         self._with_null: dict[str, None] = {}
         self._name = sql.Identifier(*job.table.split("."))
 
-    def _run(self, statement: str, *values: Any, **parts: Any) -> Any:
+    def run(self, statement: str, *values: Any, **parts: Any) -> Any:
         """Runs a statement in which `{table}` is the table's name; values travel in binary."""
         from psycopg import sql
 
@@ -159,7 +148,7 @@ class _Table:
     def exists(self) -> bool:
         """Whether there is a relation of the table's name."""
         name = self._name.as_string(self._connection)
-        return bool(self._run("SELECT to_regclass(%s) IS NOT NULL", name).fetchone()[0])
+        return bool(self.run("SELECT to_regclass(%s) IS NOT NULL", name).fetchone()[0])
 
     @property
     def left_out(self) -> str:
@@ -183,11 +172,7 @@ class _Table:
     def create(self) -> None:
         """Creates the table, which only this transaction sees."""
         columns = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
-        self._run(f"CREATE TABLE {{table}} ({columns.format(width=self._job.width)})")
-
-    def lock(self) -> None:
-        """Keeps other writers out until the end; readers go on with the former rows."""
-        self._run("LOCK TABLE {table} IN SHARE ROW EXCLUSIVE MODE")
+        self.run(f"CREATE TABLE {{table}} ({columns.format(width=self._job.width)})")
 
     def send(self, rows: np.ndarray | None) -> np.ndarray:
         """Sends the bundle's rows, or some, and returns their digests."""
@@ -196,51 +181,40 @@ class _Table:
         types = [kind.split()[0].split("(")[0] for kind in COLUMNS.values()]
         from psycopg import sql
 
-        columns = sql.SQL(", ").join(map(sql.Identifier, COLUMNS))
-        command = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT BINARY)").format(self._name, columns)
+        names = sql.SQL(", ").join(map(sql.Identifier, COLUMNS))
+        command = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT BINARY)").format(self._name, names)
         with self._connection.cursor() as cursor, cursor.copy(command) as copy:
             copy.set_types(types)
             for block in map(self.stored, blocks(job.bundle, rows, done)):
                 digests.append(block.digests())
                 passages = block.passages
-                for row in zip(
-                    digests[-1].tolist(),
-                    passages.ids,
-                    block.parts.tolist(),
-                    passages.titles,
-                    passages.texts,
-                    block.vectors,
-                    strict=True,
-                ):
+                columns = (digests[-1].tolist(), passages.ids, block.parts.tolist(), passages.titles, passages.texts)
+                for row in zip(*columns, block.vectors, strict=True):
                     try:
                         copy.write_row(row)
                     except UnicodeEncodeError as error:
                         raise UserError(
-                            f"{shown(job.target)}: passage {printable(repr(row[1]))[:80]} has characters that the "
-                            f"database's encoding, {error.encoding}, lacks: name one with ENCODING 'UTF8'"
+                            f"{without_password(job.target)}: passage {printable(repr(row[1]))[:80]} has characters "
+                            f"that the database's encoding, {error.encoding}, lacks: name one with ENCODING 'UTF8'"
                         ) from None
         return np.concatenate(digests)
 
     def delete(self, digests: np.ndarray) -> None:
         """Deletes rows."""
         for start in range(0, len(digests), export_rows.ROWS):
-            self._run("DELETE FROM {table} WHERE digest = ANY(%s)", digests[start : start + export_rows.ROWS].tolist())
+            self.run("DELETE FROM {table} WHERE digest = ANY(%s)", digests[start : start + export_rows.ROWS].tolist())
 
     def build_index(self) -> None:
         """Builds the HNSW index."""
         rows = len(self._job.bundle.vectors)
         done = self._job.stage("indexing", rows)
-        self._run("CREATE INDEX ON {table} USING hnsw (vector vector_ip_ops)")
+        self.run("CREATE INDEX ON {table} USING hnsw (vector vector_ip_ops)")
         done(rows)
-
-    def analyze(self) -> None:
-        """Gives the planner the table's statistics."""
-        self._run("ANALYZE {table}")
 
     def facts(self) -> dict[str, Any]:
         """Returns what `keep` wrote; raises UserError for a table of another origin."""
         name = self._name.as_string(self._connection)
-        (comment,) = self._run("SELECT obj_description(to_regclass(%s), 'pg_class')", name).fetchone()
+        (comment,) = self.run("SELECT obj_description(to_regclass(%s), 'pg_class')", name).fetchone()
         try:
             facts = json.loads(comment or "{}")
         except ValueError:
@@ -253,12 +227,12 @@ class _Table:
         """Writes facts as the table's comment."""
         from psycopg import sql
 
-        self._run("COMMENT ON TABLE {table} IS {facts}", facts=sql.Literal(json.dumps(facts, ensure_ascii=False)))
+        self.run("COMMENT ON TABLE {table} IS {facts}", facts=sql.Literal(json.dumps(facts, ensure_ascii=False)))
 
     def digests(self) -> np.ndarray:
         from psycopg import sql
 
-        (count,) = self._run("SELECT count(*) FROM {table}").fetchone()
+        (count,) = self.run("SELECT count(*) FROM {table}").fetchone()
         with self._connection.cursor("digests", binary=True) as cursor:
             cursor.itersize = export_rows.ROWS
             cursor.execute(sql.SQL("SELECT digest FROM {}").format(self._name))
@@ -267,15 +241,15 @@ class _Table:
     def altered(self) -> str | None:
         rows = len(self._job.bundle.vectors)
         done = self._job.stage("comparing", rows)
-        row = self._run(f"SELECT passage_id FROM {{table}} WHERE digest <> {DIGEST} LIMIT 1").fetchone()
+        row = self.run(f"SELECT passage_id FROM {{table}} WHERE digest <> {DIGEST} LIMIT 1").fetchone()
         done(rows)
         return None if row is None else str(row[0])
 
     def search(self, queries: np.ndarray, k: int, effort: int | None) -> list[np.ndarray]:
-        self._run(f"SET LOCAL enable_indexscan = {'off' if effort is None else 'on'}")
-        self._run(f"SET LOCAL enable_seqscan = {'on' if effort is None else 'off'}")
+        self.run(f"SET LOCAL enable_indexscan = {'off' if effort is None else 'on'}")
+        self.run(f"SET LOCAL enable_seqscan = {'on' if effort is None else 'off'}")
         if effort is not None:
-            self._run(f"SET LOCAL hnsw.ef_search = {effort}")
+            self.run(f"SET LOCAL hnsw.ef_search = {effort}")
         question = "SELECT digest FROM {table} ORDER BY vector <#> %s LIMIT %s"
-        answers = (self._run(question, query, k).fetchall() for query in queries)
+        answers = (self.run(question, query, k).fetchall() for query in queries)
         return [np.array([digest for (digest,) in answer], np.int64) for answer in answers]

@@ -53,7 +53,6 @@ def _add_adapter(folder: Path, adapter: np.ndarray, prompts: dict[str, str]) -> 
 
 
 def _opened(folder: Path) -> Any:
-    """Returns the SentenceTransformer in a folder."""
     from sentence_transformers import SentenceTransformer
 
     return SentenceTransformer(str(folder), device="cpu", trust_remote_code=check_files(str(folder)))
