@@ -92,7 +92,7 @@ def test_the_replay_searches_by_the_index_and_exactly(former: Bundle, postgres: 
         table = postgres_table._Table(Job(former, "pgvector", postgres, engine.table), connection)
         for effort, plan in ((None, "Seq Scan"), (40, "Index Scan using")):
             table.search(np.array(former.vectors[:1]), 10, effort)
-            explained = table._run(
+            explained = table.run(
                 "EXPLAIN SELECT digest FROM {table} ORDER BY vector <#> %s LIMIT 10", former.vectors[0]
             ).fetchall()
             assert any(plan in line for (line,) in explained), explained

@@ -90,7 +90,7 @@ def test_labels_of_all_queries_say_what_is_warm(inputs: dict[str, Path], tiny_ba
     warm = [warm_strata(data.split_qrels("test"), data.split_qrels("train")).rows(WARM) for data in (every, drawn, cut)]
     assert warm[0].all() and warm[1].all() and 0 < warm[2].sum() < 15
     facts = data_facts(drawn, str(tiny_backbone), 0)
-    assert (facts.queries["train"], facts.drawn, facts.labels, facts.warm) == (45, DRAWN, 45, 1.0)
+    assert (facts.queries["train"], facts.drawn, facts.labels) == (45, DRAWN, 45)
     assert data_facts(every, str(tiny_backbone), 0).drawn == 0
 
 

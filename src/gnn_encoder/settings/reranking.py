@@ -227,7 +227,7 @@ class TrainReranker(Published, MeasuredTraining, Distillation, DocumentNetwork, 
         try:
             type(self).model_validate({**self.model_dump(exclude={"systems"}), **settings})
         except ValidationError as error:
-            yield f"systems.{name}: {described(error)}"
+            yield f"systems.{name}{'.' if error.errors()[0]['loc'] else ': '}{described(error)}"
 
     @property
     def scorer(self) -> str:
