@@ -21,15 +21,17 @@ from gnn_encoder.artifacts.digests import text_digests
 from gnn_encoder.artifacts.finished_run import bundles_of
 from gnn_encoder.artifacts.history import Record, write_history
 from gnn_encoder.data.forgotten import Forgotten
-from gnn_encoder.engines import forgetting, pipelines, reranking
+from gnn_encoder.engines import forgetting, forgotten_files, pipelines, reranking
 from gnn_encoder.engines.forgotten_files import Traces, renewed
 from gnn_encoder.engines.latest import linked, with_added_labels
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.answers import JOURNAL
+from gnn_encoder.judging.grading import Judgement, write_judgements
 from gnn_encoder.judging.pool import POOL, Pool, PooledPassage, pool_lines
 from gnn_encoder.settings.presets import changed_settings, parse_settings
 from gnn_encoder.storage import CACHE
 from gnn_encoder.update.paid import Paid
+from gnn_encoder.update.paid import forget as forget_paid
 
 PASSAGE, QUERY = "the hidden river is in the hidden letter", "what is the north copper number 3"
 
@@ -170,8 +172,10 @@ def test_an_interrupted_forgetting_goes_on(updated: Path, monkeypatch: pytest.Mo
         with pytest.raises(KeyboardInterrupt):
             forget(updated, {"p7"}, {QUERY})
     assert with_text(updated, PASSAGE, QUERY), "the artifacts are still there"
-    assert forget(updated, {"p7"}, {QUERY})["trained"]
-    assert not with_text(updated, PASSAGE, QUERY)
+    record = forget(updated, {"p7"}, {QUERY})
+    assert record["trained"] and not with_text(updated, PASSAGE, QUERY)
+    assert str(updated / "logs" / "run.log") in record["rewritten"], "by the first attempt"
+    assert {str(updated / "tokens" / "0123"), str(updated / "pipeline" / "whole")} < {*record["deleted"]}
     again = forget(updated, {"p7"}, {QUERY})
     assert not again["deleted"] and again["trained"], "weights are listed until they are trained anew"
 
@@ -184,15 +188,6 @@ def test_what_a_link_in_the_root_leads_to_stays(updated: Path) -> None:
     record = forget(updated, {"p7"}, set())
     assert before == sorted(path for name in ("tokens", "tmp") for path in (updated.parent / name).rglob("*"))
     assert set(record["left"]) == {str(updated / "tokens"), str(updated / "tmp")}
-
-
-def test_a_file_in_the_place_of_a_deleted_one_is_read(updated: Path) -> None:
-    job = forgetting.Forgetting(updated, Forgotten())
-    job.find({"queries": {QUERY}})
-    file = updated / "labels" / "0.jsonl"
-    assert job._holds(file) == {("queries", "q3")}
-    write_labels(file, [AddedLabel("q4", "another", "p1")])  # the file keeps its number
-    assert not job._holds(file)
 
 
 def test_each_later_run_of_the_root_leaves_them_out(updated: Path) -> None:
@@ -242,7 +237,7 @@ def test_a_text_is_seen_as_json_and_html_write_it(tmp_path: Path) -> None:
 def test_a_short_text_takes_no_other_text_with_it(tmp_path: Path) -> None:
     traces = Traces(["what is this", f"{'w' * 120} end"])
     gone = ["What is  this", "7\twhat is this", 'q,"what is this",3', json.dumps({"a": [{"query": "what is this"}]})]
-    gone.append(f"before {'w' * 120} end")
+    gone.append(json.dumps({"text": f"{'w' * 120} end"}))
     kept = ["what is this river", json.dumps({"query": "what is this river"}), f"{'w' * 120} other"]
     (tmp_path / "file").write_text("\n".join([*gone, *kept]))
     (tmp_path / "file").chmod(0o600)
@@ -272,12 +267,61 @@ def test_the_folder_of_judge_loses_the_queries_that_show_a_text(tmp_path: Path) 
     (tmp_path / POOL).write_text("".join(pool_lines(asked, hits, passages)))
     for name in ("order.jsonl", "people.jsonl"):
         (tmp_path / name).write_text("".join(json.dumps({"query_id": query}) + "\n" for query in asked) + '{"quer')
+    grades = {"q1": (1, "it helps"), "q2": (0, ""), "q3": (3, "it says so")}
+    write_judgements(
+        tmp_path / "judgements.jsonl",
+        [Judgement(query, asked[query], "p1", *grade, "model") for query, grade in grades.items()],
+    )
+    answers = [f"Of {PASSAGE}.\nReason: {reason}\nGrade: {grade}" for grade, reason in grades.values()]
+    answers = ["Of others.\nReason: it helps\nGrade: 1", *answers[1:], f"No grade for {PASSAGE}"]
+    journal = "".join(json.dumps({"key": str(number), "text": text}) + "\n" for number, text in enumerate(answers))
     (tmp_path / "answers").mkdir()
-    (tmp_path / "answers" / JOURNAL).write_text(PASSAGE)
+    (tmp_path / "answers" / JOURNAL).write_text(journal)
     assert not renewed(tmp_path, tmp_path, Traces(["of another", "the"])) and with_text(tmp_path, PASSAGE)
     assert renewed(tmp_path, tmp_path, Traces([PASSAGE, QUERY]))
     assert not with_text(tmp_path, PASSAGE, QUERY) and Pool(tmp_path / POOL).queries == {"q1": "one"}
     assert (tmp_path / "people.jsonl").read_text() == '{"query_id": "q1"}\n'
+    assert (tmp_path / "answers" / JOURNAL).read_text() == journal.splitlines(keepends=True)[0], "it is paid for"
+
+
+def test_a_kill_loses_no_paid_vector_of_another_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    digests, vectors = text_digests(map(str, range(20))), np.arange(1, 61, dtype=np.float32).reshape(20, 3)
+    Paid(tmp_path, 3).add(digests, vectors)
+    with (tmp_path / "vectors").open("ab") as file:
+        file.write(bytes(12) * 7 + b"the answer that another kill cut")
+
+    class Killed(np.memmap):
+        def flush(self) -> None:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(np, "memmap", Killed)
+        with pytest.raises(KeyboardInterrupt):
+            forget_paid(tmp_path, digests[4:6])
+    assert Paid(tmp_path, 3).find(digests)[0].all()
+    assert forget_paid(tmp_path, digests[4:6]) and not forget_paid(tmp_path, digests[4:6])
+    assert not np.isin(vectors[4:6], np.fromfile(tmp_path / "vectors", np.float32)).any()
+    stays = np.isin(np.arange(20), [4, 5], invert=True)
+    is_paid, theirs = Paid(tmp_path, 3).find(digests)
+    np.testing.assert_array_equal(is_paid, stays)
+    np.testing.assert_array_equal(theirs, vectors[stays])
+
+
+def test_texts_are_found_as_by_a_plain_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forgotten_files, "BLOCK", 50)
+    generator, file = np.random.default_rng(0), tmp_path / "file"
+    words = ["the", "an", "river", "é", '"so"', "<b>", "number", "7", "of_it", "north-west"]
+    seen = set()
+    for _ in range(300):
+        content, text = (" ".join(generator.choice(words, size)) for size in (40, 6))
+        if generator.random() < 0.5:
+            start = int(generator.integers(len(content) - 60))
+            text = content[start : start + 30]
+        text = text.strip()
+        file.write_text(content, encoding="utf-8")
+        seen.add(text in content)
+        assert Traces([text, "another text that is nowhere"]).in_file(file, short=True) == (text in content), text
+    assert seen == {False, True}
 
 
 def without(data: Path, folder: Path, passages: set[str], queries: set[str]) -> Path:

@@ -67,12 +67,6 @@ def read_rows(path: str | Path, name: str) -> np.ndarray:
     return array
 
 
-class VectorsFolder(Artifact):
-    """The folder of a vectors artifact."""
-
-    schema = "vectors"
-
-
 def read_vectors(path: str | Path) -> np.ndarray:
     """The array of a vectors artifact, memory-mapped read-only."""
     read_manifest(path, "vectors")
@@ -210,12 +204,6 @@ class Encoding:
         return cls(passages, queries, Contents.read(path))
 
 
-class GraphFolder(Artifact):
-    """The folder of a graph artifact."""
-
-    schema = "graph"
-
-
 @dataclass(frozen=True)
 class Graph:
     """The query–passage graph; every array is memory-mapped.
@@ -268,7 +256,7 @@ class Graph:
         Arrays that the graph shares with `whole` take no space of their own. The draft has the source's digests of
         texts, and its origin.
         """
-        of = GraphFolder.read(source)
+        of = Artifact(source, read_manifest(source, "graph"))
         for name in [file for file in of.manifest.files if file not in GRAPH_FILES.values()]:
             draft.share(of, name)
         for field, file in GRAPH_FILES.items():
@@ -280,8 +268,7 @@ class Graph:
             else:
                 np.save(draft / file, array, allow_pickle=False)
         draft.rows(queries=len(self.queries), passages=len(self.indptr) - 1, edges=len(self.reverse))
-        for part in ("step", "settings", "inputs", "metrics"):
-            setattr(draft.manifest, part, getattr(of.manifest, part))
+        draft.take_origin(of.manifest)
 
     @staticmethod
     def create_features(draft: Draft, name: str, shape: tuple[int, ...], dtype: type = np.float16) -> np.memmap:

@@ -36,7 +36,7 @@ import numpy as np
 import pyarrow as pa
 
 from gnn_encoder.artifacts.added_labels import ADDED_LABELS, CHANGED, PAIRS, ROWS, AddedLabels, Changes
-from gnn_encoder.artifacts.arrays import VECTORS, WINDOW_PASSAGES, WINDOWS, VectorsFolder, read_rows
+from gnn_encoder.artifacts.arrays import VECTORS, WINDOW_PASSAGES, WINDOWS, read_rows
 from gnn_encoder.artifacts.calibration import CALIBRATION, Calibration
 from gnn_encoder.artifacts.dataset import Dataset
 from gnn_encoder.artifacts.fields import FIELDS, read_fields
@@ -138,7 +138,7 @@ class Bundle(Artifact):
     @staticmethod
     def add_vectors(draft: Draft, passage_vectors: Path) -> None:
         """Add the vectors of an embedding to a draft, those of all windows if it has them; they take no space."""
-        embedding = VectorsFolder.read(passage_vectors)
+        embedding = Artifact(passage_vectors, read_manifest(passage_vectors, "vectors"))
         if f"{WINDOWS}.npy" in embedding.manifest.files:
             draft.share(embedding, f"{WINDOWS}.npy", VECTORS)
             draft.share(embedding, f"{WINDOW_PASSAGES}.npy", f"{VECTOR_PASSAGES}.npy")
@@ -294,8 +294,7 @@ class Bundle(Artifact):
     def _pass_on(self, draft: Draft) -> None:
         """Give a draft this bundle's row counts and origin."""
         draft.rows(**self.manifest.rows)
-        for part in ("step", "settings", "inputs", "metrics"):
-            setattr(draft.manifest, part, getattr(self.manifest, part))
+        draft.take_origin(self.manifest)
 
     @cached_property
     def system(self) -> str:

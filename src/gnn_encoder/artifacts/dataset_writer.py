@@ -97,8 +97,7 @@ class DatasetWriter:
 
     def query_values(self, query: Column, values: Column) -> None:
         """Write the values of `Dataset.query_values`."""
-        self._open(QUERY_VALUES)
-        self._write(QUERY_VALUES, query, values)
+        self._add(QUERY_VALUES, query, values)
 
     def fields(self, fields: pa.Table) -> None:
         """Write the further fields of the passages [m], as `artifacts.fields`."""

@@ -170,6 +170,11 @@ class Draft:
         """Record row counts in the manifest."""
         self.manifest.rows.update(counts)
 
+    def take_origin(self, manifest: Manifest) -> None:
+        """Record how another artifact was made as the draft's own origin."""
+        for part in ("step", "settings", "inputs", "metrics"):
+            setattr(self.manifest, part, getattr(manifest, part))
+
     def _let_read(self, path: Path) -> None:
         """Let everybody read a file who may read the folder, where the file system and the file's owner allow it."""
         wanted = self.path.stat().st_mode & 0o444
@@ -340,6 +345,15 @@ class _Checked:
         except (OSError, ValueError, RecursionError):
             return {}  # without a readable record the files are hashed
         return record if isinstance(record, dict) else {}
+
+
+def replace_content(path: Path, content: bytes) -> None:
+    """Writes a file, with the rights of an earlier one; a crash leaves the old content or the new."""
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_bytes(content)
+    if path.exists():
+        shutil.copymode(path, partial)
+    partial.replace(path)
 
 
 def sha256(path: Path) -> str:

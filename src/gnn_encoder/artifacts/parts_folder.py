@@ -12,13 +12,5 @@ folder `labels/` is the one here. If the fusion is learnt from dev queries, `fus
 fold of them (`retrieval.held_out`).
 """
 
-from gnn_encoder.artifacts.folder import Artifact
-
 ADAPTER, LENGTHS, FIELD, EXAMPLES = "adapter.npy", "lengths.npy", "field", "examples"
 DEV_EXAMPLES = "dev_examples"
-
-
-class PartsFolder(Artifact):
-    """The folder of a parts artifact."""
-
-    schema = "parts"

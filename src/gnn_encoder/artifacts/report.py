@@ -27,7 +27,7 @@ import shutil
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -123,17 +123,6 @@ class Evaluation(_Results):
             shutil.copytree(self.path / RUNS, draft / RUNS)
 
 
-class Latency(_Results):
-    """Milliseconds per query: `metrics["systems"]` has `encode_ms` and `search_ms` of each system, by name."""
-
-    schema = "latency"
-
-    @staticmethod
-    def write(draft: Draft, facts: dict[str, Any]) -> None:
-        """Fill a latency draft."""
-        _write_json(draft / METRICS, facts)
-
-
 class Report(_Results):
     """A complete report artifact."""
 
@@ -197,53 +186,50 @@ class Figures(_Results):
         draft.rows(per_query=len(per_query))
 
 
-class Recommended(Artifact):
+class _Facts(Artifact):
+    """An artifact with one JSON object."""
+
+    file: ClassVar[str]
+
+    @classmethod
+    def write(cls, draft: Draft, facts: dict[str, Any]) -> None:
+        """Fill a draft."""
+        _write_json(draft / cls.file, facts)
+
+    @cached_property
+    def facts(self) -> dict[str, Any]:
+        """The content of the file."""
+        return _read_json(self.path / self.file)
+
+
+class Recommended(_Facts):
     """A complete recommendation artifact."""
 
-    schema = "recommendation"
-
-    @staticmethod
-    def write(draft: Draft, facts: dict[str, Any]) -> None:
-        """Fill a recommendation draft."""
-        _write_json(draft / RECOMMENDATION, facts)
-
-    @cached_property
-    def facts(self) -> dict[str, Any]:
-        """The content of `recommendation.json`."""
-        return _read_json(self.path / RECOMMENDATION)
+    schema, file = "recommendation", RECOMMENDATION
 
 
-class GraphChoice(Artifact):
-    """A complete artifact of a chosen graph."""
+class GraphChoice(_Facts):
+    """A complete artifact of a chosen graph; without a tried variant its facts are empty."""
 
-    schema = "graph_choice"
-
-    @staticmethod
-    def write(draft: Draft, facts: dict[str, Any]) -> None:
-        """Fill a draft."""
-        _write_json(draft / CHOICE, facts)
-
-    @cached_property
-    def facts(self) -> dict[str, Any]:
-        """The content of `choice.json`; without a tried variant it is empty."""
-        return _read_json(self.path / CHOICE)
+    schema, file = "graph_choice", CHOICE
 
 
-class Decision(Artifact):
+class Latency(_Facts):
+    """Milliseconds per query: `facts["systems"]` has `encode_ms` and `search_ms` of each system, by name."""
+
+    schema, file = "latency", METRICS
+
+
+class Decision(_Facts):
     """A complete decision artifact."""
 
-    schema = "decision"
+    schema, file = "decision", DECISION
 
-    @staticmethod
-    def write(draft: Draft, facts: dict[str, Any], card: str) -> None:
-        """Fill a decision draft."""
-        _write_json(draft / DECISION, facts)
+    @classmethod
+    def write(cls, draft: Draft, facts: dict[str, Any], card: str = "") -> None:
+        """Fill a draft; `card`: the model card."""
+        super().write(draft, facts)
         (draft / CARD).write_text(card, encoding="utf-8")
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """The content of `decision.json`."""
-        return self.logged_facts(self.path)
 
     @staticmethod
     def logged_facts(folder: Path) -> dict[str, Any]:

@@ -8,23 +8,24 @@ Texts are equal as `folded`. A passage is its title and text, so a passage with 
 
 import json
 import secrets
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import blake2b
 from itertools import compress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from gnn_encoder.artifacts.folder import replace_content
 from gnn_encoder.artifacts.passages import passage_text
 from gnn_encoder.artifacts.texts import folded
 from gnn_encoder.data.rows import CandidateRows, Label, PassageRows, Query, SectionRows, Source
 from gnn_encoder.data.validation import Problems
 from gnn_encoder.errors import UserError
 
+Rows = TypeVar("Rows", PassageRows, CandidateRows)
 SETS = ("queries", "passages", "names", "datasets")
 
 
@@ -54,15 +55,12 @@ class Forgotten:
         """Writes the file; a crash leaves the old one or the new one."""
         path.parent.mkdir(exist_ok=True)
         sets = {name: sorted(getattr(self, name)) for name in SETS}
-        partial = path.with_name(f".{path.name}.partial")
-        partial.write_text(json.dumps({"salt": self.salt, **sets}, indent=1), encoding="utf-8")
-        partial.replace(path)
+        replace_content(path, json.dumps({"salt": self.salt, **sets}, indent=1).encode())
 
     def digest(self, text: str) -> str:
         """The salted digest of a query, or of a passage as `passage_text`."""
-        return blake2b(
-            folded(text).encode("utf-8", "surrogatepass"), digest_size=16, key=bytes.fromhex(self.salt)
-        ).hexdigest()
+        content = folded(text).encode("utf-8", "surrogatepass")
+        return blake2b(content, digest_size=16, key=bytes.fromhex(self.salt)).hexdigest()
 
     def has_query(self, text: str) -> bool:
         """Whether a query is forgotten."""
@@ -75,13 +73,12 @@ class Forgotten:
     def without(self, rows: Iterable[Query | Label], passages: Container[str] = ()) -> list[Query | Label]:
         """Returns rows without forgotten queries, and without the labels of these and of `passages`, which are ids."""
         rows = list(rows)
-        queries = {row.id for row in rows if isinstance(row, Query) and self.has_query(row.text)}
-        return [
-            row
-            for row in rows
-            if (row.id if isinstance(row, Query) else row.query_id) not in queries
-            and (isinstance(row, Query) or row.passage_id not in passages)
-        ]
+        gone = self.queries_in(rows)
+        return [row for row in rows if row[0] not in gone and not (isinstance(row, Label) and row[1] in passages)]
+
+    def queries_in(self, rows: Iterable[Query | Label]) -> set[str]:
+        """Returns the ids of the forgotten queries."""
+        return {row.id for row in rows if isinstance(row, Query) and self.has_query(row.text)}
 
 
 class Remaining(Source):
@@ -115,19 +112,15 @@ class Remaining(Source):
     @cached_property
     def _gone_queries(self) -> set[str]:
         """The ids of the forgotten queries in the source."""
-        rows = self._source.questions(Problems())
-        return {row.id for row in rows if isinstance(row, Query) and self._forgotten.has_query(row.text)}
-
-    def _stays(self, ids: Iterable[Any], gone: set[str]) -> pa.Array:
-        return pa.array([str(name) not in gone for name in ids], pa.bool_())
+        return self._forgotten.queries_in(self._source.questions(Problems()))
 
     def _placed(self, places: pa.Table) -> pa.Table:
         """Places without the parents and citations that are forgotten."""
         parents = [None if parent in self._gone else parent for parent in places["parent"].to_pylist()]
-        works = [
-            cited and [work for work in cited if work not in self._gone] for cited in places["citations"].to_pylist()
+        cited = [
+            works and [work for work in works if work not in self._gone] for works in places["citations"].to_pylist()
         ]
-        for name, column in (("parent", parents), ("citations", works)):
+        for name, column in (("parent", parents), ("citations", cited)):
             at = places.column_names.index(name)
             places = places.set_column(at, name, pa.array(column, places.schema.field(at).type))
         return places
@@ -135,18 +128,8 @@ class Remaining(Source):
     def passages(self, problems: Problems) -> Iterator[PassageRows]:
         """The corpus without forgotten passages."""
         for rows in self._source.passages(problems):
-            stays = self._stays(rows.ids, self._gone)
-            mask = stays.to_pylist()
-            ids, titles, texts = (
-                list(compress(column, mask)) if isinstance(column, list) else column.filter(stays)
-                for column in (rows.ids, rows.titles, rows.texts)
-            )
-            places = None if rows.places is None else self._placed(rows.places.filter(stays))
-            lines, fields = (
-                list(compress(rows.lines, mask)),
-                {name: of.filter(stays) for name, of in rows.fields.items()},
-            )
-            yield PassageRows(ids, titles, texts, rows.file, lines, rows.work, places, fields)
+            kept = _filtered(rows, [str(name) not in self._gone for name in rows.ids])
+            yield replace(kept, places=None if kept.places is None else self._placed(kept.places))
 
     def questions(self, problems: Problems) -> Iterator[Query | Label]:
         """Queries and labels without forgotten ones; a fact says what the data still have."""
@@ -154,18 +137,14 @@ class Remaining(Source):
         self.remarks, self.facts = self._source.remarks, self._source.facts
         if self._gone or self._gone_queries:
             count = f"{len(self._gone):,} passages and {len(self._gone_queries):,} queries"
-            self.facts = {
-                **self.facts,
-                "forgotten": f"{self.name} still has {count} that are left out: delete them there",
-            }
+            left = f"{self.name} still has {count} that are left out: delete them there"
+            self.facts = {**self.facts, "forgotten": left}
 
     def candidates(self, problems: Problems) -> Iterator[CandidateRows]:
         """The pool without forgotten passages and queries."""
         for rows in self._source.candidates(problems):
-            kept = self._stays(rows.query_ids, self._gone_queries), self._stays(rows.passage_ids, self._gone)
-            stays = pc.and_(*kept)
-            lines = list(compress(rows.lines, stays.to_pylist()))
-            yield CandidateRows(rows.query_ids.filter(stays), rows.passage_ids.filter(stays), rows.file, lines)
+            pairs = zip(rows.query_ids.to_pylist(), rows.passage_ids.to_pylist(), strict=True)
+            yield _filtered(rows, [q not in self._gone_queries and p not in self._gone for q, p in pairs])
 
     def sections(self, problems: Problems) -> Iterator[SectionRows]:
         """As of the source, without forgotten parents and citations."""
@@ -175,5 +154,18 @@ class Remaining(Source):
     def anchors(self) -> Iterator[tuple[pa.Array, pa.Array]]:
         """As of the source, without those of forgotten passages."""
         for names, ids in self._source.anchors():
-            stays = self._stays(ids, self._gone)
+            stays = pa.array([name not in self._gone for name in ids.to_pylist()], pa.bool_())
             yield names.filter(stays), ids.filter(stays)
+
+
+def _filtered(rows: Rows, stays: Sequence[bool]) -> Rows:
+    """Returns the rows that stay, with all their columns."""
+
+    def column(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {name: column(part) for name, part in value.items()}
+        if isinstance(value, pa.Array | pa.Table):
+            return value.filter(pa.array(stays, pa.bool_()))
+        return value if value is None or isinstance(value, str | int) else list(compress(value, stays))
+
+    return replace(rows, **{name: column(value) for name, value in vars(rows).items()})

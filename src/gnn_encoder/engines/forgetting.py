@@ -1,8 +1,9 @@
 """Takes texts, and everything made from them, out of a root and its exports: `gnn-encoder forget`.
 
-    forgotten/digests.json  salted digests of all that was ever forgotten: each later run leaves it out
-    forgotten/TIME.json     the record of one forgetting, without any text
-    forgotten/settings.yaml the settings of the last training with these texts
+    forgotten/digests.json      salted digests of all that was ever forgotten: each later run leaves it out
+    forgotten/TIME.json         the record of one forgetting, without any text
+    forgotten/unfinished.jsonl  what a forgetting that has not ended has changed
+    forgotten/settings.yaml     the settings of the last training with these texts
 
 The served bundles are made anew, by an update that leaves the texts out. What else was made from a dataset with the
 texts is deleted, because it is a cache: a later run makes it again. Trained weights stay, and the record lists them.
@@ -18,8 +19,8 @@ import shlex
 import shutil
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,36 +28,23 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from gnn_encoder import __version__
-from gnn_encoder.artifacts import Bundle
+from gnn_encoder.artifacts import Bundle, WrittenQueries
 from gnn_encoder.artifacts.added_labels import ADDED_LABELS, read_labels
+from gnn_encoder.artifacts.digests import text_digests
 from gnn_encoder.artifacts.finished_run import BUNDLE, BUNDLES, bundles_of
-from gnn_encoder.artifacts.folder import MANIFEST, Manifest, digest_of, read_manifest
+from gnn_encoder.artifacts.folder import MANIFEST, Manifest, digest_of, read_manifest, replace_content
 from gnn_encoder.artifacts.history import read_history
 from gnn_encoder.artifacts.passages import CORPUS_SCHEMA, StoredTable, passage_text
 from gnn_encoder.artifacts.report import SETTINGS
 from gnn_encoder.artifacts.texts import folded, text_lines
-from gnn_encoder.artifacts.written_queries import WRITTEN, WrittenQueries
 from gnn_encoder.data.forgotten import Forgotten
-from gnn_encoder.engines import lifeline, pipelines
+from gnn_encoder.engines import lifeline, pipelines, prune
 from gnn_encoder.engines.climbed import KEPT_RERANKERS, rung_of
 from gnn_encoder.engines.climbing import climbing_again, climbs_again
-from gnn_encoder.engines.forgotten_files import Traces, renewed, without_answers, without_vectors
+from gnn_encoder.engines.forgotten_files import Traces, renewed, without_answers
 from gnn_encoder.engines.latest import FORGOTTEN, KEPT_LABELS
 from gnn_encoder.engines.local_run import Outcome
 from gnn_encoder.engines.provenance import DATA
-from gnn_encoder.engines.prune import (
-    OF_CALL,
-    OUTPUTS,
-    PARTS,
-    PROGRAMS,
-    Unneeded,
-    artifacts_in,
-    check_root,
-    leftovers,
-    registries,
-    remove,
-    stores,
-)
 from gnn_encoder.engines.supervision import Show
 from gnn_encoder.errors import UserError, without_password
 from gnn_encoder.inference.answers import JOURNAL
@@ -67,12 +55,15 @@ from gnn_encoder.promotion.registry import CHAMPION, DECISION, DIGEST, QUERIES, 
 from gnn_encoder.storage import Transfer, cache_folder, is_remote, put_folder
 from gnn_encoder.tracking import mlflow_runs
 from gnn_encoder.tracking.pipeline_run import addressed, impatient, own_store
+from gnn_encoder.update.paid import forget as forget_paid
 
 KINDS = ("queries", "passages")
 OF_STATE = ("model", "recommendation", "decision")
 """Schemas of what an update leaves in `latest/`: weights, and figures that a later update reads."""
 OF_QUERIES = ("report", "study", "select_queries", "generated_queries")
 """Folders with queries among the copies of files that MLflow has of a run."""
+UNFINISHED = "unfinished.jsonl"
+"""Beside the records: what this forgetting and its interrupted attempts have changed, one change a line."""
 
 
 def read_wanted(file: Path) -> set[str]:
@@ -93,118 +84,118 @@ def texts_in(file: Path) -> Iterator[tuple[str, str, str, str]]:
             yield KINDS[0], label.query_id, label.query, label.query
     elif file.suffix == ".parquet":
         names = set(pq.read_schema(file).names)
-        if {*CORPUS_SCHEMA.names} <= names:
-            for batch in StoredTable(file).batches(*CORPUS_SCHEMA.names):
-                for name, title, text in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                    yield KINDS[1], name, passage_text(title, text), text
-        elif {"query_id", "text"} <= names:
-            for batch in StoredTable(file).batches("query_id", "text"):
-                for name, text in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                    yield KINDS[0], name, text, text
+        is_corpus = {*CORPUS_SCHEMA.names} <= names
+        columns = CORPUS_SCHEMA.names if is_corpus else ["query_id", "text"]
+        for batch in StoredTable(file).batches(*columns) if {*columns} <= names else ():
+            for name, *texts in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                yield KINDS[is_corpus], name, passage_text(*texts) if is_corpus else texts[-1], texts[-1]
 
 
-@dataclass
 class Forgetting:
-    """A forgetting in a root.
+    """A forgetting in a root, which goes on with an interrupted one.
 
-    `texts`: the forgotten texts that the root had, passages with and without titles.
-    `rewritten`, `deleted`: files and folders. `left`: places that may have a text and are not changed here.
+    holding   files in which forgotten queries and passages are kept as such → their (kind, id)
+    texts     the forgotten texts that the root had, passages with and without titles
     """
 
-    root: Path
-    forgotten: Forgotten
-    began: float = field(default_factory=time.time)
-    texts: set[str] = field(default_factory=set)
-    rewritten: list[str] = field(default_factory=list)
-    deleted: list[str] = field(default_factory=list)
-    left: list[str] = field(default_factory=list)
-    _holding: dict[tuple[int, int, int], set[tuple[str, str]]] = field(default_factory=dict)
+    def __init__(self, root: Path) -> None:
+        self.root, self.latest, self.file = root, root / "latest", root / FORGOTTEN
+        self._unfinished = self.file.with_name(UNFINISHED)
+        self.forgotten = Forgotten.read(self.file) if self.file.exists() else Forgotten()
+        self.holding = defaultdict[Path, set[tuple[str, str]]](set)
+        self.texts: set[str] = set()
+        self.began = time.time()
 
-    @property
-    def latest(self) -> Path:
-        """ROOT/latest."""
-        return self.root / "latest"
+    def note(self, change: str, *objects: Path | str) -> None:
+        """Notes what is "rewritten", "deleted", or "left" because it may have a text and is not changed here."""
+        with self._unfinished.open("a", encoding="utf-8") as file:
+            file.writelines(f"{json.dumps([change, str(one)])}\n" for one in objects)
+
+    def notes(self) -> dict[str, list[str]]:
+        """Returns what was noted, of interrupted attempts, too."""
+        notes: dict[str, dict[str, None]] = {change: {} for change in ("began", "rewritten", "deleted", "left")}
+        for line in self._unfinished.read_text("utf-8").splitlines():
+            change, one = json.loads(line)
+            notes[change][one] = None
+        return {change: list(objects) for change, objects in notes.items()}
 
     def manifests(self) -> dict[Path, Manifest]:
         """Returns the artifacts of all runs; their files are not checked."""
-        paths = artifacts_in(self.root / "pipeline")
+        paths = prune.artifacts_in(self.root / "pipeline")
         return {path: Manifest(**json.loads((path / MANIFEST).read_text("utf-8"))) for path in paths}
 
-    def _tables(self) -> Iterator[Path]:
-        """Yields the files in which queries and passages are kept as such."""
-        folders = [*artifacts_in(self.root / "pipeline"), self.root / KEPT_LABELS]
+    def rows(self) -> Iterator[tuple[list[Path], str, str, list[str]]]:
+        """Yields the queries and passages that are kept as such: the names of their file, kind, id, and texts, the
+        whole one first.
+        """
+        folders = [*prune.artifacts_in(self.root / "pipeline"), self.root / KEPT_LABELS]
         folders += [folder / FOLDER for folder in (self.latest, self.latest / BUNDLES)]
-        seen = set()
-        for path in (path for folder in folders for path in folder.rglob("*") if path.is_file()):
-            if path.suffix in (".parquet", ".jsonl") and (inode := path.stat().st_ino) not in seen:
-                seen.add(inode)
-                yield path
+        files = defaultdict[int, list[Path]](list)
+        for path in (path for folder in folders for path in folder.rglob("*")):
+            if path.suffix in (".parquet", ".jsonl") and path.is_file():
+                files[path.stat().st_ino].append(path)
+        for names in files.values():
+            for kind, name, *texts in texts_in(names[0]):
+                yield names, kind, name, texts
 
-    def find(self, wanted: Mapping[str, set[str]]) -> None:
-        """Adds the digests of all that is named by id or text; raises UserError for the name of nothing."""
-        by_text = {kind: {folded(name) for name in names} for kind, names in wanted.items()}
+    def begin(self, wanted: Mapping[str, set[str]]) -> None:
+        """Writes the digests of all that is named by id or text, and of the datasets that have it, or are behind
+        bundles with it; raises UserError for the name of nothing.
+        """
+        forgotten, by_text = self.forgotten, {kind: set(map(folded, names)) for kind, names in wanted.items()}
         unknown = {(kind, name) for kind, names in by_text.items() for name in names}
-        for file in self._tables():
-            for kind, name, *texts in texts_in(file):
-                if kind in wanted and (name in wanted[kind] or by_text[kind] & {folded(text) for text in texts}):
-                    getattr(self.forgotten, kind).add(self.forgotten.digest(texts[0]))
-                    unknown -= {(kind, folded(text)) for text in (name, *texts)}
-        earlier = self.forgotten.names | self.forgotten.queries | self.forgotten.passages
+        for _, kind, name, texts in self.rows():
+            if kind in wanted and (name in wanted[kind] or by_text[kind] & set(map(folded, texts))):
+                getattr(forgotten, kind).add(forgotten.digest(texts[0]))
+                unknown -= {(kind, folded(text)) for text in (name, *texts)}
         for kind, name in sorted(unknown):
-            if self.forgotten.digest(name) not in earlier:
-                raise UserError(
-                    f"nothing in {self.root} has {name[:80]!r} among its {kind}: name an id or a whole text"
-                )
-        self.forgotten.names.update(self.forgotten.digest(name) for names in by_text.values() for name in names)
-
-    def _holds(self, file: Path) -> set[tuple[str, str]]:
-        """Returns (kind, id) of the forgotten queries and passages that a file has as such; their texts are kept."""
-        facts = file.stat()
-        key = (facts.st_dev, facts.st_ino, facts.st_mtime_ns)  # a new file may have the number of a deleted one
-        if key not in self._holding:
-            self._holding[key] = set()
-            for kind, name, *texts in texts_in(file):
-                if self.forgotten.digest(texts[0]) in getattr(self.forgotten, kind):
-                    self._holding[key].add((kind, name))
-                    self.texts.update(texts)
-        return self._holding[key]
-
-    def _passages(self, folder: Path) -> set[str]:
-        """Returns the ids of the forgotten passages below a folder."""
-        files = (file for file in folder.rglob("*") if file.is_file())
-        return {name for file in files for kind, name in self._holds(file) if kind == KINDS[1]}
-
-    def _holds_below(self, folder: Path) -> bool:
-        return any(self._holds(file) for file in folder.rglob("*") if file.is_file())
-
-    def note_datasets(self) -> None:
-        """Writes the digests, with those of the datasets that have the texts, and of those behind bundles with them."""
-        for file in self._tables():
-            self._holds(file)
+            if forgotten.digest(name) not in forgotten.names | forgotten.queries | forgotten.passages:
+                missing = f"nothing in {self.root} has {name[:80]!r} among its {kind}"
+                raise UserError(f"{missing}: name an id or a whole text")
+        forgotten.names.update(forgotten.digest(name) for names in by_text.values() for name in names)
+        self.look()
         for path, manifest in self.manifests().items():
-            if self._holds_below(path):
+            if self.holds(path):
                 of = manifest.digest if manifest.schema == "dataset" else manifest.inputs.get("dataset", "")
-                self.forgotten.datasets.update({of} - {""})
-        self.forgotten.write(self.root / FORGOTTEN)
+                forgotten.datasets.update({of} - {""})
+        forgotten.write(self.file)
+        self.note("began", str(time.time()))
+        self.began = float(self.notes()["began"][0])
+
+    def look(self) -> None:
+        """Finds the files that hold forgotten texts."""
+        self.holding.clear()
+        for files, kind, name, texts in self.rows():
+            if self.forgotten.digest(texts[0]) in getattr(self.forgotten, kind):
+                self.texts.update(texts)
+                for file in files:
+                    self.holding[file].add((kind, name))
+
+    def holds(self, folder: Path) -> set[tuple[str, str]]:
+        """Returns (kind, id) of the forgotten queries and passages in a file, or below a folder."""
+        parts = [rows for file, rows in self.holding.items() if file.is_relative_to(folder.resolve())]
+        return set().union(*parts)
+
+    def passages(self, folder: Path) -> set[str]:
+        """Returns the ids of the forgotten passages below a folder."""
+        return {name for kind, name in self.holds(folder) if kind == KINDS[1]}
 
     def affected(self) -> dict[Path, Manifest]:
         """Returns the artifacts that were made from the texts, without those that are the same without the texts."""
         manifests, datasets = self.manifests(), self.forgotten.datasets
         affected, digests, of_models = dict[Path, Manifest](), set(datasets), set[str]()
 
-        def is_made(manifest: Manifest) -> bool:
-            if manifest.digest in datasets or (of := manifest.inputs.get("dataset")) in datasets:
+        def is_made(path: Path, manifest: Manifest) -> bool:
+            # `prune` may have deleted what is between a dataset and a bundle with its texts.
+            if manifest.digest in datasets or (of := manifest.inputs.get("dataset")) in datasets or self.holds(path):
                 return True
             known = digests | of_models if manifest.schema == "model" else digests
             return of is None and not known.isdisjoint(manifest.inputs.values())
 
-        # `prune` may have deleted what is between a dataset and a bundle with its texts.
-        more = {path: one for path, one in manifests.items() if is_made(one) or self._holds_below(path)}
-        while more:
+        while more := {path: one for path, one in manifests.items() if path not in affected and is_made(path, one)}:
             affected |= more
             digests |= {manifest.digest for manifest in more.values() if manifest.schema != "model"}
             of_models |= {manifest.digest for manifest in more.values() if manifest.step.startswith("train_")}
-            more = {path: one for path, one in manifests.items() if path not in affected and is_made(one)}
         same = {manifest.digest for path, manifest in manifests.items() if path not in affected}
         return {path: manifest for path, manifest in affected.items() if manifest.digest not in same}
 
@@ -212,61 +203,48 @@ class Forgetting:
         """Takes the added labels of the texts out of the bundles in `latest/`."""
         from gnn_encoder.labels.adding import replace_labels  # imports torch
 
-        passages = self._passages(self.latest / "dataset")
+        passages = self.passages(self.latest / "dataset")
         for link in bundles_of(self.latest):
-            if not link.is_symlink() or not (added := Bundle.read(link).added):
-                continue
-            kept = [
-                label
-                for label in added.labels
-                if not self.forgotten.has_query(label.query) and label.passage_id not in passages
-            ]
-            if len(kept) < len(added.labels):
+            labels = added.labels if link.is_symlink() and (added := Bundle.read(link).added) else []
+            kept = [of for of in labels if not self.forgotten.has_query(of.query) and of.passage_id not in passages]
+            if len(kept) < len(labels):
                 replace_labels(link, kept)
-                self.rewritten.append(str(link))
+                self.note("rewritten", link)
 
     def update(self, dataset: str | None) -> Callable[[Show], Outcome] | None:
         """Returns what makes the bundles in `latest/` anew without the texts; None if they do without already."""
         if not (self.latest / "dataset").exists():
             return None
         served = [read_manifest(self.latest / name) for name in ("dataset", BUNDLE) if (self.latest / name).exists()]
-        labels = Path(served[0].settings.get("labels") or self.root)
-        of_labels = labels.is_file() and self._holds(labels)
         made_from = {digest for one in served for digest in (one.digest, one.inputs.get("dataset"))}
-        if not of_labels and self.forgotten.datasets.isdisjoint(made_from):
+        labels = Path(served[0].settings.get("labels", ""))
+        if labels not in self.holding and made_from.isdisjoint(self.forgotten.datasets):
             return None
         if climbs_again(self.latest):
             return climbing_again(self.latest.resolve(), dataset, [], self.root).run
         return partial(pipelines.update, self.latest, dataset, [], self.root)
 
-    def check(self) -> None:
-        """Raises UserError if the updated dataset has one of the texts."""
-        if self._holds_below(self.latest / "dataset"):
-            raise UserError(
-                f"{self.latest / 'dataset'} has them again: of queries that were written, forget the passages"
-            )
-
     def withdraw_versions(self, affected: Mapping[Path, Manifest]) -> None:
         """Deletes registered versions of bundles with the texts; the bundle in `latest/` takes a champion's place."""
         digests = {manifest.digest for manifest in affected.values() if manifest.schema == "bundle"}
-        for uri in stores(self.root):
+
+        def is_gone(version: Version) -> bool:
+            return version.tags.get(DIGEST) in digests or Path(version.tags.get(ADDRESS) or "/") in affected
+
+        for uri in prune.stores(self.root):
             with impatient():
-                for registry in registries(uri):
+                for registry in prune.registries(uri):
                     versions = registry.versions()
-                    gone = [
-                        one
-                        for one in versions
-                        if one.tags.get(DIGEST) in digests or Path(one.tags.get(ADDRESS) or "/") in affected
-                    ]
-                    if champion := next((one for one in gone if CHAMPION in one.aliases), None):
+                    gone = [version for version in versions if is_gone(version)]
+                    if champion := next((version for version in gone if CHAMPION in version.aliases), None):
                         registry.promote(self._successor(registry, champion, versions))
                     for version in gone:
                         registry.withdraw(version.number)
-                        self.deleted.append(f"models:/{registry.name}/{version.number}")
+                        self.note("deleted", f"models:/{registry.name}/{version.number}")
                         if is_remote(address := version.tags.get(ADDRESS, "")):
-                            self.left.append(address)
+                            self.note("left", address)
             if uri != own_store(self.root):
-                self.left.append(f"reports of earlier runs in {without_password(uri)}")
+                self.note("left", f"reports of earlier runs in {without_password(uri)}")
 
     def _successor(self, registry: Registry, champion: Version, versions: Sequence[Version]) -> str:
         bundle, former = Bundle.read((self.latest / BUNDLE).resolve()), champion.tags.get(ADDRESS, "")
@@ -287,36 +265,34 @@ class Forgetting:
             client.set_terminated(run)
         return number
 
-    def _in(self, pattern: str) -> Iterator[Path]:
-        """Yields what is in a folder of the root, and not what a link in its place leads to."""
-        linked = (self.root / pattern.partition("/")[0]).is_symlink()
-        return iter(()) if linked else self.root.glob(pattern)
-
-    def clean_files(self, affected: Mapping[Path, Manifest]) -> None:
-        """Takes the texts out of caches, logs and MLflow's copies of files."""
-        root, traces = self.root, Traces(self.texts)
-        linked = [path for name in (*PROGRAMS, KEPT_LABELS) if (path := root / name).is_symlink()]
-        self.left += map(str, linked)  # outside of the root may be files of others
-        gone = [*leftovers(root), *self._in("tokens/*")]
-        gone += [path for path in self._in("checkpoints/*") if OF_CALL.fullmatch(path.name)]
-        gone += [path for path in self._in(f"{KEPT_LABELS}/*") if self._holds(path)]
-        gone += [
-            path for path in cache_folder().glob("*") if re.fullmatch("[0-9a-f]{32}", path.name) and traces.below(path)
-        ]
-        for path in self._in("artifacts/*/artifacts/*"):
-            if (path.name in OF_QUERIES and path.stat().st_mtime < self.began) or traces.below(path):
-                gone.append(path)
-        self._delete(gone)
-        self.rewritten += [
-            str(path) for path in sorted(self._in("logs/*")) if path.is_file() and traces.without_lines(path)
-        ]
-        written = [
-            path for path in artifacts_in(root / "pipeline") if (path / WRITTEN).is_file() and path not in affected
-        ]
+    def clean_files(self, affected: Mapping[Path, Manifest], traces: Traces) -> None:
+        """Takes the texts out of caches, logs and MLflow's copies of files, by one rule for each kind of them."""
+        manifests, paid = self.manifests(), text_digests(self.texts)
+        written = [path for path, of in manifests.items() if of.schema == "written_queries" and path not in affected]
         answers = {answer for path in written for answer in WrittenQueries.read(path).answer}
-        journals = self._in(f"checkpoints/answers-*/{JOURNAL}") if self._passages(root / "pipeline") else ()
-        self.rewritten += [str(path) for path in journals if without_answers(path, answers)]
-        self.rewritten += [str(path) for path in self._in("checkpoints/paid-*") if without_vectors(path, self.texts)]
+        stays = answers.__contains__ if self.passages(self.root / "pipeline") else lambda answer: True
+        rules: tuple[tuple[str, str, Callable[[Path], object]], ...] = (
+            ("tokens/*", "deleted", lambda path: True),
+            ("checkpoints/*", "deleted", lambda path: prune.OF_CALL.fullmatch(path.name)),
+            (f"{KEPT_LABELS}/*", "deleted", self.holds),
+            ("artifacts/*/artifacts/*", "deleted", lambda path: self._is_old(path) or traces.below(path)),
+            ("logs/*", "rewritten", lambda path: path.is_file() and traces.without_lines(path)),
+            (f"checkpoints/answers-*/{JOURNAL}", "rewritten", lambda path: without_answers(path, stays)),
+            ("checkpoints/paid-*", "rewritten", lambda path: forget_paid(path, paid)),
+        )
+        self._delete(prune.PARTS, [*prune.leftovers(self.root)])
+        fetched = [path for path in cache_folder().glob("*") if re.fullmatch("[0-9a-f]{32}", path.name)]
+        self._delete(prune.PARTS, [path for path in fetched if traces.below(path)])
+        # Outside of the root may be files of others.
+        linked = [name for name in (*prune.PROGRAMS, KEPT_LABELS) if (self.root / name).is_symlink()]
+        self.note("left", *(self.root / name for name in linked))
+        for pattern, change, affects in rules:
+            for path in sorted(self.root.glob(pattern)) if pattern.partition("/")[0] not in linked else ():
+                if affects(path):
+                    self._delete(prune.PARTS, [path]) if change == "deleted" else self.note(change, path)
+
+    def _is_old(self, path: Path) -> bool:
+        return path.name in OF_QUERIES and path.stat().st_mtime < self.began
 
     def delete_artifacts(self, affected: Mapping[Path, Manifest]) -> None:
         """Deletes what was made from the texts, but for weights in `latest/`, and what `labels undo` would restore."""
@@ -324,22 +300,27 @@ class Forgetting:
             if link.is_symlink() and link.with_name(FOLDER).is_dir():
                 with Versions(link) as versions:
                     versions.keep_present()
-        linked = {path.resolve() for path in self.latest.rglob("*") if path.is_symlink()}
-        gone = [
-            path
-            for path, manifest in affected.items()
-            if path.resolve() not in linked or manifest.schema not in OF_STATE
-        ]
-        self._delete(sorted(gone, key=lambda path: affected[path].schema == "dataset"))
-        for link in self.latest.rglob("*"):
-            if link.is_symlink() and not link.exists():
-                link.unlink()
+        links = [path for path in self.latest.rglob("*") if path.is_symlink()]
+        linked = {path.resolve() for path in links}
+        gone = [path for path, of in affected.items() if path.resolve() not in linked or of.schema not in OF_STATE]
+        self._delete(prune.OUTPUTS, sorted(gone, key=lambda path: affected[path].schema == "dataset"))
+        for link in links:
+            if not link.exists():
+                link.unlink(missing_ok=True)
 
-    def _delete(self, paths: Sequence[Path]) -> None:
-        below = self.root / "pipeline"
-        outputs = {path for path in paths if path.is_relative_to(below) and not path.name.startswith(".")}
-        remove(Unneeded(OUTPUTS if path in outputs else PARTS, path) for path in paths)
-        self.deleted += [str(path) for path in paths]
+    def _delete(self, kind: str, paths: Sequence[Path]) -> None:
+        self.note("deleted", *paths)
+        prune.remove(prune.Unneeded(kind, path) for path in paths)
+
+    def search(self, traces: Traces, exports: Iterable[Path]) -> None:
+        """Notes where a text is left outside of artifacts: in the root, in exports and in the data."""
+        paths = [path for path in self.root.rglob("*") if not path.is_relative_to(self.root / "pipeline")]
+        paths += [path for path in exports if path.is_file() or (path / POOL).is_file()]
+        if (data := self.latest / "dataset").exists():
+            manifest = read_manifest(data)
+            self.note("left", *filter(None, [manifest.metrics.get("forgotten")]))
+            paths += [Path(name) for setting in DATA if (name := manifest.settings.get(setting))]
+        self.note("left", *(path for path in sorted({*paths}) if traces.below(path, short=True)))
 
     def trained(self) -> list[dict[str, Any]]:
         """Returns the models and bundles whose weights were trained with the texts, each with the steps that did."""
@@ -359,11 +340,28 @@ class Forgetting:
         words = ["gnn-encoder", "run", "--root", str(self.root)]
         if (data := self.latest / "dataset").exists():
             words += ["--dataset", read_manifest(data).settings["dataset"]]
-        if (settings := self.root / FORGOTTEN).with_name(SETTINGS).is_file():
-            words += ["--preset", str(settings.with_name(SETTINGS))]
+        if (settings := self.file.with_name(SETTINGS)).is_file():
+            words += ["--preset", str(settings)]
         if rung := rung_of(self.latest):
             words += ["--until", rung.replace(" ", "-")]
         return shlex.join(words)
+
+    def record(self, wanted: Iterable[str], signed: str) -> tuple[Path, dict[str, Any]]:
+        """Writes the record of all attempts; returns the file and its content."""
+        notes, trained = self.notes(), self.trained()
+        began, ended = (time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at)) for at in (self.began, time.time()))
+        record = {
+            "began": began, "ended": ended, "signed": signed or f"{getpass.getuser()}@{socket.gethostname()}",
+            "version": __version__, "salt": self.forgotten.salt,
+            **{kind: sorted(getattr(self.forgotten, kind)) for kind in wanted},
+            "rewritten": notes["rewritten"], "deleted": notes["deleted"],
+            "trained": trained, "training": self.training() if trained else "", "left": notes["left"],
+        }  # fmt: skip
+        record["digest"] = digest_of(record)
+        path = self.file.with_name(f"{began.replace('-', '').replace(':', '')}.json")
+        replace_content(path, json.dumps(record, indent=1).encode())
+        self._unfinished.unlink()
+        return path, record
 
 
 def forget(
@@ -388,48 +386,25 @@ def forget(
             same command goes on.
     """
     root = root.resolve()
-    check_root(root)
-    file = root / FORGOTTEN
-    job = Forgetting(root, Forgotten.read(file) if file.exists() else Forgotten())
-    job.find(wanted)
-    job.note_datasets()
+    prune.check_root(root)
+    job, latest = Forgetting(root), root / "latest"
+    job.begin(wanted)
     job.take_labels_out()
-    if (settings := root / "latest" / "report" / SETTINGS).is_file():
-        shutil.copyfile(settings, file.with_name(SETTINGS))
+    if (settings := latest / "report" / SETTINGS).is_file():
+        shutil.copyfile(settings, job.file.with_name(SETTINGS))
     if update := job.update(dataset):
         run(update)
-        job.check()
-        job.rewritten += [str(place) for place in bundles_of(root / "latest")]
+        job.look()
+        if job.holds(latest / "dataset"):
+            raise UserError(f"{latest / 'dataset'} has them again: of queries that were written, forget the passages")
+        job.note("rewritten", *bundles_of(latest))
     with lifeline.take(root):
-        affected = job.affected()
+        affected, traces = job.affected(), Traces(job.texts)
         job.withdraw_versions(affected)
-        traces = Traces(job.texts)
-        job.rewritten += [str(target) for target in exports if renewed(target, root / "latest", traces)]
-        edited = (target for target in exports if target.is_file() or (target / POOL).is_file())
-        job.left += [str(target) for target in edited if traces.below(target, short=True)]
-        job.clean_files(affected)
+        for target in exports:
+            if renewed(target, latest, traces):
+                job.note("rewritten", target)
+        job.clean_files(affected, traces)
         job.delete_artifacts(affected)
-        apart = [path for path in sorted(root.rglob("*")) if not path.is_relative_to(root / "pipeline")]
-        if (data := root / "latest" / "dataset").exists():
-            manifest = read_manifest(data)
-            job.left += [known] if (known := manifest.metrics.get("forgotten")) else []
-            read = [Path(name) for setting in DATA if (name := manifest.settings.get(setting))]
-            apart += [path for path in read if not path.is_relative_to(root)]
-        job.left += [str(path) for path in apart if path.is_file() and traces.in_file(path, short=True)]
-    trained = job.trained()
-    record = {
-        "began": _utc(job.began), "ended": _utc(time.time()),
-        "signed": signed or f"{getpass.getuser()}@{socket.gethostname()}",
-        "version": __version__, "salt": job.forgotten.salt,
-        **{kind: sorted(getattr(job.forgotten, kind)) for kind in wanted},
-        "rewritten": job.rewritten, "deleted": job.deleted,
-        "trained": trained, "training": job.training() if trained else "", "left": job.left,
-    }  # fmt: skip
-    record["digest"] = digest_of(record)
-    path = file.with_name(f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(job.began))}.json")
-    path.write_text(json.dumps(record, indent=1), encoding="utf-8")
-    return path, record
-
-
-def _utc(seconds: float) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+        job.search(traces, exports)
+        return job.record(wanted, signed)

@@ -3,26 +3,30 @@
 import csv
 import gzip
 import json
-import mmap
+import re
 import shutil
 import zlib
-from collections.abc import Iterable, Iterator
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from html import escape
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gnn_encoder.artifacts import Bundle
-from gnn_encoder.artifacts.digests import WORDS, find, text_digests
 from gnn_encoder.artifacts.finished_run import bundles_of
-from gnn_encoder.artifacts.folder import MANIFEST
+from gnn_encoder.artifacts.folder import MANIFEST, replace_content
 from gnn_encoder.artifacts.texts import folded
 from gnn_encoder.errors import UserError
+from gnn_encoder.inference.answers import JOURNAL
+from gnn_encoder.judging.grading import grade_in, read_judgements
 from gnn_encoder.judging.pool import ANSWERS, FIGURES, JUDGEMENTS, LABELS, ORDER, PEOPLE, POOL, QRELS
 from gnn_encoder.serving.exports import export
 from gnn_encoder.serving.exports.job import FACTS
@@ -31,21 +35,64 @@ BEGINNING = 100
 """Characters by which a text is found: a log or a report may have its beginning alone."""
 SHORT = 20
 """A text of fewer characters counts only as a whole line, cell or JSON string: other texts may contain it."""
+BLOCK = 2**24
+"""Bytes of a file that are searched at a time."""
+END = 8
+"""Bytes at the end of a form by which it is found."""
+
+
+class Forms:
+    """Texts as files write them: as they are, and as JSON, HTML and Python escape them.
+
+    A table of hashes says where a form may end in a content, then it is compared: thousands take as long as one.
+    """
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        ways = (str, escape, json.dumps, partial(json.dumps, ensure_ascii=False), lambda text: repr(text)[1:-1])
+        # Quotes around a text are no part of it.
+        forms = {way(text).strip('"').encode("utf-8", "surrogatepass") for text in texts for way in ways}
+        self._short = [re.escape(form) for form in forms if 0 < len(form) < END]
+        self._by_end = defaultdict[bytes, list[bytes]](list)
+        for form in forms:
+            if len(form) >= END:
+                self._by_end[form[-END:]].append(form)
+        self._may_end = np.zeros(2**20, bool)
+        self._may_end[_hashes(b"".join(self._by_end), 0)] = True
+        self._longest = max(map(len, forms), default=0) or 1
+
+    def places(self, content: bytes) -> Iterator[tuple[int, int]]:
+        """Yields where a form begins and ends in a content."""
+        yield from (match.span() for match in re.finditer(b"|".join(self._short), content) if self._short)
+        for shift in range(END) if self._by_end else ():
+            for end in END * np.flatnonzero(self._may_end[_hashes(content, shift)]) + shift + END:
+                for form in self._by_end.get(content[end - END : end], ()):
+                    if content.endswith(form, 0, end):
+                        yield int(end) - len(form), int(end)
+
+    def are_in(self, file: IO[bytes] | gzip.GzipFile) -> bool:
+        """Whether a file has one."""
+        content = b""
+        while block := file.read(BLOCK):
+            content = content[-self._longest :] + block
+            if any(True for _ in self.places(content)):
+                return True
+        return False
+
+
+def _hashes(content: bytes, shift: int) -> np.ndarray:
+    """Returns a number below 2^20 for each `END` bytes from `shift` on."""
+    words = np.frombuffer(content[shift : shift + (len(content) - shift) // END * END], "<u8")
+    return (words * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(44)
 
 
 class Traces:
-    """Finds texts in files of any kind, as they are, and as JSON, HTML and Python write them."""
+    """Finds texts in files of any kind."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         texts = {text.strip() for text in texts} - {""}
         self._whole = {folded(text) for text in texts}
-        self._all = _forms(text[:BEGINNING] for text in texts)
-        self._begins = _forms(text[:BEGINNING] for text in texts if len(text) >= SHORT)
-        self._long = _forms(text for text in texts if len(text) >= BEGINNING)
-
-    def is_row(self, line: bytes) -> bool:
-        """Whether a line is of a text: it, a cell or a JSON string in it is the text, or it has a whole long text."""
-        return _has(line, self._long) or any(folded(part) in self._whole for part in _strings(line))
+        self._all = Forms(text[:BEGINNING] for text in texts)
+        self._begins = Forms(text[:BEGINNING] for text in texts if len(text) >= SHORT)
 
     def in_file(self, path: Path, short: bool = False) -> bool:
         """Whether a file has the beginning of a text; compressed and Parquet files are read.
@@ -54,38 +101,38 @@ class Traces:
         """
         forms = self._all if short else self._begins
         with suppress(OSError, EOFError, zlib.error, pa.ArrowException):  # it only has such a name: read as it is
-            if path.suffix == ".gz":
-                return _has(gzip.decompress(path.read_bytes()), forms)
             if path.suffix == ".parquet":
-                return any(folded(text) in self._whole or _has(text.encode(), forms) for text in _cells(path))
-        if not path.stat().st_size:
-            return False
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            return _has(content, forms)
+                return any(
+                    any(True for _ in forms.places("\0".join(cells).encode()))
+                    or not self._whole.isdisjoint(map(folded, cells))
+                    for cells in _cells(path)
+                )
+            if path.suffix == ".gz":
+                with gzip.open(path) as unpacked:
+                    return forms.are_in(unpacked)
+        with path.open("rb") as file:
+            return forms.are_in(file)
 
     def below(self, path: Path, short: bool = False) -> bool:
         """Whether a file, or a file below a folder, has it."""
         return any(self.in_file(file, short) for file in (path, *path.rglob("*")) if file.is_file())
 
+    def has_row(self, line: bytes) -> bool:
+        """Whether a line is a text, or has one as a cell or a JSON string."""
+        return not self._whole.isdisjoint(map(folded, _strings(line)))
+
     def without_lines(self, path: Path, rows: bool = False) -> bool:
         """Takes the lines with a text, or only its `rows`, out of a file; returns whether there were any."""
         if not rows and not self.in_file(path, short=True):  # logs can be long
             return False
-        lines = path.read_bytes().splitlines(keepends=True)
-        kept = [line for line in lines if not self.is_row(line) and (rows or not _has(line, self._begins))]
-        if len(kept) < len(lines):
-            _replace(path, b"".join(kept))
-        return len(kept) < len(lines)
-
-
-def _forms(texts: Iterable[str]) -> set[bytes]:
-    ways = (str, escape, json.dumps, partial(json.dumps, ensure_ascii=False), lambda text: repr(text)[1:-1])
-    # Quotes around a text are no part of it.
-    return {way(text).strip('"').encode("utf-8", "surrogatepass") for text in texts for way in ways} - {b""}
-
-
-def _has(content: bytes | mmap.mmap, forms: set[bytes]) -> bool:
-    return any(content.find(form) >= 0 for form in forms)
+        content = path.read_bytes()
+        lines = content.splitlines(keepends=True)
+        ends, gone = list(accumulate(map(len, lines))), {n for n, line in enumerate(lines) if self.has_row(line)}
+        for start, end in () if rows else self._begins.places(content):
+            gone.update(range(bisect_right(ends, start), bisect_right(ends, end - 1) + 1))
+        if gone:
+            replace_content(path, b"".join(line for number, line in enumerate(lines) if number not in gone))
+        return bool(gone)
 
 
 def _strings(line: bytes) -> Iterator[str]:
@@ -107,40 +154,23 @@ def _within(value: Any) -> Iterator[str]:
             yield from _within(part)
 
 
-def _cells(path: Path) -> Iterator[str]:
-    """Yields the texts in a Parquet file, also those in its lists and objects."""
+def _cells(path: Path) -> Iterator[list[str]]:
+    """Yields the texts in a Parquet file, also those in its lists and objects, some at a time."""
     with pq.ParquetFile(path) as file:
         columns = [field.name for field in file.schema_arrow if "string" in str(field.type)]
         for batch in file.iter_batches(columns=columns) if columns else ():
-            for column in batch.columns:
-                yield from _within(column.to_pylist())
+            yield list(_within([column.to_pylist() for column in batch.columns]))
 
 
-def without_answers(journal: Path, kept: set[str]) -> bool:
-    """Leaves of a journal of a language model's answers those in `kept`; returns whether there were others."""
-    lines, staying = journal.read_bytes().splitlines(keepends=True), []
+def without_answers(journal: Path, stays: Callable[[str], bool]) -> bool:
+    """Leaves of a journal of a language model's answers those that stay; returns whether there were others."""
+    lines, kept = journal.read_bytes().splitlines(keepends=True), []
     for line in lines:
         with suppress(ValueError):  # a killed process has cut it
-            staying += [line] if json.loads(line)["text"] in kept else []
-    if len(staying) < len(lines):
-        _replace(journal, b"".join(staying))
-    return len(staying) < len(lines)
-
-
-def without_vectors(paid: Path, texts: Iterable[str]) -> bool:
-    """Takes the vectors of texts out of a folder of `update.paid`; returns whether there were any."""
-    digests = np.fromfile(paid / "digests", WORDS)
-    digests = digests[: len(digests) // 2 * 2].reshape(-1, 2)
-    stays = find(text_digests(texts), digests) < 0
-    if stays.all():
-        return False
-    vectors = np.fromfile(paid / "vectors", np.float32)
-    width = len(vectors) // len(digests)
-    # A killed process leaves fewer digests than vectors at most, never the digest of another vector.
-    (paid / "digests").write_bytes(b"")
-    _replace(paid / "vectors", vectors[: len(digests) * width].reshape(-1, width)[stays].tobytes())
-    _replace(paid / "digests", digests[stays].tobytes())
-    return True
+            kept += [line] if stays(json.loads(line)["text"]) else []
+    if len(kept) < len(lines):
+        replace_content(journal, b"".join(kept))
+    return len(kept) < len(lines)
 
 
 def renewed(target: Path, latest: Path, traces: Traces) -> bool:
@@ -165,6 +195,8 @@ def renewed(target: Path, latest: Path, traces: Traces) -> bool:
         if b"\0" in target.read_bytes() or target.suffix in (".gz", ".parquet"):
             raise UserError(f"{target} is no file of lines: unpack it, name the folder of `export`, or delete it")
         return traces.without_lines(target, rows=True)
+    if (target / POOL).is_file():
+        return _without_judged(target, traces)
     if (target / FACTS).is_file():
         known = json.loads((target / FACTS).read_text("utf-8"))
         if not {"system", "format", "bundle_digest"} <= {*known}:
@@ -182,8 +214,6 @@ def renewed(target: Path, latest: Path, traces: Traces) -> bool:
         if copied.manifest.digest == bundle.manifest.digest:
             return False
         shutil.copytree(bundle.path.resolve(), fresh)
-    elif (target / POOL).is_file():
-        return _without_judged(target, traces)
     else:
         raise UserError(f"{target} is no export, bundle, folder of judge or file of lines: name one, or delete it")
     target.rename(former)
@@ -193,18 +223,26 @@ def renewed(target: Path, latest: Path, traces: Traces) -> bool:
 
 
 def _without_judged(folder: Path, traces: Traces) -> bool:
-    """Takes the queries that have a text, or a passage with one, out of a folder of `judge`, with their grades."""
+    """Takes the queries that have a text, or a passage with one, out of a folder of `judge`, with their grades.
+
+    Of the model's answers stay those whose grade and reason only other queries have. The pool is replaced last, so that
+    another attempt finishes this one.
+    """
     paths = [path for name in (ORDER, PEOPLE, LABELS, JUDGEMENTS, POOL) if (path := folder / name).is_file()]
     # A killed process may have begun the last line.
     lines = {path: [line for line in path.read_bytes().splitlines(True) if line.endswith(b"\n")] for path in paths}
-    gone = {json.loads(line)["query_id"] for line in lines[folder / POOL] if traces.is_row(line)}
+    gone = {json.loads(line)["query_id"] for line in lines[folder / POOL] if traces.has_row(line)}
     if not gone:
         return False
-    shutil.rmtree(folder / ANSWERS, ignore_errors=True)
+    if (journal := folder / ANSWERS / JOURNAL).is_file():
+        reasons: dict[bool, set[tuple[int | None, str]]] = {True: set(), False: set()}
+        for judged in read_judgements(folder / JUDGEMENTS):
+            reasons[judged.query_id in gone].add((judged.grade, judged.reason))
+        without_answers(journal, lambda answer: grade_in(answer) in reasons[False] - reasons[True])
     for name in (QRELS, FIGURES):
         (folder / name).unlink(missing_ok=True)
     for path in paths:
-        _replace(path, b"".join(line for line in lines[path] if json.loads(line)["query_id"] not in gone))
+        replace_content(path, b"".join(line for line in lines[path] if json.loads(line)["query_id"] not in gone))
     return True
 
 
@@ -213,10 +251,3 @@ def _bundle_of(latest: Path, system: str, served: str, target: Path) -> Bundle:
     if not bundles:
         raise UserError(f"{latest} has no bundle of {system}, of which {target} is: delete {target}, and run again")
     return next((bundle for bundle in bundles if bundle.serving.system == served), bundles[0])
-
-
-def _replace(path: Path, content: bytes) -> None:
-    fresh = path.with_name(f".{path.name}.partial")
-    fresh.write_bytes(content)
-    shutil.copymode(path, fresh)
-    fresh.replace(path)

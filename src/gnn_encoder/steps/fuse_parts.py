@@ -10,7 +10,8 @@ from gnn_encoder.artifacts.added_labels import AddedLabels
 from gnn_encoder.artifacts.arrays import VECTORS, read_rows
 from gnn_encoder.artifacts.bundle import ADDED, FUSION, INDEX, LABELS, QUERY_ENCODER
 from gnn_encoder.artifacts.digests import text_digests
-from gnn_encoder.artifacts.parts_folder import DEV_EXAMPLES, EXAMPLES, PartsFolder
+from gnn_encoder.artifacts.folder import Artifact, read_manifest
+from gnn_encoder.artifacts.parts_folder import DEV_EXAMPLES, EXAMPLES
 from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.evaluation.fusion_examples import Examples, dev_rows
 from gnn_encoder.machine.threads import chunk_by_core
@@ -40,7 +41,7 @@ def fuse_parts(
     bundle: Draft,
 ) -> Metrics:
     """Learns the fusion of the settings' kind from examples, measures it on left-out ones, and writes the bundle."""
-    data, shared = Dataset(dataset), PartsFolder.read(parts)
+    data, shared = Dataset(dataset), Artifact(parts, read_manifest(parts, "parts"))
     from_dev = settings.kind == "linear" and (parts / DEV_EXAMPLES).is_dir()
     examples = Examples.read(parts / (DEV_EXAMPLES if from_dev else EXAMPLES))
     # A fold of the training queries is enough to measure, but each dev query needs a fusion that has not seen it.

@@ -90,7 +90,7 @@ def report(
     profile = data_profile(data, Graph.read(graph) if graph else None)
     metrics: dict[str, Any] = {
         **evaluated.metrics,
-        "latency": Latency.read(latency).metrics if latency else None,
+        "latency": Latency.read(latency).facts if latency else None,
         "profile": profile.facts,
         "recommendation": Recommended.read(recommendation).facts if recommendation else None,
         "graph_choice": GraphChoice.read(graph_choice).facts if graph_choice else None,

@@ -1,17 +1,19 @@
 """The vectors that a service has given, in a folder that grows by each answer: a text is paid once.
 
-digests   uint64 [n, 2] of the texts, one after the other. vectors: fp32 [n, d], likewise
+digests   uint64 [n, 2] of the texts, one after the other; zeros: a forgotten text. vectors: fp32 [n, d], likewise
+width     d
 """
 
 from pathlib import Path
 
 import numpy as np
 
-from gnn_encoder.artifacts.digests import WORDS, Finder
+from gnn_encoder.artifacts.digests import WORDS, Finder, find
+from gnn_encoder.artifacts.folder import replace_content
 
 RECENT = 65_536
 """Texts that are looked up without an order of all texts."""
-WIDE = 2 * WORDS.itemsize
+WIDE, WIDTH = 2 * WORDS.itemsize, "width"
 
 
 class Paid:
@@ -22,6 +24,8 @@ class Paid:
         self._digests, self._vectors, self._width = folder / "digests", folder / "vectors", width
         for file in (self._digests, self._vectors):
             file.touch()
+        if not (folder / WIDTH).exists():
+            replace_content(folder / WIDTH, str(width).encode())
         # A killed process may have written a part of an answer.
         self._count = min(self._digests.stat().st_size // WIDE, self._vectors.stat().st_size // (4 * width))
         for file, wide in ((self._digests, WIDE), (self._vectors, 4 * width)):
@@ -53,3 +57,24 @@ class Paid:
     def _order(self) -> None:
         self._finder, self._ordered = Finder(np.fromfile(self._digests, WORDS).reshape(-1, 2)), self._count
         self._recent = np.empty((0, 2), WORDS)
+
+
+def forget(folder: Path, digests: np.ndarray) -> bool:
+    """Writes zeros over the vectors and digests of some texts [n, 2] in a folder of `Paid`; returns whether it had any.
+
+    The digests are written last: after a crash, the same call finds and finishes what it began.
+    """
+    vectors, known = folder / "vectors", np.fromfile(folder / "digests", WORDS)
+    known = known[: len(known) // 2 * 2].reshape(-1, 2)
+    gone = np.flatnonzero(find(digests, known) >= 0)
+    if not len(gone):
+        return False
+    # Folders of earlier versions do not say it.
+    width = (
+        int((folder / WIDTH).read_text()) if (folder / WIDTH).exists() else vectors.stat().st_size // 4 // len(known)
+    )
+    for file, kind, wide in ((vectors, np.float32, width), (folder / "digests", WORDS, 2)):
+        rows = np.memmap(file, kind, "r+", shape=(len(known), wide))
+        rows[gone] = 0
+        rows.flush()
+    return True
