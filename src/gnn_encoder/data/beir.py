@@ -7,7 +7,6 @@ A folder may have a pool, too: candidates/<split>.tsv with the ids of a query an
 documents: columns of the corpus (`beir_places`), and nodes.jsonl, whose rows without a passage are sections.
 """
 
-import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from gnn_encoder.data import beir_places
 from gnn_encoder.data.beir_places import OtherFields
 from gnn_encoder.data.delimited import read_candidates, read_labels
 from gnn_encoder.data.fields import in_metadata, of_records
-from gnn_encoder.data.lines import Block, find, find_or_report, read_blocks, read_lines
+from gnn_encoder.data.lines import Block, find, find_or_report, json_objects, read_blocks, read_lines
 from gnn_encoder.data.rows import CandidateRows, FolderSource, Label, PassageRows, Query, SectionRows, storable
 from gnn_encoder.data.validation import Kind, Problems
 
@@ -74,7 +73,7 @@ class Beir(BeirQueries):
         path, placed = find_or_report(self.folder, "corpus.jsonl", problems), False
         if path is None:
             return
-        others = OtherFields(lambda: _objects(read_lines(path, Problems()), path.name, Problems()))
+        others = OtherFields(lambda: json_objects(read_lines(path, Problems()), path.name, Problems()))
         for block in read_blocks(path, problems):
             with_places = beir_places.has_places(block) and "doc_id" not in others.first
             columns, places, lines, fields = _read(block, ["_id", "title", "text"], with_places, problems, others)
@@ -144,7 +143,9 @@ def further_fields(block: Block, known: set[str]) -> dict[str, pa.Array]:
                 table = table.set_column(table.column_names.index(name), name, texts[name])
         return in_metadata({name: table[name].combine_chunks() for name in table.column_names if name not in known})
     except pa.ArrowInvalid:
-        return of_records([record for _, record in _objects(block.lines(Problems()), block.name, Problems())], known)
+        return of_records(
+            [record for _, record in json_objects(block.lines(Problems()), block.name, Problems())], known
+        )
 
 
 def _has_dates(kind: pa.DataType) -> bool:
@@ -199,7 +200,7 @@ def _records(
     others: OtherFields | None = None,
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yields (line number, object) of the lines with the required fields; a missing `title` becomes empty."""
-    for number, record in _objects(lines, name, problems):
+    for number, record in json_objects(lines, name, problems):
         wrong = _normalize(record, has_text)
         if not wrong and with_places:
             in_document = not has_text or record.get("doc_id") is not None
@@ -213,20 +214,6 @@ def _records(
             problems.add(Kind.BAD_ROW, name, number, wrong)
         elif not with_places or storable(beir_places.texts_of(record, has_text), name, number, problems):
             yield number, record
-
-
-def _objects(lines: Iterable[tuple[int, str]], name: str, problems: Problems) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields (line number, object) of the lines that are JSON objects."""
-    for number, line in lines:
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError) as error:  # no JSON, an integer of over 4,300 digits; nested too deeply
-            problems.add(Kind.BAD_JSON, name, number, str(error))
-            continue
-        if isinstance(record, dict):
-            yield number, record
-        else:
-            problems.add(Kind.BAD_ROW, name, number, "not a JSON object")
 
 
 def _value(record: dict[str, Any], field: str) -> str:
