@@ -75,7 +75,7 @@ class Beir(BeirQueries):
             return
         others = OtherFields(lambda: json_objects(read_lines(path, Problems()), path.name, Problems()))
         for block in read_blocks(path, problems):
-            with_places = beir_places.has_places(block) and "doc_id" not in others.first
+            with_places = beir_places.MARK in block.data and "doc_id" not in others.first
             columns, places, lines, fields = _read(block, ["_id", "title", "text"], with_places, problems, others)
             if places is not None and places["document"].null_count == len(places):
                 places = None  # the field is not the row's own: it is in an object, such as "metadata"

@@ -168,8 +168,8 @@ class Documents:
         appearance = np.argsort(first)
         rank[appearance] = np.arange(len(labels))
         head = rows[first[appearance]]  # the first node of each new document
-        whole = _take(old, self.document[head])
-        part = _take(self.ids.combine_chunks(), np.maximum(owner[head], 0))
+        whole = old.take(pa.array(self.document[head]))
+        part = self.ids.take(pa.array(np.maximum(owner[head], 0))).combine_chunks()
         names = pc.binary_join_element_wise(whole, part, pa.scalar(" > ", TEXT))
         named = ids_name_documents | (owner[head] >= self._row_count)
         names = pc.if_else(pa.array(named), part, names)
@@ -240,10 +240,6 @@ def _rows(values: pa.Array, value_set: pa.Array) -> np.ndarray:
     """For each value its row in `value_set`, int64; -1: null, or not there."""
     rows = pc.index_in(values, value_set=value_set, skip_nulls=True)
     return np.asarray(rows.fill_null(-1).to_numpy(zero_copy_only=False)).astype(np.int64)
-
-
-def _take(texts: pa.Array, rows: np.ndarray) -> pa.Array:
-    return texts.take(pa.array(rows))
 
 
 def _united(parts: Sequence[pa.Array]) -> tuple[pa.Array, list[np.ndarray]]:

@@ -192,7 +192,7 @@ class Suggestions:
         of_train = self._hits(np.asarray(encoding.queries[nodes]), k, data.identical[graph.queries[nodes]])[1]
         of_dev = self._hits(dev.vectors, k, data.identical[dev.rows])[1]
         precision = cold_precision(of_dev, cold, _relevant(dev, of_dev))
-        answers = demand(np.concatenate([of_train, of_dev]), cold, precision, m)
+        answers = demand(np.concatenate([of_train, of_dev]), cold, precision)
         best = np.argsort(-answers, kind="stable")[:most]
         best = best[(answers[best] > 0) & (gain > 0)]
         texts = run.bundle.passages.take(best)
@@ -251,13 +251,13 @@ def cold_precision(hits: np.ndarray, cold: np.ndarray, relevant: np.ndarray) -> 
     return shares
 
 
-def demand(hits: np.ndarray, cold: np.ndarray, precision: np.ndarray, passages: int) -> np.ndarray:
+def demand(hits: np.ndarray, cold: np.ndarray, precision: np.ndarray) -> np.ndarray:
     """The expected share of queries that each passage answers, float64 [m]; 0 for passages that are not `cold`.
 
     `hits` [a, k] are the first passages of a queries, `precision` [k].
     """
     weights = np.where(cold[hits] & (hits >= 0), precision, 0.0)
-    shares = np.bincount(np.maximum(hits, 0).ravel(), weights=weights.ravel(), minlength=passages) / max(len(hits), 1)
+    shares = np.bincount(np.maximum(hits, 0).ravel(), weights=weights.ravel(), minlength=len(cold)) / max(len(hits), 1)
     return np.asarray(shares, np.float64)
 
 
