@@ -95,7 +95,6 @@ class Beir(BeirQueries):
 
 
 def _splits(folder: Path) -> dict[str, Path]:
-    """Returns {split: its file NAME.tsv or NAME.tsv.gz}."""
     return {
         split: path for split, names in SPLIT_NAMES.items() for name in names if (path := find(folder, f"{name}.tsv"))
     }
@@ -153,7 +152,6 @@ def _has_dates(kind: pa.DataType) -> bool:
 
 
 def _as_texts(kind: pa.DataType) -> pa.DataType:
-    """The type with texts in place of times."""
     if pa.types.is_struct(kind):
         return pa.struct([(kind.field(i).name, _as_texts(kind.field(i).type)) for i in range(kind.num_fields)])
     if pa.types.is_list(kind):

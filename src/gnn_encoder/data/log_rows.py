@@ -173,7 +173,6 @@ def _field(name: str) -> str:
 
 
 def _row(record: dict[str, Any]) -> tuple[_Row | None, str]:
-    """Returns a row, or what is wrong with it."""
     query, passage = record.get("query"), record.get("passage")
     passage = str(passage) if type(passage) is int else passage
     if not isinstance(query, str) or is_blank(query):

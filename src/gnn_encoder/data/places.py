@@ -76,7 +76,6 @@ class Places:
             self._join()
 
     def _join(self) -> None:
-        """Make one block of the rows that wait."""
         ids = pa.chunked_array([ids for ids, _ in self._waiting]).combine_chunks()
         block = None
         if any(places is not None for _, places in self._waiting):
@@ -119,7 +118,6 @@ class Places:
 
 
 def _empty(count: int) -> pa.Table:
-    """The places of rows without places."""
     return pa.table([pa.nulls(count, field.type) for field in PLACES], schema=PLACES)
 
 
@@ -150,7 +148,6 @@ def _compact(ids: pa.Array, places: pa.Table) -> _Block:
 
 
 def _filled(texts: pa.Array) -> pa.Array:
-    """The texts, with null in place of empty texts."""
     return pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts).cast(TEXT)
 
 

@@ -262,7 +262,6 @@ def demand(hits: np.ndarray, cold: np.ndarray, precision: np.ndarray) -> np.ndar
 
 
 def _relevant(dev: DevQueries, hits: np.ndarray) -> np.ndarray:
-    """Whether each hit [d, k] is relevant to its dev query."""
     labels = dev.qrels.positive()
     return np.isin(pair_keys(dev.rows[:, None], hits), pair_keys(labels.query, labels.passage))
 
