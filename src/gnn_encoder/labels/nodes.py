@@ -234,13 +234,13 @@ def _features(
     scales = None if graph.scales is None else np.zeros(edges.shape, graph.scales.dtype)
     missing = []
     for i, slot in zip(*np.nonzero(edges >= 0), strict=True):
-        for at, of in ((former_rows[i], former), (nodes[i], graph)):
-            if of is None or at < 0 or of.features is None:
+        for row, source in ((former_rows[i], former), (nodes[i], graph)):
+            if source is None or row < 0 or source.features is None:
                 continue
-            if len(slots := np.flatnonzero(of.edges[at] == edges[i, slot])):
-                features[i, slot] = of.features[at, slots[0]]
-                if scales is not None and of.scales is not None:
-                    scales[i, slot] = of.scales[at, slots[0]]
+            if len(slots := np.flatnonzero(source.edges[row] == edges[i, slot])):
+                features[i, slot] = source.features[row, slots[0]]
+                if scales is not None and source.scales is not None:
+                    scales[i, slot] = source.scales[row, slots[0]]
                 break
         else:
             missing.append((int(i), int(slot)))
