@@ -119,8 +119,8 @@ def _read(
             fields = {} if alone or "text" not in names else further_fields(block, known)
             return [columns[name] for name in names], places, block.numbers, fields
     rows = list(_records(block.lines(problems), block.name, problems, "text" in names, with_places, others))
-    places = beir_places.table_of([record for _, record in rows]) if with_places else None
     records = [record for _, record in rows]
+    places = beir_places.table_of(records) if with_places else None
     texts = [[record[name] for record in records] for name in names]
     return texts, places, [number for number, _ in rows], of_records(records, known)
 
@@ -133,18 +133,16 @@ def further_fields(block: Block, known: set[str]) -> dict[str, pa.Array]:
     options = pyarrow.json.ReadOptions(block_size=len(block.data) + 1, use_threads=False)
     try:
         table = pyarrow.json.read_json(pa.BufferReader(block.data), options)
-        if any(dated := [_has_dates(field.type) for field in table.schema]):  # their texts say more than their times
-            schema = pa.schema([pair[0] for pair in zip(table.schema, dated, strict=True) if pair[1]])
-            schema = pa.schema([(field.name, _as_texts(field.type)) for field in schema])
-            kept = pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
+        dated = pa.schema([(field.name, _as_texts(field.type)) for field in table.schema if _has_dates(field.type)])
+        if dated.names:  # their texts say more than their times
+            kept = pyarrow.json.ParseOptions(explicit_schema=dated, unexpected_field_behavior="ignore")
             texts = pyarrow.json.read_json(pa.BufferReader(block.data), options, kept)
-            for name in schema.names:
+            for name in dated.names:
                 table = table.set_column(table.column_names.index(name), name, texts[name])
         return in_metadata({name: table[name].combine_chunks() for name in table.column_names if name not in known})
     except pa.ArrowInvalid:
-        return of_records(
-            [record for _, record in json_objects(block.lines(Problems()), block.name, Problems())], known
-        )
+        records = [record for _, record in json_objects(block.lines(Problems()), block.name, Problems())]
+        return of_records(records, known)
 
 
 def _has_dates(kind: pa.DataType) -> bool:

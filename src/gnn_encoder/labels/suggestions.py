@@ -174,7 +174,7 @@ class Suggestions:
             for position, i in enumerate(best)
         ], value  # fmt: skip
 
-    def passages(self, gain: float, most: int, seed: int = 0) -> list[PassageSuggestion]:
+    def passages(self, gain: float, most: int) -> list[PassageSuggestion]:
         """The passages without a labelled query that have the largest expected gains, largest first.
 
         Args:
@@ -187,7 +187,7 @@ class Suggestions:
         cold[list(run.known.passage_rows([label.passage_id for label in self._added]).values())] = False
         nodes = np.arange(len(graph.queries))
         if len(nodes) > ASKING:
-            nodes = np.sort(np.random.default_rng(seed).choice(len(nodes), ASKING, replace=False))
+            nodes = np.sort(np.random.default_rng(0).choice(len(nodes), ASKING, replace=False))
         k = min(DEPTH, m)
         of_train = self._hits(np.asarray(encoding.queries[nodes]), k, data.identical[graph.queries[nodes]])[1]
         of_dev = self._hits(dev.vectors, k, data.identical[dev.rows])[1]
