@@ -3,9 +3,9 @@
 import json
 from pathlib import Path
 
-from gnn_encoder.judging.grading import Judgement, write_judgements
-from gnn_encoder.judging.order import order_of, write_order
-from gnn_encoder.judging.pool import FIGURES, JUDGEMENTS, ORDER, POOL, Pool, PooledPassage, pool_lines, write_lines
+from gnn_encoder.judging.grading import Judgement
+from gnn_encoder.judging.order import order_of
+from gnn_encoder.judging.pool import FIGURES, JUDGEMENTS, ORDER, POOL, Pool, PooledPassage, pooled, write_records
 
 MARKUP = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 
@@ -20,15 +20,15 @@ def write_folder(folder: Path, deciding: int = 12, alike: int = 3, by_model: boo
     first = [[f"{query}-{letter}" for letter in "abc"] for query in queries]
     second = [[b, a, c] if n < deciding else [a, b, c] for n, (a, b, c) in enumerate(first)]
     texts = {p: PooledPassage(p, f"title {p} <b>bold</b>", f"text {p} {MARKUP}") for of in first for p in of}
-    write_lines(folder / POOL, pool_lines(queries, {"BM25": first, "<i>DPR</i>": second}, texts))
+    write_records(folder / POOL, pooled(queries, {"BM25": first, "<i>DPR</i>": second}, texts))
     judgements = [
         Judgement(query, queries[query], passage, number % 4, f"reason of {passage} {MARKUP}", "a model")
         for number, (query, passage) in enumerate((p.split("-")[0], p) for p in texts)
     ]
     if by_model:
-        write_judgements(folder / JUDGEMENTS, judgements)
+        write_records(folder / JUDGEMENTS, judgements)
     grades = {(j.query_id, j.passage_id): j.grade for j in judgements} if by_model else {}
-    write_order(folder / ORDER, order_of(Pool(folder / POOL), grades, "RR@10", 0))
+    write_records(folder / ORDER, order_of(Pool(folder / POOL), grades, "RR@10", 0))
     settings = {"settings": {"relevant": 2, "measures": ["RR@10", "nDCG@10"]}}
     (folder / FIGURES).write_text(json.dumps(settings), encoding="utf-8")
     return folder

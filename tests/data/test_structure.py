@@ -22,7 +22,7 @@ from gnn_encoder.data.documents import Documents
 from gnn_encoder.data.places import Places
 from gnn_encoder.data.python_docs import PythonDocs
 from gnn_encoder.data.rows import PLACES
-from gnn_encoder.data.tree import depths, owners, places
+from gnn_encoder.data.tree import depths, owners, positions
 from gnn_encoder.data.validation import DataReport, Kind, Problems
 from gnn_encoder.errors import UserError
 from gnn_encoder.settings.foundation import Ingest
@@ -358,7 +358,7 @@ def test_a_chain_of_many_sections_is_fast() -> None:
     parent = np.arange(-1, 300_000 - 1)
     depth, cyclic = depths(parent)
     assert not len(cyclic) and (depth == np.arange(len(parent))).all()
-    assert (places(np.zeros(5, int), parent[:5], depth[:5], np.full(5, 7), np.arange(5) > 3) == np.arange(5)).all()
+    assert (positions(np.zeros(5, int), parent[:5], depth[:5], np.full(5, 7), np.arange(5) > 3) == np.arange(5)).all()
 
 
 def test_names_in_pythons_documentation_are_sections(tmp_path: Path) -> None:

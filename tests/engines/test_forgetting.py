@@ -26,8 +26,8 @@ from gnn_encoder.engines.forgotten_files import Traces, renewed
 from gnn_encoder.engines.latest import linked, with_added_labels
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.answers import JOURNAL
-from gnn_encoder.judging.grading import Judgement, write_judgements
-from gnn_encoder.judging.pool import POOL, Pool, PooledPassage, pool_lines
+from gnn_encoder.judging.grading import Judgement
+from gnn_encoder.judging.pool import POOL, Pool, PooledPassage, pooled, write_records
 from gnn_encoder.settings.presets import changed_settings, parse_settings
 from gnn_encoder.storage import CACHE
 from gnn_encoder.update.paid import Paid
@@ -264,14 +264,12 @@ def test_the_folder_of_judge_loses_the_queries_that_show_a_text(tmp_path: Path) 
     passages = {name: PooledPassage(name, "", text) for name, text in (("p1", "other"), ("p7", PASSAGE))}
     hits = {"BM25": [["p1"], ["p1", "p7"], ["p1"]]}
     asked = {"q1": "one", "q2": "two", "q3": QUERY}
-    (tmp_path / POOL).write_text("".join(pool_lines(asked, hits, passages)))
+    write_records(tmp_path / POOL, pooled(asked, hits, passages))
     for name in ("order.jsonl", "people.jsonl"):
         (tmp_path / name).write_text("".join(json.dumps({"query_id": query}) + "\n" for query in asked) + '{"quer')
     grades = {"q1": (1, "it helps"), "q2": (0, ""), "q3": (3, "it says so")}
-    write_judgements(
-        tmp_path / "judgements.jsonl",
-        [Judgement(query, asked[query], "p1", *grade, "model") for query, grade in grades.items()],
-    )
+    judgements = [Judgement(query, asked[query], "p1", *grade, "model") for query, grade in grades.items()]
+    write_records(tmp_path / "judgements.jsonl", judgements)
     answers = [f"Of {PASSAGE}.\nReason: {reason}\nGrade: {grade}" for grade, reason in grades.values()]
     answers = ["Of others.\nReason: it helps\nGrade: 1", *answers[1:], f"No grade for {PASSAGE}"]
     journal = "".join(json.dumps({"key": str(number), "text": text}) + "\n" for number, text in enumerate(answers))

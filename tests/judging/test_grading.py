@@ -8,7 +8,8 @@ from chat_service import chat_service
 
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.language_model import open_language_model
-from gnn_encoder.judging.grading import LONGEST_REASON, Pair, grade_in, graded, prompt_of, read_prompt, write_judgements
+from gnn_encoder.judging.grading import LONGEST_REASON, Pair, grade_in, graded, prompt_of, read_prompt
+from gnn_encoder.judging.pool import write_records
 from gnn_encoder.settings.judging import Judge
 from gnn_encoder.tracking.progress import Progress
 
@@ -92,7 +93,7 @@ def test_a_service_that_obeys_a_passage_gives_no_grade(tmp_path: Path) -> None:
         with pytest.raises(UserError, match="gave no grade, in 2 calls"):
             graded(model, pairs[1:], Judge(), said.append, Progress("judge", "grading", 2, "answers"))
         assert set(service.answered.values()) == {1}
-    write_judgements(tmp_path / "judgements.jsonl", result.judgements)
+    write_records(tmp_path / "judgements.jsonl", result.judgements)
     (line,) = (tmp_path / "judgements.jsonl").read_text("utf-8").splitlines()
     record = json.loads(line)
     assert record["origin"].endswith("#tiny") and record["reason"] == "<b>fine</b>"

@@ -12,9 +12,9 @@ from gnn_encoder.artifacts.added_labels import AddedLabel, new_query_id
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.prediction_powered import Corrected, corrected_mean, corrected_sample
 from gnn_encoder.judging.agreement import figures_of
-from gnn_encoder.judging.order import Place, chances, gains_of, order_of, read_order
+from gnn_encoder.judging.order import Place, chances, gains_of, order_of
 from gnn_encoder.judging.people import Comparison, People, PeoplesFile, labels_of
-from gnn_encoder.judging.pool import ORDER, POOL, Pool, PooledPassage, pool_lines, write_lines
+from gnn_encoder.judging.pool import ORDER, POOL, Pool, PooledPassage, pooled, read_as, write_records
 
 QUERIES, JUDGED, ROUNDS = 240, 60, 200
 
@@ -32,7 +32,7 @@ def uneven(tmp_path_factory: pytest.TempPathFactory) -> tuple[Pool, dict, dict]:
     swaps = [([1, 0, 2, 3, 4], [0, 1, 2, 4, 3], [0, 1, 2, 3, 4])[n % 3] for n in range(QUERIES)]
     second = [[hits[place] for place in swap] for hits, swap in zip(first, swaps, strict=True)]
     texts = {p: PooledPassage(p, "", p) for of in first for p in of}
-    write_lines(path, pool_lines(queries, {"one": first, "two": second}, texts))
+    write_records(path, pooled(queries, {"one": first, "two": second}, texts))
     people, model = {}, {}
     for n, (query, hits) in enumerate(zip(queries, first, strict=True)):
         gains = random.random() < 0.8
@@ -98,7 +98,7 @@ def test_the_order_is_stable_and_a_lone_system_has_one(uneven: tuple[Pool, dict,
     queries = {f"q{n}": f"query {n}" for n in range(5)}
     hits = [[f"{query}-a"] if query != "q3" else [] for query in queries]
     texts = {p: PooledPassage(p, "", p) for of in hits for p in of}
-    write_lines(tmp_path / POOL, pool_lines(queries, {"one": hits}, texts))
+    write_records(tmp_path / POOL, pooled(queries, {"one": hits}, texts))
     alone = Pool(tmp_path / POOL)
     order = order_of(alone, {}, "RR@10", 0)
     assert {place.query_id for place in order} == {"q0", "q1", "q2", "q4"}
@@ -114,7 +114,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_query_counts_when_all_its_passages_are_judged_and_skipped_ones_leave(folder: Path) -> None:
-    pool, order = Pool(folder / POOL), read_order(folder / ORDER)
+    pool, order = Pool(folder / POOL), read_as(folder / ORDER, Place)
     comparison, people = Comparison(pool, order, {}, 2, ["RR@10"]), People()
     for place in order[:3]:
         people.grades |= {(place.query_id, p): 3 * p.endswith("b") for p in pool.passages[place.query_id]}
@@ -161,5 +161,5 @@ def test_relevant_grades_are_labels_for_training(folder: Path) -> None:
     pool, people = Pool(folder / POOL), People()
     people.grades = {("q1", "q1-a"): 2, ("q1", "q1-b"): 1}
     for of_data, query_id in ((True, "q1"), (False, new_query_id(pool.queries["q1"]))):
-        labels = [AddedLabel(**json.loads(line)) for line in labels_of(people, pool, 2, of_data)]
+        labels = list(labels_of(people, pool, 2, of_data))
         assert labels == [AddedLabel(query_id, pool.queries["q1"], "q1-a")]

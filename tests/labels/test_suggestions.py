@@ -149,8 +149,8 @@ def test_demand_against_a_loop() -> None:
                 expected[hits[i, rank]] += precision[rank] / 50
     found = cold_precision(hits, cold, relevant)
     np.testing.assert_allclose(found, precision)
-    np.testing.assert_allclose(demand(hits, cold, found, 20), expected)
-    assert not demand(hits, cold, found, 20)[~cold].any() and expected.any()
+    np.testing.assert_allclose(demand(hits, cold, found), expected)
+    assert not demand(hits, cold, found)[~cold].any() and expected.any()
 
 
 def test_a_log_is_ranked_by_count_and_uncertainty(run: FinishedRun, dev: DevQueries, tiny_dataset: Dataset) -> None:

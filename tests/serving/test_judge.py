@@ -19,9 +19,9 @@ from gnn_encoder.artifacts.folder import folder_digest
 from gnn_encoder.artifacts.texts import written_id
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.trec import Ids, read_qrels
-from gnn_encoder.judging.order import read_order
+from gnn_encoder.judging.order import Place
 from gnn_encoder.judging.people import PeoplesFile
-from gnn_encoder.judging.pool import Pool
+from gnn_encoder.judging.pool import Pool, read_as
 from gnn_encoder.models.backbone_files import PACKAGED
 from gnn_encoder.retrieval.search import Hit
 from gnn_encoder.serving.judging import PeoplesJudging
@@ -82,7 +82,7 @@ def test_a_split_is_judged_resumed_and_compared(
     assert files(tmp_path / "broken") == files(tmp_path / "whole")
     # People judge the three queries that come first; nothing is asked of a model, and other queries are refused.
     capsys.readouterr()
-    pool, order = Pool(tmp_path / "whole" / "pool.jsonl"), read_order(tmp_path / "whole" / "order.jsonl")
+    pool, order = Pool(tmp_path / "whole" / "pool.jsonl"), read_as(tmp_path / "whole" / "order.jsonl", Place)
     file = PeoplesFile(tmp_path / "whole" / "people.jsonl")
     assert call(monkeypatch, *broken[:1], str(tmp_path / "whole"), *broken[2:]) == 2
     assert "another server takes grades" in capsys.readouterr().err
@@ -105,7 +105,7 @@ def test_a_split_is_judged_resumed_and_compared(
     assert gain["human"]["low"] < gain["human"]["high"] and figures["people"]["agreement"]["graded_equal"] is not None
     assert figures["people"]["grades"] == figures["people"]["agreement"]["pairs"]
     assert len(read_labels(tmp_path / "whole" / "labels.jsonl")) == 3
-    assert read_order(tmp_path / "whole" / "order.jsonl") == order
+    assert read_as(tmp_path / "whole" / "order.jsonl", Place) == order
     for other in (("--set", "max_queries=3"), ("--bundle", str(bundles["both"]))):
         assert call(monkeypatch, *alone, *other) == 2
         assert "grades by people of other queries or bundles" in capsys.readouterr().err
@@ -121,13 +121,13 @@ def test_no_order_of_other_hits_stays_while_a_model_grades(
         graded = arguments(bundles, tiny_dataset, folder, service.address)
         alone = [part for part in graded if part not in ("--judge", graded[3])]
         assert call(monkeypatch, *alone, "--set", "depth=1") == 0
-        of_one = len(read_order(folder / "order.jsonl"))
+        of_one = len(read_as(folder / "order.jsonl", Place))
         service.faults[:] = [401] * 100
         assert call(monkeypatch, *graded) == 2
         with pytest.raises(UserError, match=r"order\.jsonl cannot be read"):
             PeoplesJudging(folder)
     assert call(monkeypatch, *alone) == 0
-    order = read_order(folder / "order.jsonl")
+    order = read_as(folder / "order.jsonl", Place)
     assert len(order) > of_one, "more hits, in more of which the systems differ"
     judging = PeoplesJudging(folder)
     judging.take(Grade(query_id=order[0].query_id, grade=None))
@@ -147,7 +147,7 @@ def test_grades_by_people_stay_if_equal_scores_are_ordered_otherwise(
     alone = [part for part in arguments(bundles, tiny_dataset, folder, "http://127.0.0.1:9/v1") if "#tiny" not in part]
     alone.remove("--judge")
     assert call(monkeypatch, *alone) == 0
-    order, before = read_order(folder / "order.jsonl"), Pool(folder / "pool.jsonl")
+    order, before = read_as(folder / "order.jsonl", Place), Pool(folder / "pool.jsonl")
     first, second = order[0].query_id, order[1].query_id
     judging = PeoplesJudging(folder)
     for query_id in (first, second):
@@ -171,7 +171,7 @@ def test_grades_by_people_stay_if_equal_scores_are_ordered_otherwise(
     after = Pool(folder / "pool.jsonl")
     assert set(after.passages[first]) != set(before.passages[first])
     assert after.passages[second] == before.passages[second]
-    now = {place.query_id: place for place in read_order(folder / "order.jsonl")}
+    now = {place.query_id: place for place in read_as(folder / "order.jsonl", Place)}
     assert [now[place.query_id] for place in order] == order, "each keeps its place"
     assert "0 of the" in capsys.readouterr().out, "the first query has a hit that nobody has graded"
     judging = PeoplesJudging(folder)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gnn_encoder.judging.agreement import Labels
     from gnn_encoder.judging.grading import Graded, Judgement, Pair
     from gnn_encoder.judging.people import People
-    from gnn_encoder.judging.pool import Pool, PooledPassage
+    from gnn_encoder.judging.pool import Pool, PooledQuery
     from gnn_encoder.serving.retriever import Retriever
     from gnn_encoder.settings.judging import Judge
 
@@ -69,7 +69,7 @@ def judge(
 
     from gnn_encoder.judging.agreement import agreement, compared
     from gnn_encoder.judging.people import People, PeoplesFile, labels_of
-    from gnn_encoder.judging.pool import FIGURES, LABELS, PEOPLE, POOL, Pool, pool_lines, write_lines
+    from gnn_encoder.judging.pool import FIGURES, LABELS, PEOPLE, POOL, Pool, as_json, write_records
     from gnn_encoder.report.judged import comparison_lines, comparison_table
 
     settings = _settings(overrides or [])
@@ -78,12 +78,12 @@ def judge(
     to_judge = _read_queries(queries, qrels) if queries else _of_dataset(dataset or root / "latest" / "dataset", split)
     systems = _systems(bundles or [str(root / "latest" / "bundle")], root)
     drawn = _drawn(to_judge, settings, len(systems))
-    pairs, hits, texts = _pooled(systems, drawn, to_judge, settings.depth)
+    pairs, hits, content = _pooled(systems, drawn, to_judge, settings.depth)
     if not pairs:
         raise UserError("no bundle has a hit for any of the queries, so nothing can be judged")
     output.mkdir(parents=True, exist_ok=True)
-    people, content = People.read(output / PEOPLE), "".join(pool_lines(drawn, hits, texts))
-    is_new = not (output / POOL).exists() or (output / POOL).read_text("utf-8") != content
+    people = People.read(output / PEOPLE)
+    is_new = not (output / POOL).exists() or (output / POOL).read_text("utf-8") != "".join(map(as_json, content))
     # No server may take grades in the old order while pool and order are written anew.
     lock = PeoplesFile(output / PEOPLE) if is_new or not people.began else None
     people = lock.people if lock else people  # a server may have taken grades and ended since
@@ -112,7 +112,7 @@ def judge(
         screen.print(comparison_table(figures))
     if people.began:
         facts["people"], lines_of_people = _by_people(output, pool, judgements, people, settings)
-        write_lines(output / LABELS, labels_of(people, pool, settings.relevant, of_data=queries is None))
+        write_records(output / LABELS, labels_of(people, pool, settings.relevant, of_data=queries is None))
         lines += lines_of_people
     else:
         lines += _ordered(output, pool, judgements, settings)
@@ -135,14 +135,14 @@ def _systems(names: Sequence[str], root: Path) -> "dict[str, Retriever]":
     return systems
 
 
-def _write_pool(output: Path, content: str, people: "People", settings: "Judge") -> None:
+def _write_pool(output: Path, content: "Sequence[PooledQuery]", people: "People", settings: "Judge") -> None:
     """Writes a pool. People's grades of its pairs stay in force: another machine may order equal scores otherwise."""
     from gnn_encoder.judging.grading import read_judgements
-    from gnn_encoder.judging.order import order_of, read_order, write_order
-    from gnn_encoder.judging.pool import JUDGEMENTS, ORDER, POOL, Pool, write_lines
+    from gnn_encoder.judging.order import Place, order_of
+    from gnn_encoder.judging.pool import JUDGEMENTS, ORDER, POOL, Pool, read_as, write_records
 
     new, path, order = output / f".{POOL}.new", output / POOL, output / ORDER
-    write_lines(new, [content])
+    write_records(new, content)
     if people.began:
         pool, former = Pool(new), Pool(path) if path.exists() else None
         if not former or (former.queries, [*former.hits]) != (pool.queries, [*pool.hits]):
@@ -153,8 +153,8 @@ def _write_pool(output: Path, content: str, people: "People", settings: "Judge")
         # Queries keep their places; those whose labels only now make a difference get theirs among them.
         grades = {(j.query_id, j.passage_id): j.grade for j in read_judgements(output / JUDGEMENTS)}
         places = {place.query_id: place for place in order_of(pool, grades, settings.measures[0], settings.seed)}
-        places |= {place.query_id: place for place in read_order(order)}
-        write_order(order, sorted(places.values(), key=lambda place: (place.key, place.query_id)))
+        places |= {place.query_id: place for place in read_as(order, Place)}
+        write_records(order, sorted(places.values(), key=lambda place: (place.key, place.query_id)))
     else:
         # The order of the former pool would leave out queries that now make a difference, until the model has graded.
         order.unlink(missing_ok=True)
@@ -165,8 +165,8 @@ def _graded(model: str, output: Path, pairs: "Sequence[Pair]", settings: "Judge"
     """Grades the pairs by a model, and writes the grades; without a model, reads those of an earlier call."""
     from gnn_encoder.engines.provenance import backbone_digest
     from gnn_encoder.inference.language_model import open_language_model
-    from gnn_encoder.judging.grading import Graded, graded, read_judgements, write_judgements, write_qrels_of
-    from gnn_encoder.judging.pool import ANSWERS, JUDGEMENTS, QRELS
+    from gnn_encoder.judging.grading import Graded, graded, read_judgements, write_qrels_of
+    from gnn_encoder.judging.pool import ANSWERS, JUDGEMENTS, QRELS, write_records
     from gnn_encoder.settings.services import addresses_in, allow_key
     from gnn_encoder.tracking.progress import Progress
 
@@ -178,19 +178,19 @@ def _graded(model: str, output: Path, pairs: "Sequence[Pair]", settings: "Judge"
     opened = open_language_model(model, settings, output / ANSWERS, backbone_digest(model))
     progress = Progress("judge", "grading", len(pairs), "answers")
     result = graded(opened, pairs, settings, partial(typer.echo, err=True), progress)
-    write_judgements(output / JUDGEMENTS, result.judgements)
+    write_records(output / JUDGEMENTS, result.judgements)
     write_qrels_of(output / QRELS, result.judgements)
     return result
 
 
 def _ordered(output: Path, pool: "Pool", judgements: "Sequence[Judgement]", settings: "Judge") -> list[str]:
     """Writes the order in which people judge, and returns a line about it."""
-    from gnn_encoder.judging.order import order_of, write_order
-    from gnn_encoder.judging.pool import ORDER
+    from gnn_encoder.judging.order import order_of
+    from gnn_encoder.judging.pool import ORDER, write_records
 
     grades = {(j.query_id, j.passage_id): j.grade for j in judgements}
     order = order_of(pool, grades, settings.measures[0], settings.seed)
-    write_order(output / ORDER, order)
+    write_records(output / ORDER, order)
     command = f"gnn-encoder serve --judge {shlex.quote(str(output))}"
     return [
         f"people can judge at /judge of `{command}`: the labels of {len(order):,} of {len(pool.queries):,} queries "
@@ -205,13 +205,13 @@ def _by_people(
     from dataclasses import asdict
 
     from gnn_encoder.judging.agreement import agreement, finite
-    from gnn_encoder.judging.order import read_order
+    from gnn_encoder.judging.order import Place
     from gnn_encoder.judging.people import Comparison
-    from gnn_encoder.judging.pool import ORDER
+    from gnn_encoder.judging.pool import ORDER, read_as
     from gnn_encoder.report.judged import people_lines
 
     grades = {(j.query_id, j.passage_id): j.grade for j in judgements}
-    comparison = Comparison(pool, read_order(output / ORDER), grades, settings.relevant, settings.measures)
+    comparison = Comparison(pool, read_as(output / ORDER, Place), grades, settings.relevant, settings.measures)
     decided = comparison.decided(people)
     agreed = agreement(judgements, people.grades, settings.relevant, are_grades=True)
     facts: dict[str, Any] = {"grades": len(people.grades), "skipped": len(people.skipped)}
@@ -321,11 +321,11 @@ def _drawn(to_judge: Queries, settings: "Judge", bundles: int) -> dict[str, str]
 
 def _pooled(
     systems: "Mapping[str, Retriever]", drawn: Mapping[str, str], to_judge: Queries, depth: int
-) -> "tuple[list[Pair], dict[str, list[list[str]]], dict[str, PooledPassage]]":
-    """Returns the pairs of all systems' first hits, each once, each system's hits of each query, and the passages."""
+) -> "tuple[list[Pair], dict[str, list[list[str]]], list[PooledQuery]]":
+    """Returns the pairs of all systems' first hits, each once, each system's hits of each query, and the pool."""
     from gnn_encoder.artifacts.passages import passage_text
     from gnn_encoder.judging.grading import Pair
-    from gnn_encoder.judging.pool import PooledPassage
+    from gnn_encoder.judging.pool import PooledPassage, pooled
 
     pairs: dict[tuple[str, str], Pair] = {}
     texts: dict[str, PooledPassage] = {}
@@ -341,4 +341,4 @@ def _pooled(
                 text = passage_text(hit.title, hit.text)
                 pairs.setdefault((query_id, hit.passage_id), Pair(query_id, query, hit.passage_id, text))
     position = {query_id: number for number, query_id in enumerate(drawn)}
-    return sorted(pairs.values(), key=lambda pair: position[pair.query_id]), hits, texts
+    return sorted(pairs.values(), key=lambda pair: position[pair.query_id]), hits, [*pooled(drawn, hits, texts)]

@@ -7,7 +7,6 @@ A folder may have a pool, too: candidates/<split>.tsv with the ids of a query an
 documents: columns of the corpus (`beir_places`), and nodes.jsonl, whose rows without a passage are sections.
 """
 
-import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from gnn_encoder.data import beir_places
 from gnn_encoder.data.beir_places import OtherFields
 from gnn_encoder.data.delimited import read_candidates, read_labels
 from gnn_encoder.data.fields import in_metadata, of_records
-from gnn_encoder.data.lines import Block, find, find_or_report, read_blocks, read_lines
+from gnn_encoder.data.lines import Block, find, find_or_report, json_objects, read_blocks, read_lines
 from gnn_encoder.data.rows import CandidateRows, FolderSource, Label, PassageRows, Query, SectionRows, storable
 from gnn_encoder.data.validation import Kind, Problems
 
@@ -74,9 +73,9 @@ class Beir(BeirQueries):
         path, placed = find_or_report(self.folder, "corpus.jsonl", problems), False
         if path is None:
             return
-        others = OtherFields(lambda: _objects(read_lines(path, Problems()), path.name, Problems()))
+        others = OtherFields(lambda: json_objects(read_lines(path, Problems()), path.name, Problems()))
         for block in read_blocks(path, problems):
-            with_places = beir_places.has_places(block) and "doc_id" not in others.first
+            with_places = beir_places.MARK in block.data and "doc_id" not in others.first
             columns, places, lines, fields = _read(block, ["_id", "title", "text"], with_places, problems, others)
             if places is not None and places["document"].null_count == len(places):
                 places = None  # the field is not the row's own: it is in an object, such as "metadata"
@@ -96,7 +95,6 @@ class Beir(BeirQueries):
 
 
 def _splits(folder: Path) -> dict[str, Path]:
-    """Returns {split: its file NAME.tsv or NAME.tsv.gz}."""
     return {
         split: path for split, names in SPLIT_NAMES.items() for name in names if (path := find(folder, f"{name}.tsv"))
     }
@@ -121,8 +119,8 @@ def _read(
             fields = {} if alone or "text" not in names else further_fields(block, known)
             return [columns[name] for name in names], places, block.numbers, fields
     rows = list(_records(block.lines(problems), block.name, problems, "text" in names, with_places, others))
-    places = beir_places.table_of([record for _, record in rows]) if with_places else None
     records = [record for _, record in rows]
+    places = beir_places.table_of(records) if with_places else None
     texts = [[record[name] for record in records] for name in names]
     return texts, places, [number for number, _ in rows], of_records(records, known)
 
@@ -135,16 +133,16 @@ def further_fields(block: Block, known: set[str]) -> dict[str, pa.Array]:
     options = pyarrow.json.ReadOptions(block_size=len(block.data) + 1, use_threads=False)
     try:
         table = pyarrow.json.read_json(pa.BufferReader(block.data), options)
-        if any(dated := [_has_dates(field.type) for field in table.schema]):  # their texts say more than their times
-            schema = pa.schema([pair[0] for pair in zip(table.schema, dated, strict=True) if pair[1]])
-            schema = pa.schema([(field.name, _as_texts(field.type)) for field in schema])
-            kept = pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
+        dated = pa.schema([(field.name, _as_texts(field.type)) for field in table.schema if _has_dates(field.type)])
+        if dated.names:  # their texts say more than their times
+            kept = pyarrow.json.ParseOptions(explicit_schema=dated, unexpected_field_behavior="ignore")
             texts = pyarrow.json.read_json(pa.BufferReader(block.data), options, kept)
-            for name in schema.names:
+            for name in dated.names:
                 table = table.set_column(table.column_names.index(name), name, texts[name])
         return in_metadata({name: table[name].combine_chunks() for name in table.column_names if name not in known})
     except pa.ArrowInvalid:
-        return of_records([record for _, record in _objects(block.lines(Problems()), block.name, Problems())], known)
+        records = [record for _, record in json_objects(block.lines(Problems()), block.name, Problems())]
+        return of_records(records, known)
 
 
 def _has_dates(kind: pa.DataType) -> bool:
@@ -152,7 +150,6 @@ def _has_dates(kind: pa.DataType) -> bool:
 
 
 def _as_texts(kind: pa.DataType) -> pa.DataType:
-    """The type with texts in place of times."""
     if pa.types.is_struct(kind):
         return pa.struct([(kind.field(i).name, _as_texts(kind.field(i).type)) for i in range(kind.num_fields)])
     if pa.types.is_list(kind):
@@ -199,7 +196,7 @@ def _records(
     others: OtherFields | None = None,
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yields (line number, object) of the lines with the required fields; a missing `title` becomes empty."""
-    for number, record in _objects(lines, name, problems):
+    for number, record in json_objects(lines, name, problems):
         wrong = _normalize(record, has_text)
         if not wrong and with_places:
             in_document = not has_text or record.get("doc_id") is not None
@@ -213,20 +210,6 @@ def _records(
             problems.add(Kind.BAD_ROW, name, number, wrong)
         elif not with_places or storable(beir_places.texts_of(record, has_text), name, number, problems):
             yield number, record
-
-
-def _objects(lines: Iterable[tuple[int, str]], name: str, problems: Problems) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields (line number, object) of the lines that are JSON objects."""
-    for number, line in lines:
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError) as error:  # no JSON, an integer of over 4,300 digits; nested too deeply
-            problems.add(Kind.BAD_JSON, name, number, str(error))
-            continue
-        if isinstance(record, dict):
-            yield number, record
-        else:
-            problems.add(Kind.BAD_ROW, name, number, "not a JSON object")
 
 
 def _value(record: dict[str, Any], field: str) -> str:

@@ -1,8 +1,9 @@
 """Cuts long texts into passages where a reader would pause: between paragraphs, lines, sentences, and at last words."""
 
 import re
-from collections.abc import Callable, Iterator
-from functools import cache
+from collections.abc import Iterator
+
+import regex
 
 from gnn_encoder.artifacts.texts import is_blank
 from gnn_encoder.artifacts.words import UNSPACED
@@ -26,6 +27,8 @@ and what they close."""
 _SEPARATORS = ("\n\n", "\n", " ", " ")
 _EASTERN = re.compile("[\u0600-\u1fff\u2e80-\U0010ffff]")
 """A range around the scripts that have no spaces."""
+_UNSPACED = regex.compile("[" + "".join(rf"\p{{sc={script}}}" for script in UNSPACED if script != "Hangul") + "]")
+"""Korean has some spaces."""
 
 
 def cut(text: str, high: int = HIGH) -> list[str]:
@@ -73,18 +76,5 @@ def _parts(text: str, level: int, high: int) -> Iterator[tuple[str, str]]:
 
 def words_in(text: str) -> int:
     """Returns the number of words; in scripts without spaces between words, two characters count as one."""
-    return len(text.split()) + _unspaced(text) // 2
-
-
-def _unspaced(text: str) -> int:
-    """Returns the number of characters of scripts without spaces between words, of which Korean has some."""
-    return len(_of_unspaced()(text)) if not text.isascii() and _EASTERN.search(text) else 0
-
-
-@cache
-def _of_unspaced() -> Callable[[str], list[str]]:
-    import regex  # takes a tenth of a second
-
-    scripts = "".join(rf"\p{{sc={script}}}" for script in UNSPACED if script != "Hangul")
-    find_all: Callable[[str], list[str]] = regex.compile(f"[{scripts}]").findall
-    return find_all
+    unspaced = len(_UNSPACED.findall(text)) if not text.isascii() and _EASTERN.search(text) else 0
+    return len(text.split()) + unspaced // 2

@@ -15,7 +15,7 @@ from gnn_encoder.data.corpus import Corpus
 from gnn_encoder.data.places import TEXT, Places
 from gnn_encoder.data.rows import SectionRows, Source, duplicates
 from gnn_encoder.data.section_paths import section_tree
-from gnn_encoder.data.tree import depths, owners, places
+from gnn_encoder.data.tree import depths, owners, positions
 from gnn_encoder.data.validation import SHOWN, Kind, Problems, StructureCounts
 
 
@@ -58,7 +58,7 @@ class Documents:
         depth_of, _ = depths(self.parent)
 
         order, known = self._order(pa.concat_arrays([group.order for group in groups]), passages)
-        self.position = places(self.document, self.parent, depth_of, order, known)
+        self.position = positions(self.document, self.parent, depth_of, order, known)
         citing = np.concatenate([groups[0].citing, groups[1].citing + passages])
         self._join_citations(source, citing, pa.concat_arrays([group.cited for group in groups]))
         before = len(self.document_ids)
@@ -168,8 +168,8 @@ class Documents:
         appearance = np.argsort(first)
         rank[appearance] = np.arange(len(labels))
         head = rows[first[appearance]]  # the first node of each new document
-        whole = _take(old, self.document[head])
-        part = _take(self.ids.combine_chunks(), np.maximum(owner[head], 0))
+        whole = old.take(pa.array(self.document[head]))
+        part = self.ids.take(pa.array(np.maximum(owner[head], 0))).combine_chunks()
         names = pc.binary_join_element_wise(whole, part, pa.scalar(" > ", TEXT))
         named = ids_name_documents | (owner[head] >= self._row_count)
         names = pc.if_else(pa.array(named), part, names)
@@ -178,12 +178,11 @@ class Documents:
         self.document = np.empty(n, dtype=np.int32)
         self.document[rows] = rank[code]
         self.parent = np.where(owner == np.arange(n), -1, self.parent)
-        self.position = places(
+        self.position = positions(
             self.document, self.parent, np.zeros(n, np.int64), self.position.astype(np.int64), np.full(n, True)
         )
 
     def _edges(self, passages: int) -> dict[str, int]:
-        """Number of edges of each of the eight types."""
         internal = int((self.document[self.source] == self.document[self.target]).sum())
         counts = {
             "order": passages - len(np.unique(self.document[:passages])),
@@ -240,10 +239,6 @@ def _rows(values: pa.Array, value_set: pa.Array) -> np.ndarray:
     """For each value its row in `value_set`, int64; -1: null, or not there."""
     rows = pc.index_in(values, value_set=value_set, skip_nulls=True)
     return np.asarray(rows.fill_null(-1).to_numpy(zero_copy_only=False)).astype(np.int64)
-
-
-def _take(texts: pa.Array, rows: np.ndarray) -> pa.Array:
-    return texts.take(pa.array(rows))
 
 
 def _united(parts: Sequence[pa.Array]) -> tuple[pa.Array, list[np.ndarray]]:

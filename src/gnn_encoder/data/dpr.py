@@ -98,7 +98,6 @@ def _training_rows(
 
 
 def _wrong(record: Any) -> str:
-    """What is wrong with an element of a training file."""
     if not isinstance(record, dict) or not isinstance(record.get("question"), str):
         return '"question" is missing or not a string'
     answers = record.setdefault("answers", [])

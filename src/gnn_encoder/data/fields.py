@@ -83,8 +83,8 @@ def of_records(records: list[dict[str, Any]], without: Iterable[str]) -> dict[st
     flat = []
     for record in records:
         inner = record.get(METADATA)
-        own = {n: v for n, v in record.items() if n not in without and v is not None}
-        flat.append({**inner, **{n: own[n] for n in own if n != METADATA}} if isinstance(inner, dict) else own)
+        of_row = {n: v for n, v in record.items() if n not in without and v is not None}
+        flat.append({**inner, **{n: of_row[n] for n in of_row if n != METADATA}} if isinstance(inner, dict) else of_row)
     names = dict.fromkeys(name for fields in flat for name in fields)
     return {name: _column([fields.get(name) for fields in flat]) for name in names}
 

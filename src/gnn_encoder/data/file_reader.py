@@ -21,10 +21,10 @@ from threading import Timer
 from typing import Any
 
 from gnn_encoder.data.blocks import Block
-from gnn_encoder.data.html import html_blocks
 from gnn_encoder.data.markdown import markdown_blocks
+from gnn_encoder.data.markup import PARSERS
 
-TEXTS = frozenset({".md", ".markdown", ".html", ".htm", ".txt"})
+TEXTS = frozenset({*PARSERS, ".txt"})
 WITH_LIBRARIES = frozenset({".pdf", ".docx", ".pptx", ".epub"})
 ENDINGS = TEXTS | WITH_LIBRARIES
 LARGEST_TEXT, LARGEST = 1 << 24, 1 << 26
@@ -113,10 +113,7 @@ def read(path: Path) -> Iterator[Block]:
         yield from _office_blocks(path)
     else:
         text = decoded(path.read_bytes()).replace("\r\n", "\n").replace("\r", "\n")
-        if ending == ".txt":
-            yield from _paragraphs(text)
-        else:
-            yield from html_blocks(text) if ending in (".html", ".htm") else markdown_blocks(text)
+        yield from PARSERS.get(ending, _paragraphs)(text)
 
 
 def decoded(data: bytes) -> str:

@@ -102,7 +102,6 @@ class Remaining(Source):
 
     @cached_property
     def _gone(self) -> set[str]:
-        """The ids of the forgotten passages in the source."""
         gone = set()
         for rows in self._source.passages(Problems()):
             columns = (map(str, column) for column in (rows.ids, rows.titles, rows.texts))
@@ -111,7 +110,6 @@ class Remaining(Source):
 
     @cached_property
     def _gone_queries(self) -> set[str]:
-        """The ids of the forgotten queries in the source."""
         return self._forgotten.queries_in(self._source.questions(Problems()))
 
     def _placed(self, places: pa.Table) -> pa.Table:

@@ -61,7 +61,8 @@ class GivenVectors:
                 cannot be read.
         """
         count, wanted = np.zeros(len(wanted), np.int64), wanted.combine_chunks()
-        row_of = Finder(np.concatenate([np.empty((0, 2), WORDS), *map(text_digests, _parts(wanted))]))
+        parts = (wanted.slice(start, ROWS).to_pylist() for start in range(0, len(wanted), ROWS))
+        row_of = Finder(np.concatenate([np.empty((0, 2), WORDS), *map(text_digests, parts)]))
         try:
             for ids, vectors in self._batches():
                 rows = row_of(text_digests(ids.to_pylist()))
@@ -102,8 +103,3 @@ class GivenVectors:
                 start += len(ids)
         if start < len(vectors):
             raise UserError(f"{self.file} has {len(vectors):,} rows, and {start:,} ids")
-
-
-def _parts(ids: pa.Array) -> Iterator[list[str]]:
-    for start in range(0, len(ids), ROWS):
-        yield ids.slice(start, ROWS).to_pylist()

@@ -8,13 +8,14 @@ readers decode only blocks that Arrow refuses (`delimited.tab_separated`, `beir.
 """
 
 import gzip
+import json
 import os
 import re
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
 
 from gnn_encoder.artifacts.folder import digest_of, sha256
 from gnn_encoder.data.validation import Kind, Problems
@@ -117,6 +118,22 @@ def read_lines(path: Path, problems: Problems) -> Iterator[tuple[int, str]]:
     """A file's lines, see `Block.lines`."""
     for block in read_blocks(path, problems):
         yield from block.lines(problems)
+
+
+def json_objects(
+    lines: Iterable[tuple[int, str]], name: str, problems: Problems
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields (line number, object) of the lines that are JSON objects."""
+    for number, line in lines:
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:  # no JSON, an integer of over 4,300 digits; nested too deeply
+            problems.add(Kind.BAD_JSON, name, number, str(error))
+            continue
+        if isinstance(record, dict):
+            yield number, record
+        else:
+            problems.add(Kind.BAD_ROW, name, number, "not a JSON object")
 
 
 def _without_marks(data: bytes) -> bytes:

@@ -7,7 +7,6 @@ Rows of one query (texts that are equal when `folded`) and passage add up.
 """
 
 import csv
-import json
 from array import array
 from collections.abc import Iterator
 from contextlib import suppress
@@ -20,7 +19,7 @@ import numpy as np
 
 from gnn_encoder.artifacts.texts import folded, is_blank
 from gnn_encoder.data.delimited import LABEL_COLUMNS
-from gnn_encoder.data.lines import read_lines
+from gnn_encoder.data.lines import json_objects, read_lines
 from gnn_encoder.data.validation import Kind, Problems
 from gnn_encoder.errors import UserError
 
@@ -163,16 +162,8 @@ def _csv_records(path: Path, problems: Problems) -> Iterator[tuple[int, dict[str
 
 def _json_records(path: Path, problems: Problems) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yields the number and the object of each line, by what its fields hold."""
-    for number, line in read_lines(path, problems):
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            problems.add(Kind.BAD_JSON, path.name, number, str(error))
-            continue
-        if isinstance(record, dict):
-            yield number, {field: value for name, value in record.items() if (field := _field(name))}
-        else:
-            problems.add(Kind.BAD_ROW, path.name, number, "not a JSON object")
+    for number, record in json_objects(read_lines(path, problems), path.name, problems):
+        yield number, {field: value for name, value in record.items() if (field := _field(name))}
 
 
 def _field(name: str) -> str:
@@ -182,7 +173,6 @@ def _field(name: str) -> str:
 
 
 def _row(record: dict[str, Any]) -> tuple[_Row | None, str]:
-    """Returns a row, or what is wrong with it."""
     query, passage = record.get("query"), record.get("passage")
     passage = str(passage) if type(passage) is int else passage
     if not isinstance(query, str) or is_blank(query):

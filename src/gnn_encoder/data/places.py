@@ -16,20 +16,10 @@ SEPARATOR = "\x1f"
 TEXT = pa.large_string()
 BLOCK = 10_000
 """Rows that are joined to one block. A block takes kilobytes besides its rows, and a page of a folder has few rows."""
-
-
-@dataclass
-class _Block:
-    document: pa.DictionaryArray
-    order: pa.Array
-    parent: pa.Array
-    path: pa.DictionaryArray
-    titles: pa.Array
-    """Lists of titles, one for each path in the dictionary of `path`."""
-    citing: np.ndarray
-    cited: pa.Array
-    left_out: int
-    """Citations of works that are not in the data."""
+NAMES = pa.dictionary(pa.int32(), TEXT)
+BLOCK_COLUMNS = pa.schema(
+    {"document": NAMES, "order": pa.int64(), "parent": TEXT, "path": NAMES, "citations": pa.list_(TEXT)}
+)
 
 
 @dataclass
@@ -61,7 +51,7 @@ class Places:
     """Takes the places of nodes, block by block. A block without places costs nothing while there are no others."""
 
     def __init__(self) -> None:
-        self._blocks: list[tuple[pa.Array, _Block | None]] = []
+        self._blocks: list[tuple[pa.Array, tuple[pa.Table, pa.Array] | None]] = []
         self._waiting: list[tuple[pa.Array, pa.Table | None]] = []
         self._rows = 0
         self.present = False
@@ -76,7 +66,6 @@ class Places:
             self._join()
 
     def _join(self) -> None:
-        """Make one block of the rows that wait."""
         ids = pa.chunked_array([ids for ids, _ in self._waiting]).combine_chunks()
         block = None
         if any(places is not None for _, places in self._waiting):
@@ -97,33 +86,31 @@ class Places:
             self._join()
         blocks = [block or _compact(ids, _empty(len(ids))) for ids, block in self._blocks]
         self._blocks.clear()
-        starts = np.cumsum([0, *(len(block.order) for block in blocks)])
-        documents, document = _joined([block.document for block in blocks])
-        paths, path = _joined([block.path for block in blocks])
-        named = pa.chunked_array([block.path.dictionary for block in blocks], TEXT).combine_chunks()
-        titles = pa.chunked_array([block.titles for block in blocks], pa.list_(pa.string())).combine_chunks()
+        whole = pa.concat_tables([BLOCK_COLUMNS.empty_table(), *(table for table, _ in blocks)]).unify_dictionaries()
+        document, order, parent, path, citations = (column.combine_chunks() for column in whole.columns)
+        named = pa.chunked_array([table["path"].chunk(0).dictionary for table, _ in blocks], TEXT).combine_chunks()
+        titles = pa.chunked_array([titles for _, titles in blocks], pa.list_(pa.string())).combine_chunks()
+        cited = pc.list_flatten(citations)
         return Columns(
-            documents,
-            document,
-            pa.chunked_array([block.order for block in blocks], pa.int64()).combine_chunks(),
-            pa.chunked_array([block.parent for block in blocks], TEXT).combine_chunks(),
-            paths,
-            titles.take(pc.index_in(paths, value_set=named)),
-            path,
-            np.concatenate(
-                [np.zeros(0, np.int64), *(block.citing + start for block, start in zip(blocks, starts, strict=False))]
-            ),
-            pa.chunked_array([block.cited for block in blocks], TEXT).combine_chunks(),
-            sum(block.left_out for block in blocks),
+            document.dictionary,
+            _codes(document),
+            order,
+            parent,
+            path.dictionary,
+            titles.take(pc.index_in(path.dictionary, value_set=named)),
+            _codes(path),
+            pc.list_parent_indices(citations).filter(cited.is_valid()).to_numpy().astype(np.int64),
+            cited.drop_null(),
+            cited.null_count,
         )
 
 
 def _empty(count: int) -> pa.Table:
-    """The places of rows without places."""
     return pa.table([pa.nulls(count, field.type) for field in PLACES], schema=PLACES)
 
 
-def _compact(ids: pa.Array, places: pa.Table) -> _Block:
+def _compact(ids: pa.Array, places: pa.Table) -> tuple[pa.Table, pa.Array]:
+    """The `BLOCK_COLUMNS` of rows, and for each of their distinct paths a list of titles."""
     columns = {name: places[name].combine_chunks() for name in PLACES.names}
     document = pc.coalesce(_filled(columns["document"]), ids.cast(TEXT))
     parent, section = _filled(columns["parent"]), columns["section"]
@@ -134,30 +121,15 @@ def _compact(ids: pa.Array, places: pa.Table) -> _Block:
     row = path.indices.fill_null(-1).to_numpy(zero_copy_only=False)
     # Codes are assigned in order of first appearance, so the first rows of all codes are in the codes' order.
     codes, first = np.unique(row, return_index=True)
-    citations = columns["citations"]
-    citing, cited = pc.list_parent_indices(citations), pc.list_flatten(citations)
-    known = cited.is_valid()
-    return _Block(
-        document.dictionary_encode(),
-        columns["order"],
-        parent,
-        path,
-        columns["section_titles"].take(pa.array(first[codes >= 0])),
-        citing.filter(known).to_numpy(zero_copy_only=False).astype(np.int64),
-        cited.filter(known).cast(TEXT),
-        cited.null_count,
-    )
+    citations = columns["citations"].cast(pa.list_(TEXT))
+    table = pa.table([document.dictionary_encode(), columns["order"], parent, path, citations], schema=BLOCK_COLUMNS)
+    return table, columns["section_titles"].take(pa.array(first[codes >= 0]))
 
 
 def _filled(texts: pa.Array) -> pa.Array:
-    """The texts, with null in place of empty texts."""
     return pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts).cast(TEXT)
 
 
-def _joined(parts: list[pa.DictionaryArray]) -> tuple[pa.Array, np.ndarray]:
-    """Distinct values of dictionary columns, and each row's value, int32 [n]; -1 at a null."""
-    kind = pa.dictionary(pa.int32(), TEXT)
-    whole = pa.chunked_array(parts, kind).unify_dictionaries().combine_chunks()
-    if isinstance(whole, pa.ChunkedArray):  # without any part
-        return pa.array([], TEXT), np.zeros(0, np.int32)
-    return whole.dictionary, whole.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32)
+def _codes(names: pa.DictionaryArray) -> np.ndarray:
+    """The row of each name in the dictionary, int32 [n]; -1: null."""
+    return np.asarray(names.indices.fill_null(-1).to_numpy(zero_copy_only=False)).astype(np.int32)

@@ -21,7 +21,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, chain
 from pathlib import Path
 
 import pyarrow as pa
@@ -91,9 +91,8 @@ class PythonDocs(Source):
     def sections(self, problems: Problems) -> Iterator[SectionRows]:
         """Packages, modules, classes and functions with a passage, and those around them; ids are dotted names."""
         del problems
-        names = list(
-            dict.fromkeys(prefix for name in self._titles.values() for prefix in accumulate(name.split("."), _dotted))
-        )
+        prefixes = (accumulate(name.split("."), "{}.{}".format) for name in self._titles.values())
+        names = list(dict.fromkeys(chain.from_iterable(prefixes)))
         around = [name.rpartition(".") for name in names]
         parents, titles = [parts[0] for parts in around], pa.array([parts[2] for parts in around], pa.string())
         ids, lines = pa.array(names, pa.string()), [0] * len(names)
@@ -157,10 +156,6 @@ class PythonDocs(Source):
                 break
             kept.append(i)
         return [documented[i] for i in sorted(kept)]
-
-
-def _dotted(around: str, name: str) -> str:
-    return f"{around}.{name}"
 
 
 def _places(names: list[str], parents: list[str]) -> pa.Table:

@@ -142,7 +142,6 @@ class QueryLog:
         return examined
 
     def _add(self, split: str, clicks: Clicks, settings: Ingest) -> None:
-        """Adds the queries and labels of one split's rows."""
         keys, first, pair = np.unique(pair_keys(clicks.query, clicks.passage), return_index=True, return_inverse=True)
         query, passage, count = keys >> 32, keys & 0xFFFFFFFF, np.bincount(pair, clicks.clicks)
         views = None if clicks.views is None else np.bincount(pair, clicks.views)

@@ -150,7 +150,6 @@ class Questions:
         return bool((relevant < len(np.unique(passage_groups))).any())
 
     def _positive(self) -> np.ndarray:
-        """bool [labels]: relevance of at least 1."""
         return _numbers(self.labels["relevance"]) >= 1
 
     def _in_corpus(self) -> np.ndarray:
@@ -358,7 +357,6 @@ class Questions:
         return counts & np.isin(pair, pair[differs])
 
     def _find_twins(self, similarity: float) -> None:
-        """Groups the training queries that are twins."""
         rows = np.flatnonzero(self.split == TRAIN)
         self.groups = np.arange(len(self.queries))
         self.groups[rows] = rows[twin_groups(self.queries["text"].take(pa.array(rows)).to_pylist(), similarity)]
@@ -387,7 +385,6 @@ def _added(table: pa.Table) -> np.ndarray:
 
 
 def _appended(table: pa.Table, rows: list[tuple[Any, ...]], schema: pa.Schema) -> pa.Table:
-    """A table with more rows in the order of its columns."""
     columns = zip(*rows, strict=True) if rows else [[] for _ in schema]
     new_rows = pa.table(dict(zip(schema.names, map(list, columns), strict=True)), schema=schema)
     return pa.concat_tables([table, new_rows]).combine_chunks()

@@ -65,8 +65,8 @@ def complete(
     missing = [part for part in (TEST, DEV) if part not in split]
     rows = np.flatnonzero(split == TRAIN)
     if len(rows) and missing:
-        positions = _places_of_groups(texts.take(pa.array(rows)).to_pylist(), similarity)
-        useful = np.unique(positions[answered[rows]])  # one place for each group of twins
+        positions = _shares_of_groups(texts.take(pa.array(rows)).to_pylist(), similarity)
+        useful = np.unique(positions[answered[rows]])  # one share for each group of twins
         spare = max(0, len(useful) - FEWEST_TRAINING)
         for i, part in enumerate(missing):
             inside = (positions >= i * fraction) & (positions < (i + 1) * fraction)
@@ -95,16 +95,13 @@ def drawn(
     for code, count in most.items():
         rows = np.flatnonzero(split == code)
         if count and len(rows) > count:
-            order = np.lexsort((_places(texts, rows, f"draw {seed}: "), ~answered[rows]))
+            shares = np.array([share(text, f"draw {seed}: ") for text in texts.take(pa.array(rows)).to_pylist()])
+            order = np.lexsort((shares, ~answered[rows]))
             keep[rows[order[count:]]] = False
     return keep
 
 
-def _places(texts: pa.ChunkedArray, rows: np.ndarray, salt: str = "") -> np.ndarray:
-    return np.array([share(text.as_py(), salt) for text in texts.take(pa.array(rows))])
-
-
-def _places_of_groups(texts: list[str], similarity: float) -> np.ndarray:
+def _shares_of_groups(texts: list[str], similarity: float) -> np.ndarray:
     """The `share` of each text's group: of the group's first text by the alphabet, so that order does not matter."""
     groups, names = twin_groups(texts, similarity), np.array([folded(text) for text in texts], dtype=object)
     order = np.argsort(names, kind="stable")

@@ -26,10 +26,10 @@ def depths(parent: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return depth, np.unique(above[above >= 0])
 
 
-def places(
+def positions(
     document: np.ndarray, parent: np.ndarray, depth: np.ndarray, order: np.ndarray, known: np.ndarray
 ) -> np.ndarray:
-    """Each node's place in its document, int32 [n]: by `order` int64 [n] where it is `known`, bool [n].
+    """Each node's position in its document, int32 [n]: by `order` int64 [n] where it is `known`, bool [n].
 
     A node of unknown order comes before the first of its parts; without parts it is at the end. A part comes after the
     node that it is a part of if both have the same order. Else equal orders are in the order of the rows.

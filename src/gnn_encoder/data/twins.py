@@ -39,14 +39,17 @@ def twin_groups(texts: list[str], similarity: float) -> np.ndarray:
     Texts with a Jaccard similarity of at least `similarity` are in one group. Groups are connected components, so the
     two ends of a chain may be less similar. With 0, only equal texts are in one group.
     """
-    first: dict[str, int] = {}
-    forms = folded_column(pa.array(texts, pa.string())).to_pylist()
-    groups = np.fromiter((first.setdefault(form, row) for row, form in enumerate(forms)), np.int32, len(texts))
+    forms, part = _distinct(texts)
     if similarity:
-        rows = np.fromiter(first.values(), np.int32, len(first))
-        _, leader, part = np.unique(components(list(first), similarity), return_index=True, return_inverse=True)
-        groups = rows[leader[part]][np.searchsorted(rows, groups)]
-    return groups
+        part = components(forms, similarity)[part]
+    _, first, group = np.unique(part, return_index=True, return_inverse=True)
+    return first[group].astype(np.int32)
+
+
+def _distinct(texts: list[str]) -> tuple[list[str], np.ndarray]:
+    """The distinct forms of texts when `folded`, and the number of each text's form, int [n]."""
+    coded = folded_column(pa.array(texts, pa.string())).dictionary_encode()
+    return coded.dictionary.to_pylist(), coded.indices.to_numpy()
 
 
 def components(texts: list[str], similarity: float) -> np.ndarray:
@@ -124,10 +127,8 @@ def recurring(texts: list[str], kind: np.ndarray, kinds: int, similarity: float)
         kinds: number of kinds.
         similarity: texts with at least this Jaccard similarity nearly equal each other; so do equal texts.
     """
-    first: dict[str, int] = {}
-    forms = folded_column(pa.array(texts, pa.string())).to_pylist()
-    form_row = np.fromiter((first.setdefault(form, len(first)) for form in forms), np.int64, len(texts))
-    count = np.zeros((len(first), kinds), np.int64)
+    forms, form_row = _distinct(texts)
+    count = np.zeros((len(forms), kinds), np.int64)
     np.add.at(count, (form_row, kind), 1)
     there, near = count > 0, np.zeros(count.shape, bool)
 
@@ -135,7 +136,7 @@ def recurring(texts: list[str], kind: np.ndarray, kinds: int, similarity: float)
         news: np.ndarray = ((there[right] & ~near[left]) | (there[left] & ~near[right])).any(axis=1)
         return news
 
-    for left, right in similar_pairs(list(first), similarity, wanted) if similarity else ():
+    for left, right in similar_pairs(forms, similarity, wanted) if similarity else ():
         for one, other in ((left, right), (right, left)):
             np.logical_or.at(near, one, there[other])
     others = count[form_row]

@@ -220,7 +220,7 @@ def _own_graphs(full: FullGraph, passages: np.ndarray) -> TokenMatrices:
     for number, layer in enumerate(network.stack):
         radius = min(number + 1, config.layers - number - 1)
         rows = np.concatenate([first, np.setdiff1d(near[radius], first)])
-        position, present = _places(known, rows)
+        position, present = _index_in(known, rows)
         unchanged = full.matrices(number, rows[~present] % n)
         asking = TokenMatrices.join([matrices, unchanged]).take(
             np.where(present, position, len(known) + np.cumsum(~present) - 1)
@@ -235,7 +235,7 @@ def _own_graphs(full: FullGraph, passages: np.ndarray) -> TokenMatrices:
         else:
             edges, kept = edges.take(~from_passage), None
             edges = edges._replace(weight=edges.weights(reduction))
-        position, present = _places(known, rows[edges.target] // n * n + edges.source)
+        position, present = _index_in(known, rows[edges.target] // n * n + edges.source)
         if number == 0:
             present[:] = False  # `known` has what asks, and in layer 1 the encoder's vectors answer
         heard = full.heard(number, asking, edges.take(~present))
@@ -273,8 +273,8 @@ def _of_first_layer(edges: Edges, from_passage: np.ndarray, passages: int, reduc
     return Edges(target, source, kind, weights)
 
 
-def _places(rows: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The place in `rows` of each of `wanted`, and whether it is there."""
+def _index_in(rows: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The index in `rows` of each of `wanted`, and whether it is there."""
     order = np.argsort(rows, kind="stable")
     position = order[np.minimum(np.searchsorted(rows, wanted, sorter=order), len(rows) - 1)]
     return position, rows[position] == wanted

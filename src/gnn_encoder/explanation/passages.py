@@ -118,8 +118,7 @@ class Sources:
         rows, encoding = np.unique(hits[hits >= 0]).astype(np.int64), self.encoding
         graph, queries = self.graph, encoding.queries
         if self.nodes:
-            part = graph_around(graph, queries, self.nodes, rows)
-            graph, queries = part.graph, part.vectors
+            graph, queries = graph_around(graph, queries, self.nodes, rows)
         explainer = Explainer(self.gnn, graph, queries, self.cached_passages, encoding.passages, rows)
         explanations = {int(row): explainer.explain(int(row)) for row in rows}
         if only and only.seen is not None:

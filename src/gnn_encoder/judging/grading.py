@@ -8,11 +8,10 @@ Queries and passages are material from anywhere. They stand between tags that th
 one line with a grade and is refused otherwise; what comes back is a digit and a line of plain text of bounded length.
 """
 
-import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +23,7 @@ from gnn_encoder.artifacts import Qrels
 from gnn_encoder.errors import UserError, one_line, printable
 from gnn_encoder.evaluation.trec import write_qrels
 from gnn_encoder.inference.language_model import LanguageModel, delimited
-from gnn_encoder.judging.pool import read_records
+from gnn_encoder.judging.pool import read_as
 from gnn_encoder.settings.judging import Judge
 from gnn_encoder.tracking.progress import Progress
 
@@ -160,15 +159,6 @@ def write_qrels_of(path: Path, judgements: Sequence[Judgement]) -> None:
     write_qrels(path, Qrels(*(np.array(column, np.int32) for column in columns)), *ids)
 
 
-def write_judgements(path: Path, judgements: Iterable[Judgement]) -> None:
-    """Writes judgements as JSON lines."""
-    lines = (f"{json.dumps(asdict(judgement), ensure_ascii=False)}\n" for judgement in judgements)
-    path.write_text("".join(lines), encoding="utf-8")
-
-
 def read_judgements(path: Path) -> list[Judgement]:
     """Returns the judgements in a file, if there is one; raises UserError for another file."""
-    try:
-        return [Judgement(**record) for _, record in read_records(path)] if path.exists() else []
-    except TypeError:
-        raise UserError(f"{path} holds a line that is no judgement: restore the file") from None
+    return read_as(path, Judgement) if path.exists() else []

@@ -17,17 +17,14 @@ unbiased and their terms uncorrelated, for any number of judged queries that doe
 (`prediction_powered.corrected_sample`).
 """
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from hashlib import blake2b
-from pathlib import Path
 
 import numpy as np
 
-from gnn_encoder.errors import UserError
 from gnn_encoder.judging.agreement import Labels, figures_of
-from gnn_encoder.judging.pool import Pool, read_records, write_lines
+from gnn_encoder.judging.pool import Pool
 
 DRAWS = 32
 """Draws of a query's labels."""
@@ -104,16 +101,3 @@ def chances(order: Sequence[Place], drawn: int) -> np.ndarray:
     if drawn == len(order):
         return np.ones(drawn)
     return np.minimum(1, order[drawn].key * np.array([place.weight for place in order[:drawn]]))
-
-
-def read_order(path: Path) -> list[Place]:
-    """Returns the order in a file; raises UserError if it is none."""
-    try:
-        return [Place(**record) for _, record in read_records(path)]
-    except TypeError:
-        raise UserError(f"{path} is no order of queries: restore the file") from None
-
-
-def write_order(path: Path, order: Sequence[Place]) -> None:
-    """Writes an order, one JSON object a line."""
-    write_lines(path, (f"{json.dumps(asdict(place), ensure_ascii=False)}\n" for place in order))

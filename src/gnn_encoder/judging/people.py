@@ -1,11 +1,10 @@
 """Grades of pooled passages by people, and what they say so far: agreement, and the systems' corrected gains."""
 
 import fcntl
-import json
 import os
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from errno import ENOSPC
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.prediction_powered import Corrected, corrected_sample
 from gnn_encoder.judging.agreement import Labels, figures_of, gain_of
 from gnn_encoder.judging.order import Place, chances, gains_of
-from gnn_encoder.judging.pool import Pool, read_records
+from gnn_encoder.judging.pool import Pool, as_json, read_as
 
 
 @dataclass(frozen=True)
@@ -58,18 +57,10 @@ class People:
     @classmethod
     def read(cls, path: Path) -> "People":
         """Reads a file of acts, if there is one; raises UserError for another file."""
-        return cls(_acts(path) if path.exists() else ())
-
-
-def _acts(path: Path) -> Iterable[Act]:
-    for _, record in read_records(path):
-        try:
-            act = Act(**record)
-        except TypeError:
-            raise UserError(f"{path} holds a line that is no grade: restore the file") from None
-        if act.grade not in (None, 0, 1, 2, 3) or not isinstance(act.query_id, str):
+        acts = read_as(path, Act) if path.exists() else []
+        if any(act.grade not in (None, 0, 1, 2, 3) or not isinstance(act.query_id, str) for act in acts):
             raise UserError(f"{path} holds a line that is no grade: restore the file")
-        yield act
+        return cls(acts)
 
 
 class PeoplesFile:
@@ -92,7 +83,7 @@ class PeoplesFile:
     def add(self, query_id: str, passage_id: str | None, grade: int | None) -> None:
         """Writes an act to the disk, and takes it; raises UserError if it cannot be written."""
         act = Act(query_id, passage_id, grade, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
-        end, line = self._file.seek(0, os.SEEK_END), json.dumps(asdict(act), ensure_ascii=False).encode() + b"\n"
+        end, line = self._file.seek(0, os.SEEK_END), as_json(act).encode()
         try:
             if self._file.write(line) < len(line):
                 raise OSError(ENOSPC, os.strerror(ENOSPC))
@@ -107,8 +98,8 @@ class PeoplesFile:
         self._file.close()
 
 
-def labels_of(people: People, pool: Pool, relevant: int, of_data: bool) -> Iterable[str]:
-    """Yields the lines of a file of added labels: the pairs that people call relevant.
+def labels_of(people: People, pool: Pool, relevant: int, of_data: bool) -> Iterable[AddedLabel]:
+    """Yields the pairs that people call relevant, as added labels.
 
     of_data: the queries come from a data set and keep their ids. Other queries get new ids, because theirs may be the
         ids of different queries in the data.
@@ -116,8 +107,7 @@ def labels_of(people: People, pool: Pool, relevant: int, of_data: bool) -> Itera
     for (query_id, passage_id), grade in people.grades.items():
         if grade >= relevant:
             query = pool.queries[query_id]
-            label = AddedLabel(query_id if of_data else new_query_id(query), query, passage_id)
-            yield f"{json.dumps(asdict(label), ensure_ascii=False)}\n"
+            yield AddedLabel(query_id if of_data else new_query_id(query), query, passage_id)
 
 
 @dataclass(frozen=True)

@@ -9,15 +9,17 @@ figures.json      settings, agreement and comparison
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from gnn_encoder.errors import UserError
 
 POOL, ORDER, PEOPLE, LABELS = "pool.jsonl", "order.jsonl", "people.jsonl", "labels.jsonl"
 JUDGEMENTS, QRELS, FIGURES, ANSWERS = "judgements.jsonl", "qrels.gz", "figures.json", "answers"
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -73,14 +75,14 @@ def _query(path: Path, record: Any) -> PooledQuery:
         raise UserError(f"{path} is no pool: run `gnn-encoder judge` again") from None
 
 
-def pool_lines(
+def pooled(
     queries: Mapping[str, str], hits: Mapping[str, Sequence[Sequence[str]]], texts: Mapping[str, PooledPassage]
-) -> Iterator[str]:
-    """Yields the lines of pool.jsonl; `hits` as in `Pool`, `texts`: passage id → passage."""
+) -> Iterator[PooledQuery]:
+    """Yields the records of pool.jsonl; `hits` as in `Pool`, `texts`: passage id → passage."""
     for number, (query_id, query) in enumerate(queries.items()):
         of_query = {system: list(of_system[number]) for system, of_system in hits.items()}
         passages = [texts[passage] for passage in dict.fromkeys(p for of in of_query.values() for p in of)]
-        yield json.dumps(asdict(PooledQuery(query_id, query, of_query, passages)), ensure_ascii=False) + "\n"
+        yield PooledQuery(query_id, query, of_query, passages)
 
 
 def read_records(path: Path) -> Iterator[tuple[int, Any]]:
@@ -107,8 +109,21 @@ def read_records(path: Path) -> Iterator[tuple[int, Any]]:
         raise UserError(f"{path} line {number} is no JSON: restore the file") from None
 
 
-def write_lines(path: Path, lines: Iterable[str]) -> None:
-    """Writes a file of lines, so that a crash leaves the old file or the new."""
+def read_as(path: Path, kind: Callable[..., T]) -> list[T]:
+    """Returns the lines of a file as records of a dataclass; raises UserError for another file."""
+    try:
+        return [kind(**record) for _, record in read_records(path)]
+    except TypeError:
+        raise UserError(f"{path} holds a line with other fields: restore the file") from None
+
+
+def as_json(record: Any) -> str:
+    """Returns a dataclass's record as a line of JSON."""
+    return json.dumps(asdict(record), ensure_ascii=False) + "\n"
+
+
+def write_records(path: Path, records: Iterable[Any]) -> None:
+    """Writes dataclasses' records as JSON lines, so that a crash leaves the old file or the new."""
     partial = path.with_name(f".{path.name}.partial")
-    partial.write_text("".join(lines), encoding="utf-8")
+    partial.write_text("".join(map(as_json, records)), encoding="utf-8")
     partial.replace(path)

@@ -119,8 +119,8 @@ def with_vectors(run: FinishedRun, nodes: AddedNodes, former: Changes | None) ->
         kept = np.setdiff1d(rows, fresh)
         vectors[np.searchsorted(rows, kept)] = former.vectors[np.searchsorted(former.rows, kept)]
     encoding = run.sources.encoding
-    part = graph_around(run.sources.graph, encoding.queries, nodes, fresh)
-    propagation = Propagation(gnn, part.graph, part.vectors, run.sources.cached_passages)
+    graph, query_vectors = graph_around(run.sources.graph, encoding.queries, nodes, fresh)
+    propagation = Propagation(gnn, graph, query_vectors, run.sources.cached_passages)
     for start in range(0, len(fresh), CHUNK):
         batch = fresh[start : start + CHUNK]
         vectors[np.searchsorted(rows, batch)] = propagation.passages(batch, encoding.passages[batch])

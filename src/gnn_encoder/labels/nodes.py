@@ -1,6 +1,7 @@
 """The nodes that labels change in a run's graph, with the edges and features that `build_graph` would give them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -108,26 +109,26 @@ def changed_nodes(run: FinishedRun, labels: Sequence[AddedLabel], former: AddedN
     """
     before, now = _passages_of(run.sources.dataset.added), _passages_of(labels)
     texts = {label.query_id: label.query for label in (*run.sources.dataset.added, *labels)}
-    ids = [query for query in texts if set(before.get(query, [])) != set(now.get(query, []))]
-    rows = run.known.passage_rows(
-        [passage for query in ids for passage in (*before.get(query, []), *now.get(query, []))]
-    )
+    ids = [query for query in texts if set(before[query]) != set(now[query])]
+    queries = [texts[query] for query in ids]
+    rows = run.known.passage_rows([passage for query in ids for passage in (*before[query], *now[query])])
     nodes = np.array([run.node_of(query) for query in ids], np.int64)
     known = {query: row for row, query in enumerate(former.ids)} if former else {}
-    retrieved = _retrieved(run, [texts[query] for query in ids], nodes, [known.get(query, -1) for query in ids], former)
+    former_rows = np.array([known.get(query, -1) for query in ids], np.int64)
+    retrieved = _retrieved(run, queries, nodes, former_rows, former)
     edges = []
     for query, node, near in zip(ids, nodes.tolist(), retrieved, strict=True):
-        added_before = {rows[passage] for passage in before.get(query, []) if passage in rows}
-        positives = sorted(_positives(run, node) - added_before) + [rows[passage] for passage in now.get(query, [])]
+        added_before = {rows[passage] for passage in before[query] if passage in rows}
+        positives = sorted(_positives(run, node) - added_before) + [rows[passage] for passage in now[query]]
         is_gone = not positives and AddedLabel(query, texts[query], "").is_new_query
         edges.append({} if is_gone else _joined(near, positives, run.graph_settings.edge_kinds))
-    return _with_vectors(run, ids, [texts[query] for query in ids], nodes, edges, former, known)
+    return _with_vectors(run, ids, queries, nodes, edges, former, former_rows)
 
 
 def _passages_of(labels: Sequence[AddedLabel]) -> dict[str, list[str]]:
-    passages: dict[str, list[str]] = {}
+    passages = defaultdict[str, list[str]](list)
     for label in labels:
-        passages.setdefault(label.query_id, []).append(label.passage_id)
+        passages[label.query_id].append(label.passage_id)
     return passages
 
 
@@ -147,7 +148,7 @@ def _joined(near: np.ndarray, positives: Sequence[int], kinds: frozenset[str]) -
 
 
 def _retrieved(
-    run: FinishedRun, texts: Sequence[str], nodes: np.ndarray, former_rows: Sequence[int], former: AddedNodes | None
+    run: FinishedRun, texts: Sequence[str], nodes: np.ndarray, former_rows: np.ndarray, former: AddedNodes | None
 ) -> list[np.ndarray]:
     """Returns the retrieved passages of each query: stored ones, or M_de's first for a query that is new."""
     graph, settings = run.sources.graph, run.graph_settings
@@ -157,7 +158,7 @@ def _retrieved(
         return near
     k = min(settings.neighbors, len(run.bundle.passages))
     new = []
-    for i, (node, former_row) in enumerate(zip(nodes.tolist(), former_rows, strict=True)):
+    for i, (node, former_row) in enumerate(zip(nodes.tolist(), former_rows.tolist(), strict=True)):
         if node >= 0:
             near[i] = graph.edges[node, :k] if trained[node] else near[i]
         elif former and former_row >= 0 and (former.edges[former_row, :k] >= 0).all():
@@ -180,11 +181,10 @@ def _with_vectors(
     nodes: np.ndarray,
     edges: Sequence[Edges],
     former: AddedNodes | None,
-    known: Mapping[str, int],
+    former_rows: np.ndarray,
 ) -> AddedNodes:
     """Returns the nodes with h_q, edge features and self-loops."""
     graph, encoding = run.sources.graph, run.sources.encoding
-    former_rows = np.array([known.get(query, -1) for query in ids], np.int64)
     width = max([len(of_query) for of_query in edges], default=0) or 1
     array, labelled = np.full((len(ids), width), -1, np.int32), np.zeros((len(ids), width), bool)
     for i, of_query in enumerate(edges):
@@ -208,7 +208,7 @@ def _with_vectors(
         return encode_texts(encoder, [texts[i] for i in new], **run.encoding_settings.speed)
 
     scorer = _PairVectors(run)
-    features, scales = _features(run, ids, texts, nodes, array, former, known, scorer)
+    features, scales = _features(run, texts, nodes, array, former, former_rows, scorer)
     loops = None
     if graph.query_loops is not None:
         former_loops = former.loops if former else None
@@ -219,12 +219,11 @@ def _with_vectors(
 
 def _features(
     run: FinishedRun,
-    ids: Sequence[str],
     texts: Sequence[str],
     nodes: np.ndarray,
     edges: np.ndarray,
     former: AddedNodes | None,
-    known: Mapping[str, int],
+    former_rows: np.ndarray,
     scorer: "_PairVectors",
 ) -> tuple[np.ndarray | None, np.ndarray | None]:
     """Returns edge features and scales of all edges, as stored in a graph; None as in the run's graph."""
@@ -235,14 +234,13 @@ def _features(
     scales = None if graph.scales is None else np.zeros(edges.shape, graph.scales.dtype)
     missing = []
     for i, slot in zip(*np.nonzero(edges >= 0), strict=True):
-        node, former_row = nodes[i], known.get(ids[i], -1)
-        for at, of in ((former_row, former), (node, graph)):
-            if of is None or at < 0 or of.features is None:
+        for row, source in ((former_rows[i], former), (nodes[i], graph)):
+            if source is None or row < 0 or source.features is None:
                 continue
-            if len(slots := np.flatnonzero(of.edges[at] == edges[i, slot])):
-                features[i, slot] = of.features[at, slots[0]]
-                if scales is not None and of.scales is not None:
-                    scales[i, slot] = of.scales[at, slots[0]]
+            if len(slots := np.flatnonzero(source.edges[row] == edges[i, slot])):
+                features[i, slot] = source.features[row, slots[0]]
+                if scales is not None and source.scales is not None:
+                    scales[i, slot] = source.scales[row, slots[0]]
                 break
         else:
             missing.append((int(i), int(slot)))

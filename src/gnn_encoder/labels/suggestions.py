@@ -174,7 +174,7 @@ class Suggestions:
             for position, i in enumerate(best)
         ], value  # fmt: skip
 
-    def passages(self, gain: float, most: int, seed: int = 0) -> list[PassageSuggestion]:
+    def passages(self, gain: float, most: int) -> list[PassageSuggestion]:
         """The passages without a labelled query that have the largest expected gains, largest first.
 
         Args:
@@ -187,12 +187,12 @@ class Suggestions:
         cold[list(run.known.passage_rows([label.passage_id for label in self._added]).values())] = False
         nodes = np.arange(len(graph.queries))
         if len(nodes) > ASKING:
-            nodes = np.sort(np.random.default_rng(seed).choice(len(nodes), ASKING, replace=False))
+            nodes = np.sort(np.random.default_rng(0).choice(len(nodes), ASKING, replace=False))
         k = min(DEPTH, m)
         of_train = self._hits(np.asarray(encoding.queries[nodes]), k, data.identical[graph.queries[nodes]])[1]
         of_dev = self._hits(dev.vectors, k, data.identical[dev.rows])[1]
         precision = cold_precision(of_dev, cold, _relevant(dev, of_dev))
-        answers = demand(np.concatenate([of_train, of_dev]), cold, precision, m)
+        answers = demand(np.concatenate([of_train, of_dev]), cold, precision)
         best = np.argsort(-answers, kind="stable")[:most]
         best = best[(answers[best] > 0) & (gain > 0)]
         texts = run.bundle.passages.take(best)
@@ -251,18 +251,17 @@ def cold_precision(hits: np.ndarray, cold: np.ndarray, relevant: np.ndarray) -> 
     return shares
 
 
-def demand(hits: np.ndarray, cold: np.ndarray, precision: np.ndarray, passages: int) -> np.ndarray:
+def demand(hits: np.ndarray, cold: np.ndarray, precision: np.ndarray) -> np.ndarray:
     """The expected share of queries that each passage answers, float64 [m]; 0 for passages that are not `cold`.
 
     `hits` [a, k] are the first passages of a queries, `precision` [k].
     """
     weights = np.where(cold[hits] & (hits >= 0), precision, 0.0)
-    shares = np.bincount(np.maximum(hits, 0).ravel(), weights=weights.ravel(), minlength=passages) / max(len(hits), 1)
+    shares = np.bincount(np.maximum(hits, 0).ravel(), weights=weights.ravel(), minlength=len(cold)) / max(len(hits), 1)
     return np.asarray(shares, np.float64)
 
 
 def _relevant(dev: DevQueries, hits: np.ndarray) -> np.ndarray:
-    """Whether each hit [d, k] is relevant to its dev query."""
     labels = dev.qrels.positive()
     return np.isin(pair_keys(dev.rows[:, None], hits), pair_keys(labels.query, labels.passage))
 

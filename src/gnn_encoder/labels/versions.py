@@ -13,7 +13,6 @@ killed leaves the old bundle or the new one. The run's bundle never changes: KFP
 import fcntl
 import shutil
 from pathlib import Path
-from types import TracebackType
 
 from gnn_encoder.artifacts import Bundle, drafting
 from gnn_encoder.artifacts.added_labels import AddedLabels
@@ -52,9 +51,7 @@ class Versions:
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._lock.close()
 
     def write(self, bundle: Bundle, added: AddedLabels) -> None:

@@ -4,7 +4,7 @@ h'_p depends only on the queries with an edge to the passage, and on the passage
 graph of these queries gives the same vectors as the whole graph with the changed queries.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -14,29 +14,18 @@ from gnn_encoder.artifacts.arrays import Rows
 from gnn_encoder.query_graph.neighborhoods import queries_reaching
 
 
-@dataclass(frozen=True)
-class GraphPart:
-    """The queries around some passages; all rows of passages are those of the whole graph.
+def graph_around(
+    graph: Graph, query_vectors: Rows, nodes: AddedNodes, passages: np.ndarray
+) -> tuple[Graph, np.ndarray]:
+    """The graph of the u queries with an edge to `passages` [t], after `nodes` have taken their places, and their h_q.
 
-    graph     the queries that reach the passages, [u, k]
-    vectors   fp32 [u, d]: h_q
-    node      int64 [u]: node of the whole graph, or n + i for the new query i of the changed queries
-    """
-
-    graph: Graph
-    vectors: np.ndarray
-    node: np.ndarray
-
-
-def graph_around(graph: Graph, query_vectors: Rows, nodes: AddedNodes, passages: np.ndarray) -> GraphPart:
-    """The queries with an edge to `passages` [t], after `nodes` have taken their places in the graph.
-
-    `Graph.queries` of the part has the dataset's query rows, and −1 − i for the new query i.
+    All rows of passages are those of the whole graph. `Graph.queries` of the part has the dataset's query rows, and
+    −1 − i for the new query i. The vectors are fp32 [u, d].
 
     Args:
         query_vectors: h_q [n, d] of the whole graph, memory-mapped.
     """
-    n, k = graph.edges.shape
+    k = graph.edges.shape[1]
     known = np.setdiff1d(queries_reaching(graph, passages), nodes.replaced)
     changed = np.flatnonzero(np.isin(nodes.edges, passages).any(axis=1))
     node = nodes.replaced[changed]
@@ -66,7 +55,7 @@ def graph_around(graph: Graph, query_vectors: Rows, nodes: AddedNodes, passages:
         **dict(zip(("indptr", "reverse"), reverse_csr(edges, len(graph.indptr) - 1), strict=True)),
     )
     vectors = np.concatenate([query_vectors[known], nodes.vectors[changed]]).astype(np.float32, copy=False)
-    return GraphPart(part, vectors, np.concatenate([known, np.where(node >= 0, node, n + changed)]))
+    return part, vectors
 
 
 def _widened(values: np.ndarray, width: int, empty: int) -> np.ndarray:

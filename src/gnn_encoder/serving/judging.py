@@ -19,9 +19,9 @@ from gnn_encoder.errors import UserError, one_line
 from gnn_encoder.evaluation.measures import mean_name
 from gnn_encoder.judging.agreement import agreement, finite
 from gnn_encoder.judging.grading import read_judgements
-from gnn_encoder.judging.order import read_order
+from gnn_encoder.judging.order import Place
 from gnn_encoder.judging.people import Comparison, PeoplesFile
-from gnn_encoder.judging.pool import FIGURES, JUDGEMENTS, ORDER, PEOPLE, POOL, Pool
+from gnn_encoder.judging.pool import FIGURES, JUDGEMENTS, ORDER, PEOPLE, POOL, Pool, read_as
 from gnn_encoder.serving.page import JUDGING, add_page
 from gnn_encoder.serving.schema import Agreed, Gain, Grade, Progressed, Refused, Shown, ToJudge
 
@@ -34,7 +34,7 @@ class PeoplesJudging:
 
     def __init__(self, folder: Path) -> None:
         """Reads the folder; raises UserError if it is none of `judge`, or takes no grades."""
-        self._pool, order = Pool(folder / POOL), read_order(folder / ORDER)
+        self._pool, order = Pool(folder / POOL), read_as(folder / ORDER, Place)
         if any(place.query_id not in self._pool.queries for place in order):
             raise UserError(f"{folder / ORDER} is of other queries: run `gnn-encoder judge {folder}` again")
         try:

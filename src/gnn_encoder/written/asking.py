@@ -62,14 +62,15 @@ def of_language_model(
     texts = [request.prompt for request in requests]
     passages = len({request.row for request in requests})
     context.note(f"{model.name} writes queries for {passages:,} passages: {model.estimate(texts)}")
-    answers: list[Answer | None] = [None] * len(requests)
+    answers = list[Answer]()
     writing = context.progress("writing queries", len(requests), "answers")
-    for came in model.answers(texts):
-        answers[came.index] = came
+    for answer in model.answers(texts):
+        answers.append(answer)
         writing.advance()
+    answers.sort(key=lambda answer: answer.index)
     out, wrong = WrittenQueries([], [], [], [], []), defaultdict[str, list[str]](list)
     queries = [
-        queries_in(answer.text or "", request.count, answer.is_cut) if answer else []
+        queries_in(answer.text or "", request.count, answer.is_cut)
         for request, answer in zip(requests, answers, strict=True)
     ]
     pairs = {
@@ -77,8 +78,8 @@ def of_language_model(
     }
     passages_of = Counter(query for query, _ in pairs)
     for request, answer, written in zip(requests, answers, queries, strict=True):
-        if answer is None or answer.text is None:
-            wrong["calls failed"].append(answer.failure if answer else "no answer")
+        if answer.text is None:
+            wrong["calls failed"].append(answer.failure)
             continue
         if not written:
             wrong["answers hold no query"].append(answer.text)
@@ -94,10 +95,8 @@ def of_language_model(
             context.note(f"{len(examples):,} {problem}, such as: {printable(example)[:SHOWN] or 'an empty one'}")
     if not any(out.query):
         raise UserError(f"{model.name} wrote no query that can be used, in {len(requests):,} calls: try another model")
-    by_prompt = {
-        text: answer for text, answer in zip(texts, answers, strict=True) if answer and answer.text is not None
-    }
-    answered = list(by_prompt.values())  # equal prompts are asked once
+    by_prompt = dict(zip(texts, answers, strict=True))  # equal prompts are asked once
+    answered = [answer for answer in by_prompt.values() if answer.text is not None]
     tokens_in, tokens_out = (sum(getattr(answer, name) for answer in answered) for name in ("tokens_in", "tokens_out"))
     return out, {
         "calls": len(set(texts)),

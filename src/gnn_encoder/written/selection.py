@@ -1,7 +1,7 @@
 """Which written queries are of use as labels, and to which split each belongs."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -71,6 +71,10 @@ class Selection:
         self.texts, self.passages = [self.texts[row] for row in kept], [wanted[row] for row in kept]
         self.quoted = [self.quoted[row] for row in kept]
 
+    def keep_where(self, reason: str, stays: Iterable[bool]) -> None:
+        """As `keep`, of whole queries [n]."""
+        self.keep(reason, [rows if kept else [] for rows, kept in zip(self.passages, stays, strict=True)])
+
     @property
     def counts(self) -> dict[str, int]:
         """Reason → number of queries that were left out."""
@@ -109,10 +113,7 @@ def select(
     )
     # A written query to which people have added labels came with the data, too; it is written again.
     known = {folded(text) for query_id, text in of_data.items() if query_id != written_id(text)}
-    selection.keep(
-        "a query of the data",
-        [[] if folded(text) in known else rows for text, rows in zip(selection.texts, selection.passages, strict=True)],
-    )
+    selection.keep_where("a query of the data", [folded(text) not in known for text in selection.texts])
     openings = _openings(data, sorted({row for rows in selection.passages for row in rows}))
     selection.keep(
         "quotes the passage's beginning",
@@ -123,33 +124,24 @@ def select(
     )
     if settings.similarity:
         near = _near(selection.texts, of_data, settings.similarity)
-        selection.keep(
-            "nearly equal to an earlier query",
-            [[] if copy else rows for copy, rows in zip(near.tolist(), selection.passages, strict=True)],
-        )
+        selection.keep_where("nearly equal to an earlier query", ~near)
     wanted = settings.max_train + 2 * settings.max_evaluated
     if settings.max_train and settings.max_evaluated and len(selection.texts) > SEARCHED * wanted:
         drawn = set(_order(selection.texts, settings.seed)[: SEARCHED * wanted].tolist())
-        selection.keep(
-            "beyond the number that is wanted",
-            [rows if row in drawn else [] for row, rows in enumerate(selection.passages)],
-        )
+        selection.keep_where("beyond the number that is wanted", [row in drawn for row in range(len(selection.texts))])
     count = max(settings.found_within, settings.reranked if reranker else 0)
     hits = hits_of(selection.texts, selection.quoted, search, count)
     # All passages stay if one is found: the others are as relevant, and their words are other ones.
-    found_again = [
-        rows if np.isin(rows, first[: settings.found_within]).any() else []
+    is_hit = [
+        bool(np.isin(rows, first[: settings.found_within]).any())
         for rows, first in zip(selection.passages, hits, strict=True)
     ]
-    selection.keep(f"passage not in BM25's first {settings.found_within} hits", found_again)
+    selection.keep_where(f"passage not in BM25's first {settings.found_within} hits", is_hit)
     if reranker:
-        hits = [first[: settings.reranked] for first, rows in zip(hits, found_again, strict=True) if rows]
+        hits = [first[: settings.reranked] for first, kept in zip(hits, is_hit, strict=True) if kept]
         shown = progress(len(selection.texts)) if progress else None
         agreed = agrees(selection, hits, reranker, data.passages, settings, shown)
-        selection.keep(
-            "the re-ranker does not agree",
-            [rows if kept else [] for rows, kept in zip(selection.passages, agreed.tolist(), strict=True)],
-        )
+        selection.keep_where("the re-ranker does not agree", agreed)
     return selection
 
 
@@ -318,8 +310,7 @@ def assign(selection: Selection, data: Dataset, labelled: dict[str, int], settin
     for code, count in most.items():
         inside = order[split[order] == code]
         keep[inside[count or len(inside) :]] = False
-    wanted = [rows if kept else [] for rows, kept in zip(selection.passages, keep.tolist(), strict=True)]
-    selection.keep("beyond the number that is wanted", wanted)
+    selection.keep_where("beyond the number that is wanted", keep)
     return np.asarray(split[keep])
 
 
