@@ -118,5 +118,4 @@ class QueryCounter:
 def _relevant(qrels: Qrels, counter: QueryCounter, level: int) -> np.ndarray:
     """Returns the `pair_keys` of the relevant pairs of the queries, ascending."""
     keep = (qrels.relevance >= level) & np.isin(qrels.query, counter.sorted)
-    keys: np.ndarray = np.unique(pair_keys(qrels.query[keep], qrels.passage[keep]))
-    return keys
+    return np.unique(pair_keys(qrels.query[keep], qrels.passage[keep]))

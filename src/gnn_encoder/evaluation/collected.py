@@ -169,23 +169,20 @@ class Collected:
 
 def _weighted(values: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """Returns values [n, measures] times weights [n] with a mean of 1."""
-    weighted: np.ndarray = values * weight[:, None]
-    return weighted
+    return np.asarray(values * weight[:, None])
 
 
 def _around_mean(values: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """Returns the first values of `by_traffic` from values [n, measures] and weights [n] with a mean of 1."""
     means = _weighted(values, weight).mean(axis=0)
-    around: np.ndarray = means + _weighted(values - means, weight)
-    return around
+    return np.asarray(means + _weighted(values - means, weight))
 
 
 def evaluated_queries(data: Dataset) -> np.ndarray:
     """Returns the rows of dev and test queries with a positive label or an answer, ascending; a run must have all."""
     parts = [labelled_queries(data.judged(split)) for split in SPLITS]
     parts += [_with_answers(data, data.query_rows(split)) for split in SPLITS]
-    rows: np.ndarray = np.unique(np.concatenate(parts))
-    return rows
+    return np.unique(np.concatenate(parts))
 
 
 def dev_means(data: Dataset, runs: Sequence[Path], measure: str) -> list[float]:
@@ -213,5 +210,4 @@ def _answers(data: Dataset, rows: np.ndarray) -> list[list[str]]:
 
 def _with_answers(data: Dataset, rows: np.ndarray) -> np.ndarray:
     """Returns those `rows` whose query has an answer with a token."""
-    has_answer: np.ndarray = rows[[bool(Answers(texts)) for texts in _answers(data, rows)]] if len(rows) else rows
-    return has_answer
+    return rows[[bool(Answers(texts)) for texts in _answers(data, rows)]] if len(rows) else rows

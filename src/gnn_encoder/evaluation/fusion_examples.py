@@ -224,8 +224,7 @@ def examples_of(
 
 def dev_rows(data: Dataset) -> np.ndarray:
     """Returns the rows of the dev queries that have a positive label, ascending."""
-    rows: np.ndarray = np.unique(data.split_qrels("dev").positive().query)
-    return rows
+    return np.unique(data.split_qrels("dev").positive().query)
 
 
 def dev_examples(data: Dataset, parts: Parts, vectors: np.ndarray, folds: int) -> Examples:

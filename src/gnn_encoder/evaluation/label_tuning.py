@@ -227,8 +227,7 @@ def _on_disk(vectors: np.ndarray, rows: np.ndarray) -> np.ndarray:
 
 def _evenly(rows: np.ndarray) -> np.ndarray:
     """Returns at most `QUERIES` of the rows, spread over all of them."""
-    spread: np.ndarray = rows[np.linspace(0, len(rows) - 1, min(len(rows), QUERIES)).astype(int)]
-    return spread
+    return np.asarray(rows[np.linspace(0, len(rows) - 1, min(len(rows), QUERIES)).astype(int)])
 
 
 def _loses(gains: np.ndarray, warm: np.ndarray, settings: EncodeWithLabels) -> bool:

@@ -41,8 +41,7 @@ def mean_name(measure: str) -> str:
 
 def labelled_queries(qrels: Qrels) -> np.ndarray:
     """Returns the queries with at least one positive label, ascending. Means are over these queries."""
-    queries: np.ndarray = np.unique(qrels.positive().query)
-    return queries
+    return np.unique(qrels.positive().query)
 
 
 def per_query(

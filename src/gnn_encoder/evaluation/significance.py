@@ -35,8 +35,7 @@ def paired_randomization(differences: np.ndarray, permutations: int, seed: int) 
 
     def totals(signs: np.ndarray) -> np.ndarray:
         # Rounded, so that sums are equal if they differ in the order of additions only.
-        rounded: np.ndarray = np.round(signs @ differences, 9)
-        return rounded
+        return np.asarray(np.round(signs @ differences, 9))
 
     generator, observed = np.random.default_rng(seed), totals(np.ones((1, n)))
     exact = 2**n <= permutations
@@ -52,8 +51,7 @@ def paired_randomization(differences: np.ndarray, permutations: int, seed: int) 
         null = totals(1.0 - 2.0 * swapped)
         extreme += (null <= observed).sum(axis=0), (null >= observed).sum(axis=0)
     # A drawn p-value counts the observed order among the draws, so that it is never 0.
-    p_values: np.ndarray = np.minimum(2 * (extreme.min(axis=0) + (not exact)) / (drawn + (not exact)), 1.0)
-    return p_values
+    return np.asarray(np.minimum(2 * (extreme.min(axis=0) + (not exact)) / (drawn + (not exact)), 1.0))
 
 
 def paired_t(differences: np.ndarray) -> np.ndarray:
@@ -70,8 +68,7 @@ def paired_t(differences: np.ndarray) -> np.ndarray:
     mean = np.round(differences.mean(axis=0), 12)
     error = np.round(differences.std(axis=0, ddof=1), 12) / np.sqrt(n)
     t = np.divide(np.abs(mean), error, out=np.where(mean == 0, 0.0, np.inf), where=error > 0)
-    p_values: np.ndarray = 2 * stdtr(n - 1, -t)
-    return p_values
+    return np.asarray(2 * stdtr(n - 1, -t))
 
 
 def paired(differences: np.ndarray, test: str, permutations: int, seed: int) -> float:

@@ -135,7 +135,6 @@ class _Transfer:
 
         def arrived() -> np.ndarray:
             copied.synchronize()
-            array: np.ndarray = host.numpy()
-            return array
+            return host.numpy()
 
         return arrived

@@ -39,8 +39,7 @@ class PairTokens:
     def lengths(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         """Tokens of each pair, int64 [r]."""
         head = np.minimum(self.first.lengths[first], self.max_length // 2)
-        lengths: np.ndarray = np.minimum(head + len(self.middle) + self.second.lengths[second] - 1, self.max_length)
-        return lengths
+        return np.asarray(np.minimum(head + len(self.middle) + self.second.lengths[second] - 1, self.max_length))
 
     def padded(self, first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, ...]:
         """Ids, mask and token types (0 first, 1 second), int64 [b, l], of the pairs (first[i], second[i])."""
@@ -80,8 +79,7 @@ class PublishedPairs:
     def lengths(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         """Tokens of each pair, int64 [r]; those of a template are about right."""
         whole = self._first[first] + self._second[second] + self._model.added_tokens
-        lengths: np.ndarray = np.minimum(whole, self._model.max_length)
-        return lengths
+        return np.asarray(np.minimum(whole, self._model.max_length))
 
     def padded(self, first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, ...]:
         """The arguments of `PublishedReranker.forward` for the pairs (first[i], second[i])."""

@@ -211,8 +211,7 @@ class TextEncoder(nn.Module):
 def _saved_layout(name: str) -> dict[str, Any] | None:
     """What `TextEncoder.save` wrote into a folder."""
     file = Path(name) / LAYOUT
-    layout: dict[str, Any] | None = json.loads(file.read_text("utf-8")) if file.is_file() else None
-    return layout
+    return json.loads(file.read_text("utf-8")) if file.is_file() else None
 
 
 class DualEncoder(nn.Module):

@@ -210,8 +210,7 @@ class GNN(nn.Module):
 
     def loops(self, of: Literal["query", "passage"], stored: Tensor | None) -> Tensor | None:
         """Features of the self-loops of queries or passages: the learned vector [d_e], otherwise `stored`."""
-        learned: Tensor | None = getattr(self, f"{of}_loop", stored)
-        return learned
+        return getattr(self, f"{of}_loop", stored)
 
     def scaled(self, vectors: Tensor) -> Tensor:
         """Vectors [t, d], scaled to unit length if `normalize_passages`."""

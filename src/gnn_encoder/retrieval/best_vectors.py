@@ -42,8 +42,7 @@ def largest_of_each(values: np.ndarray, segment: np.ndarray) -> np.ndarray:
     """Returns the place of the largest of `values` [e] in each segment [s], the first of equal ones."""
     order = np.lexsort((-values, segment))
     _, starts = np.unique(segment[order], return_index=True)
-    places: np.ndarray = order[starts]
-    return places
+    return order[starts]
 
 
 def distinct(search: Callable[[np.ndarray, int], Hits], of: np.ndarray, queries: np.ndarray, k: int) -> Hits:
@@ -85,8 +84,7 @@ def _keep_first(
     row, column = np.nonzero(new & (rank < passage_rows.shape[1]))
     at = (queries[row], rank[row, column])
     scores[at], passage_rows[at] = vector_scores[row, column], owner[row, column]
-    numbers: np.ndarray = rank[:, -1] + 1
-    return numbers
+    return rank[:, -1] + 1
 
 
 def best_of_blocks(blocks: Iterable[tuple[np.ndarray, np.ndarray]], queries: np.ndarray, k: int) -> Hits:

@@ -225,8 +225,7 @@ def top_positive(scores: np.ndarray, k: int, only: Selection | None = None) -> n
     if len(rows) > k:
         least = np.partition(scores[rows], len(rows) - k)[len(rows) - k]
         rows = rows[scores[rows] >= least]
-    best: np.ndarray = rows[np.argsort(-scores[rows], kind="stable")][:k]
-    return best
+    return rows[np.argsort(-scores[rows], kind="stable")][:k]
 
 
 def kind_of(folder: Path) -> IndexBm25:

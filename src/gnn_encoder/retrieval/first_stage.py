@@ -103,8 +103,7 @@ def negative_pool(dataset: Dataset, runs: list[Run], depth: int) -> np.ndarray:
     pool = np.where(known.contains(queries[:, None], pool), -1, pool)
     without = ~(pool >= 0).any(axis=1)
     pool[without] = chance_negatives(dataset, known, queries[without], depth)
-    negatives: np.ndarray = pool[row]
-    return negatives
+    return pool[row]
 
 
 def chance_negatives(dataset: Dataset, known: KnownPositives, queries: np.ndarray, width: int) -> np.ndarray:
@@ -139,5 +138,4 @@ def merge_candidates(runs: list[Run], queries: np.ndarray, depth: int) -> np.nda
     np.put_along_axis(again, order, copy, axis=1)
     merged[again] = -1
     keep = np.argsort(merged < 0, axis=1, kind="stable")[:, :depth]
-    first: np.ndarray = np.take_along_axis(merged, keep, axis=1)
-    return first
+    return np.take_along_axis(merged, keep, axis=1)

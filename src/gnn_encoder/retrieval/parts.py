@@ -208,8 +208,7 @@ class Parts:
         """Returns the best of the scores [r] of each passage's vectors; `place` [r] of their passages, ascending."""
         if self.of is None or not len(scores):
             return scores
-        best: np.ndarray = np.maximum.reduceat(scores, np.flatnonzero(np.diff(position, prepend=-1)))
-        return best
+        return np.maximum.reduceat(scores, np.flatnonzero(np.diff(position, prepend=-1)))
 
     def _summed(self, rows: np.ndarray, windows: np.ndarray, position: np.ndarray) -> np.ndarray:
         """Returns the vectors [r, d] of the passages at `rows` plus w times the sum of their last `SUMMED` queries.

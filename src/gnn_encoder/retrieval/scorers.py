@@ -89,8 +89,7 @@ class CrossEncoderScorer:
 
     def probability(self, scores: np.ndarray) -> np.ndarray:
         """The logistic function of each logit, float64."""
-        probabilities: np.ndarray = 1.0 / (1.0 + np.exp(-scores.astype(np.float64)))
-        return probabilities
+        return 1.0 / (1.0 + np.exp(-scores.astype(np.float64)))
 
     def explain(self, data: Texts, query: str, passage: int) -> list[Contribution]:
         """Empty: the score has no parts."""
@@ -143,8 +142,7 @@ class BoundedScorer(WordScorer):
 
     def probability(self, scores: np.ndarray) -> np.ndarray:
         """The scores, moved to [0, 1]; they are not calibrated."""
-        shares: np.ndarray = (scores.astype(np.float64).clip(-1, 1) + 1) / 2
-        return shares
+        return (scores.astype(np.float64).clip(-1, 1) + 1) / 2
 
 
 class LateInteractionScorer:
@@ -162,8 +160,7 @@ class LateInteractionScorer:
 
     def probability(self, scores: np.ndarray) -> np.ndarray:
         """The mean similarity per token of a full query, at least 0. It is not calibrated."""
-        shares: np.ndarray = np.clip(scores.astype(np.float64) / self.model.layout.query_length, 0.0, 1.0)
-        return shares
+        return np.clip(scores.astype(np.float64) / self.model.layout.query_length, 0.0, 1.0)
 
     def explain(self, data: Texts, query: str, passage: int) -> list[Contribution]:
         """The share of each query token: the token, the passage's most similar token, and their similarity."""

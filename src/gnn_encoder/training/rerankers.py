@@ -220,8 +220,7 @@ def _colbert(settings: TrainReranker, data: Dataset, generated: Sequence[str]) -
         return torch.cat(scores, dim=1)[:, on_device(np.argsort(np.concatenate(parts)))]
 
     def lengths(query: np.ndarray, passage: np.ndarray) -> np.ndarray:
-        totals: np.ndarray = passages.lengths[passage] + model.layout.query_length
-        return totals
+        return np.asarray(passages.lengths[passage] + model.layout.query_length)
 
     def rank(query: np.ndarray, passage: np.ndarray) -> np.ndarray:
         return late_scores(model, data, query, passage, precision=settings.precision)
