@@ -19,7 +19,7 @@ from gnn_encoder.machine.scratch import scratch
 from gnn_encoder.retrieval import best_vectors
 from gnn_encoder.retrieval.adapter import Moments, left_out
 from gnn_encoder.retrieval.best_vectors import nearest_rows
-from gnn_encoder.retrieval.exact import Hits
+from gnn_encoder.retrieval.hits import Hits
 from gnn_encoder.retrieval.identical import search_without
 from gnn_encoder.retrieval.parts import Parts
 

@@ -24,7 +24,7 @@ from gnn_encoder.evaluation.significance import paired_randomization
 from gnn_encoder.evaluation.tuning import folds_of
 from gnn_encoder.machine.scratch import scratch
 from gnn_encoder.retrieval.best_vectors import best_of_blocks
-from gnn_encoder.retrieval.exact import Hits, merge
+from gnn_encoder.retrieval.hits import Hits, merge
 from gnn_encoder.retrieval.identical import search_without
 from gnn_encoder.retrieval.labelled_vectors import in_blocks, label_blocks
 from gnn_encoder.retrieval.memory import Labelled, Memory, find_labelled

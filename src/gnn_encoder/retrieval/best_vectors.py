@@ -10,7 +10,7 @@ import numpy as np
 
 from gnn_encoder.artifacts.arrays import Rows, rows_of
 from gnn_encoder.retrieval import exact
-from gnn_encoder.retrieval.exact import Hits
+from gnn_encoder.retrieval.hits import Hits, merge, no_hits
 
 PAIRS = 512
 """Pairs of a query and a passage with all vectors in memory at a time."""
@@ -53,8 +53,7 @@ def distinct(search: Callable[[np.ndarray, int], Hits], of: np.ndarray, queries:
         of: passage [v] of each vector, ascending, so that equal scores are ordered by passage.
     """
     total, passages = len(of), min(len(of), 1) + np.count_nonzero(of[1:] != of[:-1])
-    scores = np.full((len(queries), k), -np.inf, np.float32)
-    passage_rows = np.full((len(queries), k), -1, np.int32)
+    scores, passage_rows = no_hits(len(queries), k)
     todo, depth, most = np.arange(len(queries)), min(2 * k, total), min(k, passages)
     while len(todo) and most:
         vector_scores, rows = search(queries[todo], depth)
@@ -92,8 +91,7 @@ def best_of_blocks(blocks: Iterable[tuple[np.ndarray, np.ndarray]], queries: np.
 
     Each block is the vectors [r, d] and the passage rows [r], ascending.
     """
-    scores = np.full((len(queries), k), -np.inf, np.float32)
-    rows = np.full((len(queries), k), -1, np.int32)
+    scores, rows = no_hits(len(queries), k)
     for vectors, of in blocks:
-        scores, rows = exact.merge(scores, rows, *distinct(partial(exact.search, vectors), of, queries, k))
+        scores, rows = merge(scores, rows, *distinct(partial(exact.search, vectors), of, queries, k))
     return scores, rows

@@ -19,6 +19,7 @@ from gnn_encoder.inference.tokens import Tokens
 from gnn_encoder.machine.absent import absent
 from gnn_encoder.machine.scratch import scratch
 from gnn_encoder.retrieval.filters import Selection
+from gnn_encoder.retrieval.hits import Hits, no_hits
 from gnn_encoder.retrieval.terms import language_of, shown, splitter, stemmer, stopped, units
 from gnn_encoder.settings.bm25 import IndexBm25
 from gnn_encoder.tracking.progress import Progress
@@ -154,16 +155,12 @@ class Bm25:
 
     def search(
         self, queries: Sequence[str], k: int, progress: Progress | None = None, only: Selection | None = None
-    ) -> tuple[np.ndarray, np.ndarray]:
+    ) -> Hits:
         """The best `k` passages of each query among the passages that share a term with the query, and are in `only`.
 
-        Returns:
-            Scores fp32 [n, k] and passage rows int32 [n, k], best first, ties by ascending row. If fewer passages
-            match, the remaining scores are -inf and the remaining rows -1.
+        Ties by ascending row.
         """
-        scores = np.full((len(queries), k), -np.inf, dtype=np.float32)
-        rows = np.full((len(queries), k), -1, dtype=np.int32)
-        passages = self._parts[0].texts
+        (scores, rows), passages = no_hits(len(queries), k), self._parts[0].texts
         for query, terms in enumerate(self._terms(queries)):
             hit_scores, hits = np.empty(0, np.float32), np.empty(0, np.int64)
             for start in range(0, passages, BLOCK) if any(terms) else ():

@@ -14,9 +14,9 @@ from gnn_encoder.artifacts import Bundle, Run, pair_keys
 from gnn_encoder.artifacts.parts_folder import ADAPTER, FIELD, LENGTHS
 from gnn_encoder.errors import UserError
 from gnn_encoder.retrieval.bm25 import Bm25
-from gnn_encoder.retrieval.exact import Hits
 from gnn_encoder.retrieval.filters import Selection
 from gnn_encoder.retrieval.fusion import UNTUNED, convex
+from gnn_encoder.retrieval.hits import Hits
 from gnn_encoder.retrieval.identical import search_without
 from gnn_encoder.retrieval.label_field import LabelField
 from gnn_encoder.retrieval.learned_fusion import Alone, Fusion, read_fusion

@@ -17,10 +17,9 @@ import numpy as np
 
 from gnn_encoder.artifacts.labelled_queries import LabelledQueries, LabelUse
 from gnn_encoder.artifacts.tables import find_pairs, pair_keys
-from gnn_encoder.retrieval import exact
 from gnn_encoder.retrieval.best_vectors import nearest_rows
-from gnn_encoder.retrieval.exact import Hits
 from gnn_encoder.retrieval.filters import Selection
+from gnn_encoder.retrieval.hits import Hits, merge
 from gnn_encoder.retrieval.index_file import Index
 from gnn_encoder.retrieval.query_index import nearest_queries
 
@@ -146,4 +145,4 @@ class Memory:
         more = np.full((len(scores), int(slot.max(initial=-1)) + 1), -1, np.int32)
         more_scores = np.full(more.shape, -np.inf, np.float32)
         more[found.asker, slot], more_scores[found.asker, slot] = found.passage, score
-        return exact.merge(scores, found.rows, more_scores, more)
+        return merge(scores, found.rows, more_scores, more)
