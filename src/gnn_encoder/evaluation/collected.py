@@ -13,7 +13,7 @@ from gnn_encoder.artifacts.folder import Draft
 from gnn_encoder.evaluation import answers
 from gnn_encoder.evaluation.answers import Answers, answer_recall
 from gnn_encoder.evaluation.documents import documents_of
-from gnn_encoder.evaluation.measures import labelled_queries, per_query
+from gnn_encoder.evaluation.measures import labelled_queries, measured_by, per_query
 from gnn_encoder.evaluation.remarks import data_remarks, hit_remarks
 from gnn_encoder.evaluation.results import PerQuery
 from gnn_encoder.evaluation.strata import warm_strata
@@ -192,11 +192,8 @@ def dev_means(data: Dataset, runs: Sequence[Path], measure: str) -> list[float]:
 
 def dev_values(data: Dataset, runs: Sequence[Path], measure: str) -> list[np.ndarray]:
     """Returns the values [n] of a measure of each run for the labelled dev queries; empty if there are none."""
-    qrels, ids = data.judged("dev"), data.judged_ids()
-    dev, documents = labelled_queries(qrels), documents_of(data, (measure,))
-    if not len(dev):
-        return []
-    return [per_query(Run.read(path), qrels, dev, ids, (measure,), documents)[:, 0] for path in runs]
+    dev, measured = labelled_queries(qrels := data.judged("dev")), measured_by(measure, data, qrels)
+    return [measured(Run.read(path), dev) for path in runs] if len(dev) else []
 
 
 def shown_split(data: Dataset) -> str:

@@ -17,8 +17,7 @@ import numpy as np
 from gnn_encoder.artifacts import Dataset, Qrels, Run
 from gnn_encoder.artifacts.arrays import rows_of
 from gnn_encoder.artifacts.labelled_queries import LabelledQueries, LabelUse, labelled_pairs
-from gnn_encoder.evaluation.documents import documents_of
-from gnn_encoder.evaluation.measures import labelled_queries, per_query
+from gnn_encoder.evaluation.measures import labelled_queries, measured_by
 from gnn_encoder.evaluation.recommendation import Rule, falls
 from gnn_encoder.evaluation.significance import paired_randomization
 from gnn_encoder.evaluation.tuning import folds_of
@@ -155,10 +154,10 @@ def chosen_use(
     else:
         trials = fold_trials(data, settings.folds, pairs, vectors, of_train, depth, of)
         qrels, tuned_on = data.split_qrels("train"), f"training queries in {len(trials)} folds"
-    measured = _Measured(data, settings.measure, qrels)
+    measured = measured_by(settings.measure, data, qrels)
 
     def values_of(use: LabelUse) -> np.ndarray:
-        return np.concatenate([measured.of(trial.ranked(use), trial.queries) for trial in trials])
+        return np.concatenate([measured(trial.ranked(use), trial.queries) for trial in trials])
 
     values = []
     for use in uses:
@@ -239,15 +238,3 @@ def _loses(gains: np.ndarray, warm: np.ndarray, settings: EncodeWithLabels) -> b
 def _p_value(gains: np.ndarray) -> float:
     """Returns the p-value of gains [n] in the paired test."""
     return float(paired_randomization(gains[:, None], PERMUTATIONS, seed=0)[0])
-
-
-class _Measured:
-    """The measure of rankings, per query."""
-
-    def __init__(self, data: Dataset, measure: str, qrels: Qrels) -> None:
-        self._measure, self._qrels = measure, qrels
-        self._ids, self._documents = data.judged_ids(), documents_of(data, (measure,))
-
-    def of(self, run: Run, queries: np.ndarray) -> np.ndarray:
-        values = per_query(run, self._qrels, queries, self._ids, (self._measure,), self._documents)
-        return values[:, 0]

@@ -8,16 +8,16 @@ A measure of documents, such as R(doc)@100, is trec_eval's of the ranking and th
 once (`documents`). PRES, MAP(D) and PREC(D) are computed here (`clef_ip`), on hits in trec_eval's order.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pyarrow as pa
 import pytrec_eval
 
-from gnn_encoder.artifacts import Qrels, Run
+from gnn_encoder.artifacts import Dataset, Qrels, Run
 from gnn_encoder.artifacts.tables import find_pairs, pair_keys
 from gnn_encoder.evaluation.clef_ip import in_trec_order, pres, within_documents
-from gnn_encoder.evaluation.documents import Documents
+from gnn_encoder.evaluation.documents import Documents, documents_of
 from gnn_encoder.settings.measures import DEFAULT, DOCUMENTS, Parts, cutoff
 
 NAMES: tuple[str, ...] = DEFAULT
@@ -85,6 +85,12 @@ def per_query(
         if others := [i for i in columns if parts[i].word not in OWN]:
             values[:, others] = _trec_eval(ranking, labels, queries, ids, [parts[i].plain for i in others])
     return values
+
+
+def measured_by(measure: str, data: Dataset, qrels: Qrels) -> Callable[[Run, np.ndarray], np.ndarray]:
+    """Returns what gives one measure of a ranking for some queries [n], float64 [n]; raises as `documents_of`."""
+    ids, documents = data.judged_ids(), documents_of(data, (measure,))
+    return lambda run, queries: per_query(run, qrels, queries, ids, (measure,), documents)[:, 0]
 
 
 def _own(

@@ -121,7 +121,7 @@ class DocumentBatches:
         """Scores [r] of pairs, with gradient."""
         query_rows, first = np.unique(query, return_inverse=True)
         passage_rows, second = np.unique(passage, return_inverse=True)
-        of_query, of_passage = _tensors((first, second))
+        of_query, of_passage = map(on_device, (first, second))
         queries, asks = (side.index_select(0, of_query) for side in self._query_vectors(query_rows))
         sides = [
             max_similarity(queries, vectors.index_select(0, of_passage), asks, inside[of_passage])
@@ -168,7 +168,7 @@ class DocumentBatches:
         return [side.padded() for side in ((content, in_context) if self.model.context.uses_content else (in_context,))]
 
     def _query_vectors(self, rows: np.ndarray) -> tuple[Tensor, Tensor]:
-        ids, mask, asks = _tensors(query_arrays(self.model.text, self._queries, rows))
+        ids, mask, asks = map(on_device, query_arrays(self.model.text, self._queries, rows))
         return self.model.text(ids, mask), asks
 
     def _live(self, nodes: np.ndarray) -> TokenMatrices:
@@ -178,7 +178,7 @@ class DocumentBatches:
             positions = np.flatnonzero(chosen)
             for part in passes(tokens.lengths[nodes[positions] - start], kept=True) if len(positions) else ():
                 ids, mask, used = passage_arrays(text, tokens, nodes[positions[part]] - start)
-                vectors = text(*_tensors((ids, mask)))
+                vectors = text(*map(on_device, (ids, mask)))
                 parts.append(TokenMatrices(vectors[on_device(used)], used.sum(axis=1)))
                 orders.append(positions[part])
         if not parts:
@@ -221,7 +221,3 @@ class TokenCache(PassageCache):
                 stored[start : start + COPIED] = array[start : start + COPIED]
             stored.flush()
             seal(partial, file.with_name(name))
-
-
-def _tensors(arrays: tuple[np.ndarray, ...]) -> list[Tensor]:
-    return [on_device(array) for array in arrays]
