@@ -16,7 +16,7 @@ from gnn_encoder.errors import UserError
 from gnn_encoder.inference.encoding import encode_passages, encode_texts
 from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.retrieval.bm25 import Bm25
-from gnn_encoder.retrieval.search import Hit, Searcher, fused_run
+from gnn_encoder.retrieval.search import Hit, Searcher, fusion_weight
 from gnn_encoder.settings.bm25 import IndexBm25
 from gnn_encoder.settings.outcome import IndexKind
 
@@ -26,8 +26,8 @@ def search_bundle(bundle: Bundle, question: str, k: int) -> list[Hit]:
 
 
 def fused_search(bundle: Bundle, question: str, k: int, weight: float | None = None) -> tuple[list[Hit], str]:
-    searcher = Searcher(bundle)
-    run, weights = fused_run(searcher, question, k, weight)
+    searcher, (weight, weights) = Searcher(bundle), fusion_weight(bundle, weight)
+    run = searcher.run(question, k, weight)
     return searcher.hits(run.score, run.passage), weights
 
 
