@@ -70,7 +70,9 @@ def search(
     if len(queries) >= FEW and _has_gpu():
         nearest, chunk, together = _OnGpu(), LARGER * chunk, QUERIES // LARGER
     elif vectors.dtype == np.float16 and len(queries) < FEW:
-        nearest, chunk = partial(_by_codes, _codes(vectors.shape[1])), min(chunk, CODES)
+        fp16 = faiss.ScalarQuantizer.QT_fp16
+        codes = faiss.IndexScalarQuantizer(vectors.shape[1], fp16, faiss.METRIC_INNER_PRODUCT)
+        nearest, chunk = partial(_by_codes, codes), min(chunk, CODES)
     elif vectors.dtype != np.float32:
         wide = np.empty((min(chunk, len(vectors)), vectors.shape[1]), np.float32)
     for start, block in _blocks(vectors, chunk) if only is None else _gathered(vectors, chunk, only):
@@ -144,10 +146,6 @@ class _OnGpu:
         products = on_device(queries) @ self._copy.T
         scores, rows = products.masked_fill_(products.isnan(), -torch.inf).topk(k)
         return scores.cpu().numpy(), rows.masked_fill_(scores.isneginf(), -1).cpu().numpy()
-
-
-def _codes(width: int) -> faiss.IndexScalarQuantizer:
-    return faiss.IndexScalarQuantizer(width, faiss.ScalarQuantizer.QT_fp16, faiss.METRIC_INNER_PRODUCT)
 
 
 def _by_codes(codes: faiss.IndexScalarQuantizer, block: np.ndarray, queries: np.ndarray, k: int) -> Hits:

@@ -33,7 +33,7 @@ from gnn_encoder.models.backbone import freeze_layers
 from gnn_encoder.models.document_gat import TokenMatrices
 from gnn_encoder.models.document_reranker import DocumentReranker
 from gnn_encoder.models.dual_encoder import device, on_device
-from gnn_encoder.models.late_interaction import LateInteraction, max_similarity
+from gnn_encoder.models.late_interaction import max_similarity
 from gnn_encoder.settings.reranking import TrainReranker
 from gnn_encoder.storage.checkpoint_store import seal
 from gnn_encoder.tracking.context import Context
@@ -52,24 +52,14 @@ COPIED = 2**16
 def document_reranker(
     settings: TrainReranker, data: Dataset, graph: DocumentGraph, trained: np.ndarray, context: Context
 ) -> Reranker:
-    """The re-ranker of the settings' kind: ColBERT's encoder, with a new linear map, and a new network.
+    """The re-ranker of the settings' kind: ColBERT's encoder, its first layers frozen, and a new network.
 
     Args:
         trained: dataset rows of the passages that training reads.
     """
     late = new_reranker(settings.model_copy(update={"kind": "colbert"}), data, trained)
-    model = new_model(late.model, settings)
-    batches = DocumentBatches(model, data, graph, trained, settings, context)
-    return Reranker(
-        model, batches.score, late.lengths, batches.rank, logits=False, table=batches.table, before=batches.begin,
-        facts=lambda: model.context.figures,
-    )  # fmt: skip
-
-
-def new_model(text: LateInteraction, settings: TrainReranker) -> DocumentReranker:
-    """A new network over an encoder's vectors, with the encoder's first layers frozen."""
-    layers = settings.frozen_layers
-    freeze_layers(text.backbone, text.backbone.config.num_hidden_layers // 2 if layers == "half" else layers)
+    frozen, text = settings.frozen_layers, late.model
+    freeze_layers(text.backbone, text.backbone.config.num_hidden_layers // 2 if frozen == "half" else frozen)
     model = DocumentReranker.of(
         text, settings.kind, unit_length=settings.context_unit_length,  # type: ignore[arg-type]
         layers=settings.graph_layers, heads=settings.graph_heads, dropout=settings.graph_dropout,
@@ -78,7 +68,11 @@ def new_model(text: LateInteraction, settings: TrainReranker) -> DocumentReranke
     )  # fmt: skip
     if settings.context_weight is not None and model.context.uses_content:
         model.context.fix_share(settings.context_weight)
-    return model
+    batches = DocumentBatches(model, data, graph, trained, settings, context)
+    return Reranker(
+        model, batches.score, late.lengths, batches.rank, logits=False, table=batches.table, before=batches.begin,
+        facts=lambda: model.context.figures,
+    )  # fmt: skip
 
 
 class DocumentBatches:
