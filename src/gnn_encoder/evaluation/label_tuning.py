@@ -77,7 +77,7 @@ class Trial:
     left_out: np.ndarray | None = None
     of: np.ndarray | None = None
     _plain_hits: dict[bool, Hits] = field(default_factory=dict)
-    _found: dict[int, list[Labelled]] = field(default_factory=dict)
+    _labelled: dict[int, list[Labelled]] = field(default_factory=dict)
 
     def ranked(self, use: LabelUse) -> Run:
         """Returns the ranking of the queries with a use of the labels."""
@@ -89,13 +89,13 @@ class Trial:
         if not use.weight or not len(self.labels):
             return self._plain(k, labelled=True)
         if use.method == "softmax":
-            if use.neighbours not in self._found:
+            if use.neighbours not in self._labelled:
                 near = nearest_queries(self.labels, None, self.query_vectors, use.neighbours)
                 plain = self._plain(k, labelled=True)
-                self._found[use.neighbours] = find_labelled(
+                self._labelled[use.neighbours] = find_labelled(
                     self.labels, self.vectors, self.query_vectors, plain, near, self.of
                 )
-            return Memory(self.labels, use).lift(self._found[use.neighbours])
+            return Memory(self.labels, use).lift(self._labelled[use.neighbours])
         blocks = label_blocks(use, self.vectors, self.labels, self.labels.passages, self.of)
         lifted = best_of_blocks(blocks, self.query_vectors, k)
         return merge(*self._plain(k, labelled=False), *lifted)

@@ -22,7 +22,7 @@ from gnn_encoder.settings.measures import DEFAULT, DOCUMENTS, Parts, cutoff
 
 NAMES: tuple[str, ...] = DEFAULT
 """The measures of every table, in order, unless the settings name other measures."""
-OWN = ("PRES", "MAP", "PREC")
+CLEF_IP = ("PRES", "MAP", "PREC")
 """First words of the measures that trec_eval lacks."""
 TREC_EVAL = {
     "RR": ("recip_rank", ""), "nDCG": ("ndcg", "ndcg_cut"), "AP": ("map", "map_cut"), "R": ("", "recall"),
@@ -76,13 +76,13 @@ def per_query(
         if by_document:
             assert documents, "a measure of documents without documents"
             ranking, labels, ids = documents.run(run.of(queries)), documents.qrels(qrels), documents.ids
-        computed_here = [i for i in columns if parts[i].word in OWN]
+        computed_here = [i for i in columns if parts[i].word in CLEF_IP]
         if computed_here:
-            figures = _own(
+            figures = _clef_ip(
                 in_trec_order(ranking.of(queries), ids), labels, queries, [parts[i] for i in computed_here], documents
             )
             values[:, computed_here] = figures
-        if others := [i for i in columns if parts[i].word not in OWN]:
+        if others := [i for i in columns if parts[i].word not in CLEF_IP]:
             values[:, others] = _trec_eval(ranking, labels, queries, ids, [parts[i].plain for i in others])
     return values
 
@@ -93,7 +93,7 @@ def measured_by(measure: str, data: Dataset, qrels: Qrels) -> Callable[[Run, np.
     return lambda run, queries: per_query(run, qrels, queries, ids, (measure,), documents)[:, 0]
 
 
-def _own(
+def _clef_ip(
     run: Run, qrels: Qrels, queries: np.ndarray, measures: Sequence[Parts], documents: Documents | None
 ) -> np.ndarray:
     """Returns the measures that trec_eval lacks, float64 [n, measures]; `run` is in trec_eval's order."""

@@ -20,7 +20,7 @@ from gnn_encoder.models.backbone_files import check_token_vectors, resolve_backb
 from gnn_encoder.models.packed import Row
 
 LAYOUT, PROJECTION = "late_interaction.json", "projection.safetensors"
-UNUSED, OWN = ("[unused0]", "[unused1]"), ("[Q]", "[D]")
+UNUSED, ADDED = ("[unused0]", "[unused1]"), ("[Q]", "[D]")
 """The markers of queries and passages: ColBERT takes two unused tokens of BERT's vocabulary. Others get new tokens."""
 
 
@@ -151,12 +151,12 @@ def _punctuation(tokenizer: Any) -> frozenset[int]:
 def _markers(backbone: Any, tokenizer: Any) -> tuple[int, int]:
     """The marker tokens of queries and passages; adds two to a vocabulary that has none."""
     known = tokenizer.get_vocab()
-    for pair in (UNUSED, OWN):
+    for pair in (UNUSED, ADDED):
         if all(token in known for token in pair):
             return known[pair[0]], known[pair[1]]
-    tokenizer.add_special_tokens({"additional_special_tokens": list(OWN)})
+    tokenizer.add_special_tokens({"additional_special_tokens": list(ADDED)})
     backbone.resize_token_embeddings(max(len(tokenizer), backbone.config.vocab_size), mean_resizing=False)
-    return tuple(tokenizer.convert_tokens_to_ids(list(OWN)))
+    return tuple(tokenizer.convert_tokens_to_ids(list(ADDED)))
 
 
 def max_similarity(queries: Tensor, passages: Tensor, asks: Tensor, answers: Tensor) -> Tensor:

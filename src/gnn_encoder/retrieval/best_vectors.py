@@ -32,9 +32,9 @@ def nearest_rows(
     best = np.empty(len(passage), np.int64)
     for start in range(0, len(passage), PAIRS):
         some = slice(start, start + PAIRS)
-        place, rows = rows_of(of, passage[some])
-        sides = np.asarray(queries[query[some][place]], np.float32), np.asarray(vectors[rows], np.float32)
-        best[some] = rows[largest_of_each(np.einsum("rd,rd->r", *sides), place)]
+        position, rows = rows_of(of, passage[some])
+        sides = np.asarray(queries[query[some][position]], np.float32), np.asarray(vectors[rows], np.float32)
+        best[some] = rows[largest_of_each(np.einsum("rd,rd->r", *sides), position)]
     return best
 
 

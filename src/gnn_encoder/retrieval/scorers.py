@@ -78,14 +78,14 @@ class CrossEncoderScorer:
         query_rows, first = np.unique(query, return_inverse=True)
         passage_rows, second = np.unique(passage, return_inverse=True)
         questions = Tokens.of(self.model.tokenizer, data.query_texts(query_rows), self.model.max_length)
-        pairs, places = self._pairs(questions, data, passage_rows)
-        return pairs, first, places[second]
+        pairs, positions = self._pairs(questions, data, passage_rows)
+        return pairs, first, positions[second]
 
     def _pairs(self, questions: Tokens, data: Texts, rows: np.ndarray) -> tuple[Pairs, np.ndarray]:
         """Pairs of the questions with the passages at `rows`, and the place of each row among the pairs' passages."""
         tokenizer, length = self.model.tokenizer, self.model.max_length
-        texts, places = tokens_at(tokenizer, data.passages, rows, length)
-        return PairTokens(tokenizer, questions, texts, length), places
+        texts, positions = tokens_at(tokenizer, data.passages, rows, length)
+        return PairTokens(tokenizer, questions, texts, length), positions
 
     def probability(self, scores: np.ndarray) -> np.ndarray:
         """The logistic function of each logit, float64."""
@@ -133,8 +133,8 @@ class WordScorer(CrossEncoderScorer):
         if self.model.reads_sentences:
             passages = Sentences(tokenizer, data.passages, rows, length, self.model.memory.config.split_sentences)
             return WordPairs(questions, passages.tokens, passages.number), np.arange(len(rows))
-        texts, places = tokens_at(tokenizer, data.passages, rows, length)
-        return WordPairs(questions, texts), places
+        texts, positions = tokens_at(tokenizer, data.passages, rows, length)
+        return WordPairs(questions, texts), positions
 
 
 class BoundedScorer(WordScorer):

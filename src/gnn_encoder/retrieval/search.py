@@ -120,8 +120,8 @@ class Searcher:
         needed = np.unique(np.concatenate([rows for _, rows in rankings]))
         passages, hits = self.bundle.passages.take(needed), []
         for scores, rows in rankings:
-            places = np.searchsorted(needed, rows).tolist()
-            texts = ((passages.ids[i], passages.titles[i], passages.texts[i]) for i in places)
+            positions = np.searchsorted(needed, rows).tolist()
+            texts = ((passages.ids[i], passages.titles[i], passages.texts[i]) for i in positions)
             pairs = zip(scores.tolist(), texts, strict=True)
             hits.append([Hit(rank, score, *text) for rank, (score, text) in enumerate(pairs, start=1)])
         return hits
