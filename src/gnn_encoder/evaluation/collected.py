@@ -1,6 +1,6 @@
 """Collects measures and first hits of rankings, with one ranking in memory at a time."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -138,19 +138,15 @@ class Collected:
         the difference of the means in each query, so such a query would seem to be n observations. Splits without a
         query of a log are left out.
         """
-        weights = {
-            split: self.data.traffic[rows] for split, rows in self.queries.items() if self.data.traffic is not None
-        }
-        weights = {split: weight / weight.mean() for split, weight in weights.items() if weight.any()}
-        figures = {split: systems for split, systems in self.figures(names).items() if split in weights}
-
-        def of(function: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> dict[str, PerQuery]:
-            return {
-                split: {system: function(values, weights[split]) for system, values in systems.items()}
-                for split, systems in figures.items()
-            }
-
-        return of(_around_mean), of(_weighted)
+        around_mean: dict[str, PerQuery] = {}
+        weighted: dict[str, PerQuery] = {}
+        for split, systems in self.figures(names).items():
+            if self.data.traffic is not None and (traffic := self.data.traffic[self.queries[split]]).any():
+                weight = (traffic / traffic.mean())[:, None]
+                weighted[split] = {system: values * weight for system, values in systems.items()}
+                means = {system: values.mean(axis=0) for system, values in weighted[split].items()}
+                around_mean[split] = {s: means[s] + (values - means[s]) * weight for s, values in systems.items()}
+        return around_mean, weighted
 
     def remarks(self, split: str) -> list[str]:
         """Returns what a reader of the split's figures has to know about its labels, ids and hits."""
@@ -165,17 +161,6 @@ class Collected:
             )
             for split, rows in self.answered.items()
         }
-
-
-def _weighted(values: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """Returns values [n, measures] times weights [n] with a mean of 1."""
-    return np.asarray(values * weight[:, None])
-
-
-def _around_mean(values: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """Returns the first values of `by_traffic` from values [n, measures] and weights [n] with a mean of 1."""
-    means = _weighted(values, weight).mean(axis=0)
-    return np.asarray(means + _weighted(values - means, weight))
 
 
 def evaluated_queries(data: Dataset) -> np.ndarray:

@@ -80,7 +80,6 @@ def paired(differences: np.ndarray, test: str, permutations: int, seed: int) -> 
 def holm(p_values: np.ndarray) -> np.ndarray:
     """Returns p-values [c] or [c, m] corrected for the c comparisons (Holm, 1979), separately for the m columns.
 
-    The smallest p-value is multiplied by c, the next by c - 1, and so on; each is at least the previous corrected one.
     If all comparisons with a corrected p-value below α are called significant, the probability of any wrong one among
     them is at most α, even if the comparisons depend on each other.
     """
@@ -96,8 +95,7 @@ def holm(p_values: np.ndarray) -> np.ndarray:
 def bootstrap_intervals(values: np.ndarray, resamples: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns the lower and upper ends [c] of the 95 % intervals of the means of `values` [n, c] over n queries.
 
-    All c columns use the same draws, from `seed`, because the systems have the same queries. A draw is stored as the
-    count of each query, so the means of a batch of draws are one matrix product.
+    All c columns use the same draws, from `seed`, because the systems have the same queries.
     """
     n, columns = values.shape
     if n == 0:
