@@ -22,7 +22,9 @@ from gnn_encoder.settings.outcome import IndexKind
 
 
 def search_bundle(bundle: Bundle, question: str, k: int) -> list[Hit]:
-    return Searcher(bundle).search(question, k)
+    searcher = Searcher(bundle)
+    run = searcher.run(question, k)
+    return searcher.hits(run.score, run.passage)
 
 
 def fused_search(bundle: Bundle, question: str, k: int, weight: float | None = None) -> tuple[list[Hit], str]:
@@ -58,7 +60,8 @@ def test_hits_are_the_largest_products(bundle: Bundle) -> None:
 
 def test_the_question_matters(bundle: Bundle) -> None:
     searcher = Searcher(bundle)
-    assert searcher.search("the old river", 3) != searcher.search("violin market winter", 3)
+    river, violin = (searcher.run(question, 3).passage for question in ("the old river", "violin market winter"))
+    assert not np.array_equal(river, violin)
 
 
 def test_more_than_there_are(bundle: Bundle) -> None:

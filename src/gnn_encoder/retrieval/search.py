@@ -89,11 +89,6 @@ class Searcher:
 
         return TextEncoder.load(self.bundle.query_encoder_path)
 
-    def search(self, question: str, k: int = 10) -> list[Hit]:
-        """The best `k` passages for a query, best first; fewer if the corpus is smaller. Errors as `run`."""
-        run = self.run(question, k)
-        return self.hits(run.score, run.passage)
-
     def run(self, question: str, k: int, weight: float | None = None, only: Selection | None = None) -> Run:
         """The best `k` passages, of `only`, as a run of query 0; `weight`: as in `ranking`. With 0 nothing is encoded.
 
