@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
@@ -91,8 +92,6 @@ class DocumentReranker(nn.Module):
 
     def save(self, folder: Path) -> None:
         """Write the encoder as `LateInteraction` does, the network's weights and the layout."""
-        from safetensors.torch import save_file
-
         self.text.save(folder)
         save_file(self.context.state_dict(), folder / WEIGHTS)
         layout = {
@@ -110,8 +109,6 @@ class DocumentReranker(nn.Module):
     @staticmethod
     def load_context(folder: str | Path) -> ContextMatching:
         """Read the network alone, for work on stored token vectors."""
-        from safetensors.torch import load_file
-
         folder = Path(folder)
         layout = json.loads((folder / LAYOUT).read_text("utf-8"))
         types = tuple(layout["network"].pop("edge_types"))

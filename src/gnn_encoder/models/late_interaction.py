@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import numpy as np
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from gnn_encoder.errors import UserError
@@ -75,8 +76,6 @@ class LateInteraction(nn.Module):
         model = cls(load_encoder(name), load_tokenizer(name), layout)
         file = Path(resolve_backbone(name)) / PROJECTION
         if file.is_file():
-            from safetensors.torch import load_file
-
             weights = load_file(file)
             if (width := len(weights["weight"])) != layout.width:
                 raise UserError(f"backbone {name!r} gives vectors of {width} numbers: set token_width to {width}")
@@ -125,8 +124,6 @@ class LateInteraction(nn.Module):
 
     def save(self, folder: Path) -> None:
         """Write the backbone, tokenizer, linear map and layout."""
-        from safetensors.torch import save_file
-
         self.backbone.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
         save_file(self.projection.state_dict(), folder / PROJECTION)

@@ -4,11 +4,14 @@ Only JSON files, tokenizers and safetensors are read: no code, no pickles.
 """
 
 import json
+import logging
 import re
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import torch
 
 from gnn_encoder.errors import UserError, one_line
 from gnn_encoder.models.backbone import load_weights
@@ -102,9 +105,6 @@ def check_weights(
 
 def by_sentence_transformers(name: str, kind: Any, folder: Path) -> Any:
     """A model of a class of sentence-transformers, in fp32 on the CPU; raises UserError if the class refuses it."""
-    import logging
-
-    import torch
     from transformers.utils import logging as of_transformers
 
     logging.getLogger("sentence_transformers").setLevel(logging.ERROR)  # no word about a prompt
