@@ -297,8 +297,6 @@ class DocumentGat(nn.Module):
 
     def __init__(self, config: DocumentGatConfig) -> None:
         super().__init__()
-        if config.width % config.heads:
-            raise ValueError(f"heads = {config.heads} must divide the width {config.width}")
         self.config = config
         self.layers = nn.ModuleList(TypedAttention(config) for _ in range(config.layers))
         if config.context_only and config.context_asks == "learned":

@@ -64,8 +64,6 @@ class TextEncoder(nn.Module):
         dimension: int | None = None,
     ) -> None:
         super().__init__()
-        if pooling not in (("cls", "mean") if head is None else (None,)):
-            raise ValueError(f"no pooling {pooling!r}")
         self.backbone, self.tokenizer, self.head = backbone, tokenizer, head
         self.full_precision = ("head",) if head else ()
         self.pooling = pooling
