@@ -29,12 +29,13 @@ from gnn_encoder.inference.tokens import Tokens, tokens_at
 from gnn_encoder.inference.words import WordPairs
 from gnn_encoder.models.bert_dmn import BertDmn
 from gnn_encoder.models.cross_encoder import SCORER, CrossEncoder, is_trained
-from gnn_encoder.models.document_reranker import DOCUMENT_KINDS, DocumentReranker
+from gnn_encoder.models.document_reranker import DocumentReranker
 from gnn_encoder.models.dual_encoder import device
 from gnn_encoder.models.late_interaction import LateInteraction
 from gnn_encoder.models.published_reranker import PublishedReranker
 from gnn_encoder.models.word_models import Knrm, QaLstm, WordDmn
 from gnn_encoder.retrieval.filters import Selection
+from gnn_encoder.settings.reranking_systems import DOCUMENT_KINDS
 
 NAMED = 10
 """Neighbours that an explanation of a passage's context names."""

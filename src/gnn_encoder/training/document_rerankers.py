@@ -61,7 +61,7 @@ def document_reranker(
     frozen, text = settings.frozen_layers, late.model
     freeze_layers(text.backbone, text.backbone.config.num_hidden_layers // 2 if frozen == "half" else frozen)
     model = DocumentReranker.of(
-        text, settings.kind, unit_length=settings.context_unit_length,  # type: ignore[arg-type]
+        text, settings.kind, unit_length=settings.context_unit_length,
         layers=settings.graph_layers, heads=settings.graph_heads, dropout=settings.graph_dropout,
         neighbour_reduction=settings.neighbour_reduction, residual=settings.residual, layer_norm=settings.layer_norm,
         context_asks=settings.context_asks, edge_types=tuple(kind for kind in KINDS if kind in settings.edge_types),
