@@ -34,7 +34,9 @@ class PairTokens:
     def __init__(self, tokenizer: Any, first: Tokens, second: Tokens, max_length: int) -> None:
         self.pad = tokenizer.pad_token_id or 0
         self.first, self.second, self.max_length = first, second, max_length
-        self.middle = _separator(tokenizer)
+        one, two = tokenizer("a")["input_ids"], tokenizer("a", "a")["input_ids"]
+        self.middle: list[int] = two[len(one) : len(two) - (len(one) - 1)]
+        """Tokens between two texts, after the first text's last token: none for BERT, one for RoBERTa."""
 
     def lengths(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         """Tokens of each pair, int64 [r]."""
@@ -87,13 +89,6 @@ class PublishedPairs:
         texts = self._passages.take(different).full_texts()
         with self._writing:
             return self._model.arrays([(self._queries[i], texts[j]) for i, j in zip(first, index, strict=True)])
-
-
-def _separator(tokenizer: Any) -> list[int]:
-    """Extra tokens between two texts, after the first text's last token: none for BERT, one for RoBERTa."""
-    one, two = tokenizer("a")["input_ids"], tokenizer("a", "a")["input_ids"]
-    middle: list[int] = two[len(one) : len(two) - (len(one) - 1)]
-    return middle
 
 
 def pair_tokens(model: CrossEncoder, dataset: Dataset, generated: Sequence[str] = ()) -> PairTokens:

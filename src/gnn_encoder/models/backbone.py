@@ -144,7 +144,8 @@ def load_encoder(name: str, of_pair: bool = False) -> Any:
     except Exception as error:  # as many errors as transformers has models that read no plain texts
         reason = " ".join(str(error).split())[:160]
         raise refused(name, f"{type(backbone).__name__} does not read plain texts ({reason})") from None
-    if _says_it_reads_ahead(config) and not ahead:
+    causal, bidirectional = (getattr(config, key, None) for key in ("is_causal", "use_bidirectional_attention"))
+    if (causal is False or bidirectional is True) and not ahead:
         raise refused(name, f"its config.json asks for bidirectional attention, which {config.model_type} has not")
     return backbone
 
@@ -170,11 +171,6 @@ def _encoder_config(name: str, of_pair: bool = False) -> Any:
             raise refused(name, f"its config.json names the class {architecture}, which transformers does not have")
     config.is_encoder_decoder = kind in ENCODERS_OF_PAIRS
     return config
-
-
-def _says_it_reads_ahead(config: Any) -> bool:
-    causal, bidirectional = (getattr(config, key, None) for key in ("is_causal", "use_bidirectional_attention"))
-    return causal is False or bidirectional is True
 
 
 def reads_ahead(backbone: Any) -> bool:
