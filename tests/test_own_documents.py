@@ -17,7 +17,7 @@ from gnn_encoder.data import open_source
 from gnn_encoder.data.validation import Problems
 from gnn_encoder.explanation.passages import NEEDED
 from gnn_encoder.explanation.search import explain_search
-from gnn_encoder.retrieval.search import Searcher, fused_run
+from gnn_encoder.retrieval.search import Searcher
 from gnn_encoder.settings.foundation import Ingest
 from gnn_encoder.steps.ingest import ingest
 
@@ -86,7 +86,7 @@ def test_they_are_searched_and_explained(dataset: Dataset, tiny_backbone: Path, 
     bundle = tmp_path / "latest" / "bundle"
     searcher = Searcher(Bundle.read(bundle))
     # The vectors are of a random model; the words alone find the section.
-    found, _ = fused_run(searcher, "add a setting with a type, a default and a docstring", 3, weight=0.0)
+    found = searcher.run("add a setting with a type, a default and a docstring", 3, weight=0.0)
     assert searcher.hits(found.score, found.passage)[0].passage_id.startswith("CONTRIBUTING.md#")
     explained = explain_search(searcher, "how is a champion promoted", k=len(dataset.passages), neighbors=2)
     assert [each.hit.rank for each in explained] == list(range(1, len(dataset.passages) + 1))

@@ -31,7 +31,7 @@ from gnn_encoder.pipelines.train import train
 from gnn_encoder.planning.data_size import DataSize
 from gnn_encoder.planning.disk import ARTIFACT, IN_MLFLOW, TOKEN_IDS, run_space
 from gnn_encoder.promotion.registry import CHAMPION, open_registry
-from gnn_encoder.retrieval.search import Searcher, fused_run
+from gnn_encoder.retrieval.search import fusion_weight
 from gnn_encoder.settings.pipeline import FOUNDATION
 from gnn_encoder.settings.studies import STUDIES
 from gnn_encoder.settings.systems import (
@@ -271,7 +271,7 @@ def test_systems_of_labelled_queries_are_bundles(
     assert explain(trained, "what is the old river", name) == 0
     assert capsys.readouterr().out.count("the passage itself") == 3
     bundle = Bundle.read(latest / name)
-    _, weights = fused_run(Searcher(bundle), "what is the old river", 3)
+    _, weights = fusion_weight(bundle)
     assert "tuned on dev" in weights
     several = len(bundle.vectors) > len(bundle.passages)
     assert bundle.label_use and several == (system == "Query clusters")

@@ -48,7 +48,8 @@ def hits(latest: Path) -> list[ExplainedHit]:
 def test_scores_and_ranks_are_those_of_the_vectors(latest: Path, hits: list[ExplainedHit]) -> None:
     searcher = Searcher(Bundle.read(latest / "bundle"))
     question, _, rows = searcher.find(QUESTION, 60)
-    assert [explained.hit for explained in hits] == searcher.search(QUESTION, 60)
+    run = searcher.run(QUESTION, 60)
+    assert [explained.hit for explained in hits] == searcher.hits(run.score, run.passage)
     encoded = np.asarray(Encoding.read(latest / "encoding").passages)
     with_graph, without = searcher.bundle.vectors @ question, encoded @ question
     for explained, row in zip(hits, rows, strict=True):

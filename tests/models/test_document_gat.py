@@ -315,8 +315,3 @@ def test_saved_and_loaded(kind, tiny_backbone, tmp_path) -> None:
     assert again.context.kind == kind and again.context.network.config.context_only == (kind == "lim")
     for name, tensor in model.state_dict().items():
         assert torch.equal(again.state_dict()[name], tensor), name
-
-
-def test_heads_that_do_not_divide_the_width_are_refused() -> None:
-    with pytest.raises(ValueError, match="heads = 3 must divide the width 16"):
-        DocumentGat(replace(SMALL, heads=3))

@@ -114,7 +114,7 @@ REFUSED: dict[str, tuple[str, Callable[[Path], object], str]] = {
         lambda f: change(f / "tokenizer_config.json", padding_side="left"),
         "are not those of sentence-transformers",
     ),
-    "other weights": ("stanford", _another_weight, "no part reads its weights context.weight"),
+    "other weights": ("stanford", _another_weight, "does not read its weights context.weight"),
     "an encoder of texts": ("stanford", lambda f: change(f / "config.json", architectures=["BertModel"]), "no modules"),
     "bias": ("pylate", _bias, "has a bias or an activation"),
     "two maps": ("pylate", _two_maps, "has Transformer, Dense, Dense, and not"),

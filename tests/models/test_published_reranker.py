@@ -180,7 +180,7 @@ SETTINGS = "config_sentence_transformers.json"
 REFUSED: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "labels": ("bert", lambda f: write_reranker(f, num_labels=3), "its head has 3 labels"),
     "no head": ("bert", _without_head, "its files lack the weights classifier.bias and 1 more"),
-    "other weights": ("bert", _more_weights, "no part reads its weights classifier.dense.weight"),
+    "other weights": ("bert", _more_weights, "does not read its weights classifier.dense.weight"),
     "pickled weights": ("bert", _pickled, "model.safetensors"),
     "own code": ("bert", lambda f: change(f / "config.json", auto_map={"AutoModel": "x.Y"}), "auto_map"),
     "own tokenizer": ("bert", lambda f: change(f / "tokenizer_config.json", auto_map={"A": "x.Y"}), "auto_map"),

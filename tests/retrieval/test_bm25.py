@@ -195,33 +195,3 @@ def test_a_question_without_spaces_finds_the_passage_that_shares_most(tmp_path: 
     for each in (index, Bm25.load(tmp_path)):
         _, rows = each.search(["福岡の図書館", "ｶﾅ", "हिन्दी"], 2)
         assert rows.tolist() == [[2, 0], [-1, -1], [3, -1]]
-
-
-def test_queries_of_an_earlier_index_are_split_by_the_rule_of_that_index(tmp_path: Path) -> None:
-    index = Bm25.build(
-        dataset_of(tmp_path / "data", [("", "第一章 introduction"), ("", "第二章")]).passages, IndexBm25()
-    )
-    index.save(tmp_path)
-    facts = json.loads((tmp_path / "bm25.json").read_text())
-    del facts["words"]  # an earlier version did not write it
-    (tmp_path / "bm25.json").write_text(json.dumps(facts))
-    vocabulary = tmp_path / "0" / "vocab.tokenizer.json"
-    written = json.loads(vocabulary.read_text())
-    written["word_to_id"]["第二章"] = written["word_to_id"]["二章"]  # its whole run was one word
-    vocabulary.write_text(json.dumps(written))
-    assert Bm25.load(tmp_path).search(["第二章"], 1)[1].tolist() == [[1]]
-    assert Bm25.load(tmp_path).search(["二章の"], 1)[1].tolist() == [[-1]]
-
-
-def test_an_index_of_an_earlier_version_is_english(tmp_path: Path, corpus: Dataset) -> None:
-    built = Bm25.build(corpus.passages, IndexBm25())
-    assert built.kind.language == "en"
-    built.save(tmp_path)
-    facts = json.loads((tmp_path / "bm25.json").read_text())
-    facts["kind"] = {"k1": 1.5, "b": 0.75, "stemmer": "english", "stopwords": "english", "fields": "joined"}
-    (tmp_path / "bm25.json").write_text(json.dumps(facts))
-    earlier = Bm25.load(tmp_path)
-    assert earlier.kind.language == "en"
-    queries = ["a runner's runs", "the market", "stoned"]
-    for one, other in zip(built.search(queries, 7), earlier.search(queries, 7), strict=True):
-        np.testing.assert_array_equal(one, other)

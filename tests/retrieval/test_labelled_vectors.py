@@ -8,7 +8,7 @@ from labelled import USES, best_by_loop, random_labels, scores_by_loop, unit
 
 from gnn_encoder.artifacts.labelled_queries import LabelledQueries, LabelUse
 from gnn_encoder.retrieval import exact, labelled_vectors
-from gnn_encoder.retrieval.exact import Hits
+from gnn_encoder.retrieval.hits import Hits
 from gnn_encoder.retrieval.labelled_vectors import clusters, label_blocks
 from gnn_encoder.retrieval.memory import Memory
 from gnn_encoder.retrieval.passage_index import PassageIndex

@@ -16,18 +16,20 @@ from gnn_encoder.errors import UserError
 from gnn_encoder.inference.encoding import encode_passages, encode_texts
 from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.retrieval.bm25 import Bm25
-from gnn_encoder.retrieval.search import Hit, Searcher, fused_run
+from gnn_encoder.retrieval.search import Hit, Searcher, fusion_weight
 from gnn_encoder.settings.bm25 import IndexBm25
 from gnn_encoder.settings.outcome import IndexKind
 
 
 def search_bundle(bundle: Bundle, question: str, k: int) -> list[Hit]:
-    return Searcher(bundle).search(question, k)
+    searcher = Searcher(bundle)
+    run = searcher.run(question, k)
+    return searcher.hits(run.score, run.passage)
 
 
 def fused_search(bundle: Bundle, question: str, k: int, weight: float | None = None) -> tuple[list[Hit], str]:
-    searcher = Searcher(bundle)
-    run, weights = fused_run(searcher, question, k, weight)
+    searcher, (weight, weights) = Searcher(bundle), fusion_weight(bundle, weight)
+    run = searcher.run(question, k, weight)
     return searcher.hits(run.score, run.passage), weights
 
 
@@ -58,7 +60,8 @@ def test_hits_are_the_largest_products(bundle: Bundle) -> None:
 
 def test_the_question_matters(bundle: Bundle) -> None:
     searcher = Searcher(bundle)
-    assert searcher.search("the old river", 3) != searcher.search("violin market winter", 3)
+    river, violin = (searcher.run(question, 3).passage for question in ("the old river", "violin market winter"))
+    assert not np.array_equal(river, violin)
 
 
 def test_more_than_there_are(bundle: Bundle) -> None:

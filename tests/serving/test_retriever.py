@@ -15,7 +15,7 @@ from gnn_encoder import Hit, Retriever, UserError
 from gnn_encoder.artifacts import Bundle, Dataset, Passages, PassageTable, drafting
 from gnn_encoder.artifacts.bundle import Serving
 from gnn_encoder.models.dual_encoder import TextEncoder
-from gnn_encoder.retrieval.search import Searcher, fused_run
+from gnn_encoder.retrieval.search import Searcher
 from gnn_encoder.settings.outcome import IndexKind
 
 QUESTIONS = ["what is the old river", "garden", "violin market in winter", "the stone of the mountain"]
@@ -31,7 +31,7 @@ def same(hits: list[Hit], expected: list[Hit]) -> bool:
 
 def searched(path: Path, question: str, k: int, weight: float | None) -> list[Hit]:
     searcher = Searcher(Bundle.read(path))
-    run = searcher.run(question, k) if weight is None else fused_run(searcher, question, k, weight)[0]
+    run = searcher.run(question, k, weight)
     return searcher.hits(run.score, run.passage)
 
 

@@ -17,7 +17,7 @@ from gnn_encoder.explanation.labels import explain_by_labels
 from gnn_encoder.inference.encoding import encode_texts
 from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.promotion.champion import compare_with_champion
-from gnn_encoder.retrieval.search import Searcher, fused_run
+from gnn_encoder.retrieval.search import Searcher, fusion_weight
 from gnn_encoder.settings.labels import EncodeWithLabels
 from gnn_encoder.settings.measures import ALL
 from gnn_encoder.settings.outcome import Evaluate, Rank
@@ -122,9 +122,10 @@ def test_the_gate_compares_such_a_bundle(name: str, inputs: dict[str, Path], bun
 @pytest.mark.parametrize("name", ["softmax", "clusters"])
 def test_words_and_vectors_together(name: str, bundles: dict[str, Path]) -> None:
     searcher, question = Searcher(Bundle.read(bundles[name])), "the old river"
-    run, weights = fused_run(searcher, question, 40)
+    weight, weights = fusion_weight(searcher.bundle)
+    run = searcher.run(question, 40, weight)
     assert len(set(run.passage.tolist())) == len(run.passage) == 40 and "not tuned" in weights
-    alone, _ = fused_run(searcher, question, 5, 1.0)
+    alone = searcher.run(question, 5, 1.0)
     assert alone.passage.tolist() == searcher.run(question, 5).passage.tolist()
 
 

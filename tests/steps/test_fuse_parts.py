@@ -105,12 +105,12 @@ def test_words_alone_need_no_vector(bundles: dict[str, Path], monkeypatch: pytes
     monkeypatch.setattr(Retriever, "encode_queries", refuse)
     for kind, reads in (("field", False), ("trees", True)):
         searcher, retriever = Searcher(Bundle.read(bundles[kind])), Retriever(Bundle.read(bundles[kind]))
-        for search in (searcher.search, retriever.search):
+        for search, count in ((searcher.run, lambda run: len(run.passage)), (retriever.search, len)):
             if reads:
                 with pytest.raises(AssertionError, match="was encoded"):
                     search("the old river", 3)
             else:
-                assert len(search("the old river", 3)) == 3
+                assert count(search("the old river", 3)) == 3
 
 
 def test_the_field_and_the_adapter_rank_by_their_score_alone(inputs: dict[str, Path], bundles: dict[str, Path]) -> None:
@@ -174,7 +174,8 @@ def test_the_parts_of_an_explanation_sum_to_the_score(kind: str, bundles: dict[s
     searcher = Searcher(Bundle.read(bundles[kind]))
     question = "what is river in north number 0"
     explained = explain_by_fusion(searcher, question, 5)
-    assert [hit.passage_id for hit, _ in explained] == [hit.passage_id for hit in searcher.search(question, 5)]
+    ids = searcher.bundle.passages.take(searcher.run(question, 5).passage).ids
+    assert [hit.passage_id for hit, _ in explained] == ids
     for hit, parts in explained:
         assert sum(part.amount for part in parts) == pytest.approx(hit.score, abs=1e-3)
     said = " ".join(part.source for part in explained[0][1])

@@ -31,7 +31,7 @@ from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.promotion.champion import bundle_figures
 from gnn_encoder.retrieval.bm25 import Bm25
 from gnn_encoder.retrieval.latency import measure_latency, served_path
-from gnn_encoder.retrieval.search import Searcher, fused_run, served_run
+from gnn_encoder.retrieval.search import Searcher, served_run
 from gnn_encoder.settings.bm25 import IndexBm25
 from gnn_encoder.settings.measures import ALL
 from gnn_encoder.settings.outcome import BundleDualEncoder, ChooseBundle, Evaluate, Recommend
@@ -359,9 +359,8 @@ def test_all_ways_to_search_a_chosen_bundle_rank_alike(
     vectors = encode_texts(searcher.encoder, questions, precision="fp32")
     many = served_run(bundle, searcher.index, rows, questions, vectors, 10)
     for row, question in zip(rows, questions, strict=True):
-        one = searcher.run(question, 10) if weight is None else fused_run(searcher, question, 10)[0]
+        one = searcher.run(question, 10, weight)
         if weight == 0.0:
-            one, _ = fused_run(searcher, question, 10, weight)
             _, found = Bm25.build(tiny_dataset.passages, IndexBm25()).search([question], 10)
             assert np.array_equal(one.passage, found[0][found[0] >= 0])
         np.testing.assert_allclose(many.of(np.array([row])).score, one.score, atol=1e-4)

@@ -182,7 +182,8 @@ def test_a_query_that_is_not_trained_on_finds_its_labelled_passage(
         bundle = Bundle.read(made(using, tmp_path / of, name, **settings))
         assert len(bundle.labels.vectors) == (45 if of == "drawn" else DRAWN)
         searcher = Searcher(bundle)
-        first[of] = [searcher.search(text, 1)[0].passage_id for text in data.query_texts(np.array(asked))]
+        ids = searcher.bundle.passages.ids().to_pylist()
+        first[of] = [ids[searcher.run(text, 1).passage[0]] for text in data.query_texts(np.array(asked))]
     ids = data.passages.ids().to_pylist()
     found = [hit == ids[passage[query]] for hit, query in zip(first["drawn"], asked, strict=True)]
     assert np.mean(found) >= share and not set(first["cut"]) & {ids[passage[query]] for query in asked}

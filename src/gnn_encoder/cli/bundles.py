@@ -91,7 +91,7 @@ def search(
     from gnn_encoder.evaluation.confidence import threshold_of
     from gnn_encoder.retrieval.filters import filter_of
     from gnn_encoder.retrieval.reranking import reranked_by_bundle, reranked_depth, reranker_of
-    from gnn_encoder.retrieval.search import ASKED, Searcher, fused_run, served_weight
+    from gnn_encoder.retrieval.search import ASKED, Searcher, served_weight
 
     screen, opened = Console(), Bundle.read(_folder(bundle, root))
     above = -math.inf
@@ -103,10 +103,8 @@ def search(
     count = max(k, depth) if rerank else k
     only = searcher.filters.select(filter_of(fields))
     wanted, words = served_weight(searcher.bundle, fuse, weight)
-    if wanted is None:
-        run = searcher.run(question, count, only)
-    else:
-        run, _ = fused_run(searcher, question, count, wanted, only)
+    run = searcher.run(question, count, wanted, only)
+    if words:
         screen.print(f"{words}\n", style="dim")
     if not len(run.passage):
         reason = "no passage has a word of the question" + (", and fits the filter" if only else "")

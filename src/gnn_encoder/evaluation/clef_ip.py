@@ -47,10 +47,8 @@ def within_documents(
     that is not retrieved lowers it; the table's value is the mean over queries (CLEF-IP; our reading of the overviews'
     text, whose program is not public). A query without a relevant document gets 0.
 
-    CLEF-IP has no cut-off but the length of a submitted list, which is limited to 100 documents; the systems choose how
-    many of a document's passages they list. A run here is a ranking of a fixed depth instead. If a run lists all
-    passages of its documents, the precision depends on nothing but their choice: then measure the first k hits,
-    `PREC(D)@k`.
+    CLEF-IP's systems choose how many of a document's passages they list; a run here is a ranking of a fixed depth. If
+    it lists all passages of its documents, the precision says nothing of their order: measure `PREC(D)@k` then.
 
     Args:
         run, qrels, queries, level: as in `pres`, of passages.
@@ -118,5 +116,4 @@ class QueryCounter:
 def _relevant(qrels: Qrels, counter: QueryCounter, level: int) -> np.ndarray:
     """Returns the `pair_keys` of the relevant pairs of the queries, ascending."""
     keep = (qrels.relevance >= level) & np.isin(qrels.query, counter.sorted)
-    keys: np.ndarray = np.unique(pair_keys(qrels.query[keep], qrels.passage[keep]))
-    return keys
+    return np.unique(pair_keys(qrels.query[keep], qrels.passage[keep]))

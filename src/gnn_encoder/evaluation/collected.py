@@ -1,6 +1,6 @@
 """Collects measures and first hits of rankings, with one ranking in memory at a time."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from gnn_encoder.artifacts.folder import Draft
 from gnn_encoder.evaluation import answers
 from gnn_encoder.evaluation.answers import Answers, answer_recall
 from gnn_encoder.evaluation.documents import documents_of
-from gnn_encoder.evaluation.measures import labelled_queries, per_query
+from gnn_encoder.evaluation.measures import labelled_queries, measured_by, per_query
 from gnn_encoder.evaluation.remarks import data_remarks, hit_remarks
 from gnn_encoder.evaluation.results import PerQuery
 from gnn_encoder.evaluation.strata import warm_strata
@@ -138,19 +138,15 @@ class Collected:
         the difference of the means in each query, so such a query would seem to be n observations. Splits without a
         query of a log are left out.
         """
-        weights = {
-            split: self.data.traffic[rows] for split, rows in self.queries.items() if self.data.traffic is not None
-        }
-        weights = {split: weight / weight.mean() for split, weight in weights.items() if weight.any()}
-        figures = {split: systems for split, systems in self.figures(names).items() if split in weights}
-
-        def of(function: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> dict[str, PerQuery]:
-            return {
-                split: {system: function(values, weights[split]) for system, values in systems.items()}
-                for split, systems in figures.items()
-            }
-
-        return of(_around_mean), of(_weighted)
+        around_mean: dict[str, PerQuery] = {}
+        weighted: dict[str, PerQuery] = {}
+        for split, systems in self.figures(names).items():
+            if self.data.traffic is not None and (traffic := self.data.traffic[self.queries[split]]).any():
+                weight = (traffic / traffic.mean())[:, None]
+                weighted[split] = {system: values * weight for system, values in systems.items()}
+                means = {system: values.mean(axis=0) for system, values in weighted[split].items()}
+                around_mean[split] = {s: means[s] + (values - means[s]) * weight for s, values in systems.items()}
+        return around_mean, weighted
 
     def remarks(self, split: str) -> list[str]:
         """Returns what a reader of the split's figures has to know about its labels, ids and hits."""
@@ -167,25 +163,11 @@ class Collected:
         }
 
 
-def _weighted(values: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """Returns values [n, measures] times weights [n] with a mean of 1."""
-    weighted: np.ndarray = values * weight[:, None]
-    return weighted
-
-
-def _around_mean(values: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """Returns the first values of `by_traffic` from values [n, measures] and weights [n] with a mean of 1."""
-    means = _weighted(values, weight).mean(axis=0)
-    around: np.ndarray = means + _weighted(values - means, weight)
-    return around
-
-
 def evaluated_queries(data: Dataset) -> np.ndarray:
     """Returns the rows of dev and test queries with a positive label or an answer, ascending; a run must have all."""
     parts = [labelled_queries(data.judged(split)) for split in SPLITS]
     parts += [_with_answers(data, data.query_rows(split)) for split in SPLITS]
-    rows: np.ndarray = np.unique(np.concatenate(parts))
-    return rows
+    return np.unique(np.concatenate(parts))
 
 
 def dev_means(data: Dataset, runs: Sequence[Path], measure: str) -> list[float]:
@@ -195,11 +177,8 @@ def dev_means(data: Dataset, runs: Sequence[Path], measure: str) -> list[float]:
 
 def dev_values(data: Dataset, runs: Sequence[Path], measure: str) -> list[np.ndarray]:
     """Returns the values [n] of a measure of each run for the labelled dev queries; empty if there are none."""
-    qrels, ids = data.judged("dev"), data.judged_ids()
-    dev, documents = labelled_queries(qrels), documents_of(data, (measure,))
-    if not len(dev):
-        return []
-    return [per_query(Run.read(path), qrels, dev, ids, (measure,), documents)[:, 0] for path in runs]
+    dev, measured = labelled_queries(qrels := data.judged("dev")), measured_by(measure, data, qrels)
+    return [measured(Run.read(path), dev) for path in runs] if len(dev) else []
 
 
 def shown_split(data: Dataset) -> str:
@@ -213,5 +192,4 @@ def _answers(data: Dataset, rows: np.ndarray) -> list[list[str]]:
 
 def _with_answers(data: Dataset, rows: np.ndarray) -> np.ndarray:
     """Returns those `rows` whose query has an answer with a token."""
-    has_answer: np.ndarray = rows[[bool(Answers(texts)) for texts in _answers(data, rows)]] if len(rows) else rows
-    return has_answer
+    return rows[[bool(Answers(texts)) for texts in _answers(data, rows)]] if len(rows) else rows

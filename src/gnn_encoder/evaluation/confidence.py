@@ -87,10 +87,10 @@ def answered(hits: FirstHits, above: float) -> Answered:
     return Answered(float(shown.mean()), wrong, wrong / max(float(shown.mean()), 1e-12))
 
 
-def curve(hits: FirstHits, points: int = 50) -> list[tuple[float, float]]:
-    """Returns (share answered, share answered wrongly) of all queries, for thresholds from the highest score on."""
+def curve(hits: FirstHits) -> list[tuple[float, float]]:
+    """Returns (share answered, share answered wrongly) of all queries, for 50 thresholds from the highest score on."""
     order = np.argsort(-hits.score, kind="stable")
     wrong = np.cumsum(hits.wrong[order]) / len(order)
     last = np.flatnonzero(np.diff(hits.score[order], append=-np.inf) != 0)  # equal scores are shown together
-    last = last[np.unique(np.linspace(0, len(last) - 1, min(points, len(last))).astype(int))]
+    last = last[np.unique(np.linspace(0, len(last) - 1, min(50, len(last))).astype(int))]
     return [(round((i + 1) / len(order), 4), round(float(wrong[i]), 4)) for i in last.tolist()]

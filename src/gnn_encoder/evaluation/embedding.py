@@ -10,8 +10,7 @@ import numpy as np
 from gnn_encoder.artifacts import Dataset, Run, read_manifest
 from gnn_encoder.artifacts.arrays import CHUNK, EVALUATED, QUERIES, read_rows, read_scored
 from gnn_encoder.evaluation.collected import SPLITS, evaluated_queries
-from gnn_encoder.evaluation.documents import documents_of
-from gnn_encoder.evaluation.measures import labelled_queries, per_query
+from gnn_encoder.evaluation.measures import labelled_queries, measured_by
 from gnn_encoder.machine.scratch import scratch
 from gnn_encoder.retrieval import best_vectors
 from gnn_encoder.retrieval.identical import search_without
@@ -49,7 +48,8 @@ def figures_by_dimension(path: Path, data: Dataset, dimensions: Sequence[int], m
     (vectors, of), rows = read_scored(path), evaluated_queries(data)
     queries, left_out = vectors_of_queries(path, data, rows), data.identical[rows]
     is_unit = all(_is_unit(matrix[:CHUNK]) for matrix in (vectors, queries))
-    ids, documents, table = data.judged_ids(), documents_of(data, (measure,)), []
+    judged, table = {split: data.judged(split) for split in SPLITS}, []
+    measured = {split: measured_by(measure, data, qrels) for split, qrels in judged.items()}
     for dimension in sorted(set(dimensions), reverse=True):
         cut = vectors
         if dimension < vectors.shape[1]:  # an array on the disk, not in memory
@@ -60,8 +60,8 @@ def figures_by_dimension(path: Path, data: Dataset, dimensions: Sequence[int], m
         scores, passages = search_without(search, left_out, min(DEPTH, len(data.passages)))
         run, means = Run.from_hits(rows, passages, scores), dict[str, float]()
         for split in SPLITS:
-            if len(judged := labelled_queries(qrels := data.judged(split))):
-                means[split] = float(per_query(run, qrels, judged, ids, (measure,), documents).mean())
+            if len(labelled := labelled_queries(judged[split])):
+                means[split] = float(measured[split](run, labelled).mean())
         table.append({"dimension": dimension, "megabytes": cut.nbytes / 1e6, "means": means})
     return table
 

@@ -19,7 +19,7 @@ from gnn_encoder.machine.scratch import scratch
 from gnn_encoder.retrieval import best_vectors
 from gnn_encoder.retrieval.adapter import Moments, left_out
 from gnn_encoder.retrieval.best_vectors import nearest_rows
-from gnn_encoder.retrieval.exact import Hits
+from gnn_encoder.retrieval.hits import Hits
 from gnn_encoder.retrieval.identical import search_without
 from gnn_encoder.retrieval.parts import Parts
 
@@ -224,8 +224,7 @@ def examples_of(
 
 def dev_rows(data: Dataset) -> np.ndarray:
     """Returns the rows of the dev queries that have a positive label, ascending."""
-    rows: np.ndarray = np.unique(data.split_qrels("dev").positive().query)
-    return rows
+    return np.unique(data.split_qrels("dev").positive().query)
 
 
 def dev_examples(data: Dataset, parts: Parts, vectors: np.ndarray, folds: int) -> Examples:

@@ -17,14 +17,13 @@ import numpy as np
 from gnn_encoder.artifacts import Dataset, Qrels, Run
 from gnn_encoder.artifacts.arrays import rows_of
 from gnn_encoder.artifacts.labelled_queries import LabelledQueries, LabelUse, labelled_pairs
-from gnn_encoder.evaluation.documents import documents_of
-from gnn_encoder.evaluation.measures import labelled_queries, per_query
+from gnn_encoder.evaluation.measures import labelled_queries, measured_by
 from gnn_encoder.evaluation.recommendation import Rule, falls
 from gnn_encoder.evaluation.significance import paired_randomization
 from gnn_encoder.evaluation.tuning import folds_of
 from gnn_encoder.machine.scratch import scratch
 from gnn_encoder.retrieval.best_vectors import best_of_blocks
-from gnn_encoder.retrieval.exact import Hits, merge
+from gnn_encoder.retrieval.hits import Hits, merge
 from gnn_encoder.retrieval.identical import search_without
 from gnn_encoder.retrieval.labelled_vectors import in_blocks, label_blocks
 from gnn_encoder.retrieval.memory import Labelled, Memory, find_labelled
@@ -78,7 +77,7 @@ class Trial:
     left_out: np.ndarray | None = None
     of: np.ndarray | None = None
     _plain_hits: dict[bool, Hits] = field(default_factory=dict)
-    _found: dict[int, list[Labelled]] = field(default_factory=dict)
+    _labelled: dict[int, list[Labelled]] = field(default_factory=dict)
 
     def ranked(self, use: LabelUse) -> Run:
         """Returns the ranking of the queries with a use of the labels."""
@@ -90,13 +89,13 @@ class Trial:
         if not use.weight or not len(self.labels):
             return self._plain(k, labelled=True)
         if use.method == "softmax":
-            if use.neighbours not in self._found:
+            if use.neighbours not in self._labelled:
                 near = nearest_queries(self.labels, None, self.query_vectors, use.neighbours)
                 plain = self._plain(k, labelled=True)
-                self._found[use.neighbours] = find_labelled(
+                self._labelled[use.neighbours] = find_labelled(
                     self.labels, self.vectors, self.query_vectors, plain, near, self.of
                 )
-            return Memory(self.labels, use).lift(self._found[use.neighbours])
+            return Memory(self.labels, use).lift(self._labelled[use.neighbours])
         blocks = label_blocks(use, self.vectors, self.labels, self.labels.passages, self.of)
         lifted = best_of_blocks(blocks, self.query_vectors, k)
         return merge(*self._plain(k, labelled=False), *lifted)
@@ -155,10 +154,10 @@ def chosen_use(
     else:
         trials = fold_trials(data, settings.folds, pairs, vectors, of_train, depth, of)
         qrels, tuned_on = data.split_qrels("train"), f"training queries in {len(trials)} folds"
-    measured = _Measured(data, settings.measure, qrels)
+    measured = measured_by(settings.measure, data, qrels)
 
     def values_of(use: LabelUse) -> np.ndarray:
-        return np.concatenate([measured.of(trial.ranked(use), trial.queries) for trial in trials])
+        return np.concatenate([measured(trial.ranked(use), trial.queries) for trial in trials])
 
     values = []
     for use in uses:
@@ -227,8 +226,7 @@ def _on_disk(vectors: np.ndarray, rows: np.ndarray) -> np.ndarray:
 
 def _evenly(rows: np.ndarray) -> np.ndarray:
     """Returns at most `QUERIES` of the rows, spread over all of them."""
-    spread: np.ndarray = rows[np.linspace(0, len(rows) - 1, min(len(rows), QUERIES)).astype(int)]
-    return spread
+    return np.asarray(rows[np.linspace(0, len(rows) - 1, min(len(rows), QUERIES)).astype(int)])
 
 
 def _loses(gains: np.ndarray, warm: np.ndarray, settings: EncodeWithLabels) -> bool:
@@ -240,15 +238,3 @@ def _loses(gains: np.ndarray, warm: np.ndarray, settings: EncodeWithLabels) -> b
 def _p_value(gains: np.ndarray) -> float:
     """Returns the p-value of gains [n] in the paired test."""
     return float(paired_randomization(gains[:, None], PERMUTATIONS, seed=0)[0])
-
-
-class _Measured:
-    """The measure of rankings, per query."""
-
-    def __init__(self, data: Dataset, measure: str, qrels: Qrels) -> None:
-        self._measure, self._qrels = measure, qrels
-        self._ids, self._documents = data.judged_ids(), documents_of(data, (measure,))
-
-    def of(self, run: Run, queries: np.ndarray) -> np.ndarray:
-        values = per_query(run, self._qrels, queries, self._ids, (self._measure,), self._documents)
-        return values[:, 0]

@@ -8,21 +8,21 @@ A measure of documents, such as R(doc)@100, is trec_eval's of the ranking and th
 once (`documents`). PRES, MAP(D) and PREC(D) are computed here (`clef_ip`), on hits in trec_eval's order.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pyarrow as pa
 import pytrec_eval
 
-from gnn_encoder.artifacts import Qrels, Run
+from gnn_encoder.artifacts import Dataset, Qrels, Run
 from gnn_encoder.artifacts.tables import find_pairs, pair_keys
 from gnn_encoder.evaluation.clef_ip import in_trec_order, pres, within_documents
-from gnn_encoder.evaluation.documents import Documents
+from gnn_encoder.evaluation.documents import Documents, documents_of
 from gnn_encoder.settings.measures import DEFAULT, DOCUMENTS, Parts, cutoff
 
 NAMES: tuple[str, ...] = DEFAULT
 """The measures of every table, in order, unless the settings name other measures."""
-OWN = ("PRES", "MAP", "PREC")
+CLEF_IP = ("PRES", "MAP", "PREC")
 """First words of the measures that trec_eval lacks."""
 TREC_EVAL = {
     "RR": ("recip_rank", ""), "nDCG": ("ndcg", "ndcg_cut"), "AP": ("map", "map_cut"), "R": ("", "recall"),
@@ -41,8 +41,7 @@ def mean_name(measure: str) -> str:
 
 def labelled_queries(qrels: Qrels) -> np.ndarray:
     """Returns the queries with at least one positive label, ascending. Means are over these queries."""
-    queries: np.ndarray = np.unique(qrels.positive().query)
-    return queries
+    return np.unique(qrels.positive().query)
 
 
 def per_query(
@@ -77,18 +76,24 @@ def per_query(
         if by_document:
             assert documents, "a measure of documents without documents"
             ranking, labels, ids = documents.run(run.of(queries)), documents.qrels(qrels), documents.ids
-        computed_here = [i for i in columns if parts[i].word in OWN]
+        computed_here = [i for i in columns if parts[i].word in CLEF_IP]
         if computed_here:
-            figures = _own(
+            figures = _clef_ip(
                 in_trec_order(ranking.of(queries), ids), labels, queries, [parts[i] for i in computed_here], documents
             )
             values[:, computed_here] = figures
-        if others := [i for i in columns if parts[i].word not in OWN]:
+        if others := [i for i in columns if parts[i].word not in CLEF_IP]:
             values[:, others] = _trec_eval(ranking, labels, queries, ids, [parts[i].plain for i in others])
     return values
 
 
-def _own(
+def measured_by(measure: str, data: Dataset, qrels: Qrels) -> Callable[[Run, np.ndarray], np.ndarray]:
+    """Returns what gives one measure of a ranking for some queries [n], float64 [n]; raises as `documents_of`."""
+    ids, documents = data.judged_ids(), documents_of(data, (measure,))
+    return lambda run, queries: per_query(run, qrels, queries, ids, (measure,), documents)[:, 0]
+
+
+def _clef_ip(
     run: Run, qrels: Qrels, queries: np.ndarray, measures: Sequence[Parts], documents: Documents | None
 ) -> np.ndarray:
     """Returns the measures that trec_eval lacks, float64 [n, measures]; `run` is in trec_eval's order."""

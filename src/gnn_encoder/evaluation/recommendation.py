@@ -13,11 +13,10 @@ A system may be recommended if all of this holds for its measure on the dev quer
 The simplest such system is recommended. There is always one, because the plain dual encoder meets 1 and 4, and the
 best system that does meets 2 and 3.
 
-Condition 3 alone would be the usual rule, but the test's power decides then, and few queries have none. If a simpler
-system is truly worse by 0.03 MRR@10, with a standard deviation of 0.28 of a query's difference, condition 3 alone takes
-it in 92 % of samples of 20 dev queries, 81 % of 100, 42 % of 400 and 0 % of 2,000; with condition 2 (margin 0.005) in
-35 %, 19 %, 4 % and 0 %. The price: of two systems that are equally good, the simpler one is taken in 53 %, 57 %, 64 %
-and 78 %, so a recommendation may be more complex than needed, but is seldom worse.
+Condition 3 alone would leave the choice to the test's power. If a simpler system is truly worse by 0.03 MRR@10, with a
+standard deviation of 0.28 of a query's difference, it takes that one in 92 % of samples of 20 dev queries and 81 % of
+100; with condition 2 (margin 0.005) in 35 % and 19 %. The price: of two equally good systems, it takes the simpler one
+in 53 % and 57 %.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

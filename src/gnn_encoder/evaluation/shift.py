@@ -73,5 +73,4 @@ def shift(dev: np.ndarray, test: np.ndarray) -> Shift | None:
 
 def _ranges(edges: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Returns the range of each value: from 1 on, the last edge included; 0 below the first edge, one more above."""
-    ranges: np.ndarray = np.searchsorted(edges, values, side="right") - (values == edges[-1])
-    return ranges
+    return np.asarray(np.searchsorted(edges, values, side="right") - (values == edges[-1]))

@@ -35,8 +35,7 @@ def paired_randomization(differences: np.ndarray, permutations: int, seed: int) 
 
     def totals(signs: np.ndarray) -> np.ndarray:
         # Rounded, so that sums are equal if they differ in the order of additions only.
-        rounded: np.ndarray = np.round(signs @ differences, 9)
-        return rounded
+        return np.asarray(np.round(signs @ differences, 9))
 
     generator, observed = np.random.default_rng(seed), totals(np.ones((1, n)))
     exact = 2**n <= permutations
@@ -52,8 +51,7 @@ def paired_randomization(differences: np.ndarray, permutations: int, seed: int) 
         null = totals(1.0 - 2.0 * swapped)
         extreme += (null <= observed).sum(axis=0), (null >= observed).sum(axis=0)
     # A drawn p-value counts the observed order among the draws, so that it is never 0.
-    p_values: np.ndarray = np.minimum(2 * (extreme.min(axis=0) + (not exact)) / (drawn + (not exact)), 1.0)
-    return p_values
+    return np.asarray(np.minimum(2 * (extreme.min(axis=0) + (not exact)) / (drawn + (not exact)), 1.0))
 
 
 def paired_t(differences: np.ndarray) -> np.ndarray:
@@ -70,8 +68,7 @@ def paired_t(differences: np.ndarray) -> np.ndarray:
     mean = np.round(differences.mean(axis=0), 12)
     error = np.round(differences.std(axis=0, ddof=1), 12) / np.sqrt(n)
     t = np.divide(np.abs(mean), error, out=np.where(mean == 0, 0.0, np.inf), where=error > 0)
-    p_values: np.ndarray = 2 * stdtr(n - 1, -t)
-    return p_values
+    return np.asarray(2 * stdtr(n - 1, -t))
 
 
 def paired(differences: np.ndarray, test: str, permutations: int, seed: int) -> float:
@@ -83,7 +80,6 @@ def paired(differences: np.ndarray, test: str, permutations: int, seed: int) -> 
 def holm(p_values: np.ndarray) -> np.ndarray:
     """Returns p-values [c] or [c, m] corrected for the c comparisons (Holm, 1979), separately for the m columns.
 
-    The smallest p-value is multiplied by c, the next by c - 1, and so on; each is at least the previous corrected one.
     If all comparisons with a corrected p-value below α are called significant, the probability of any wrong one among
     them is at most α, even if the comparisons depend on each other.
     """
@@ -99,8 +95,7 @@ def holm(p_values: np.ndarray) -> np.ndarray:
 def bootstrap_intervals(values: np.ndarray, resamples: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns the lower and upper ends [c] of the 95 % intervals of the means of `values` [n, c] over n queries.
 
-    All c columns use the same draws, from `seed`, because the systems have the same queries. A draw is stored as the
-    count of each query, so the means of a batch of draws are one matrix product.
+    All c columns use the same draws, from `seed`, because the systems have the same queries.
     """
     n, columns = values.shape
     if n == 0:

@@ -9,12 +9,10 @@ The measures of a stratum of queries are means over these queries, with all labe
 
 The measures of a stratum of labels (`warm_labels`, `cold_labels`, …) are means over the queries with such a label. Only
 the labels of the stratum count, and the query's other relevant passages are removed from the ranking, as in a
-residual collection (Salton and Buckley, JASIS 1990): they are neither hits nor errors. So every measure
-exists for labels too, and a label's value does not depend on labels of the other stratum. R@k is then the share of the
-stratum's labels that the first k hits contain, RR@k the reciprocal rank of the first of them, per query. The mean is
-over queries and not over labels, because the ranks of a query's labels depend on each other: intervals and tests need
-independent values. For a query whose labels are all in one stratum, both kinds of strata have the same values. Without
-any other query, the strata of labels are left out.
+residual collection (Salton and Buckley, JASIS 1990): they are neither hits nor errors. So a label's value does not
+depend on labels of the other stratum. The mean is over queries, because the ranks of a query's labels depend on each
+other, and intervals and tests need independent values. If each query has its labels in one stratum, both kinds of
+strata have the same values, and those of labels are left out.
 """
 
 from collections.abc import Sequence

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from gnn_encoder.artifacts import Dataset, Run
-from gnn_encoder.evaluation.documents import documents_of
-from gnn_encoder.evaluation.measures import labelled_queries, per_query
+from gnn_encoder.evaluation.measures import labelled_queries, measured_by
 
 FOLDS = 5
 
@@ -54,10 +53,7 @@ def chosen_weight(
     dev = labelled_queries(qrels)
     if len(weights) == 1 or not len(dev):
         return weights[len(weights) // 2], {}
-    ids, documents = data.judged_ids(), documents_of(data, (measure,))
-    figures = {
-        weight: float(per_query(ranked(dev, weight), qrels, dev, ids, (measure,), documents).mean())
-        for weight in weights
-    }
+    measured = measured_by(measure, data, qrels)
+    figures = {weight: float(measured(ranked(dev, weight), dev).mean()) for weight in weights}
     best = max(weights, key=lambda weight: round(figures[weight], 12))
     return best, {"tuned_on": "dev", "tuned_by": measure, "figures": figures, "in_sample": best > 0}

@@ -90,11 +90,9 @@ class Bert:
         return x
 
     def _linear(self, name: str, x: np.ndarray) -> np.ndarray:
-        product: np.ndarray = x @ self._weights[f"{name}.weight"].T + self._weights[f"{name}.bias"]
-        return product
+        return np.asarray(x @ self._weights[f"{name}.weight"].T + self._weights[f"{name}.bias"])
 
     def _norm(self, name: str, x: np.ndarray) -> np.ndarray:
         centred = x - x.mean(axis=-1, keepdims=True)
         deviation = np.sqrt((centred**2).mean(axis=-1, keepdims=True) + np.float32(self._config["layer_norm_eps"]))
-        scaled: np.ndarray = centred / deviation * self._weights[f"{name}.weight"] + self._weights[f"{name}.bias"]
-        return scaled
+        return np.asarray(centred / deviation * self._weights[f"{name}.weight"] + self._weights[f"{name}.bias"])

@@ -88,11 +88,8 @@ def streamed(
 ) -> Iterator[tuple[Key, tuple[np.ndarray, ...]]]:
     """Yields the results of `work` for each batch, in order.
 
-    Batch i + 1 is started before the results of batch i are taken, so that a GPU always has work.
-
-    A GPU works through a queue. Each batch is copied from pinned memory and queued while the GPU works on the previous
-    batch. The results of a batch are awaited only when the next batch is queued. `work` gets the arrays of a batch as
-    tensors on the device `where`, and the numbers unchanged.
+    Each batch is copied from pinned memory and queued while a GPU works on the previous batch, whose results are
+    awaited then. `work` gets the arrays of a batch as tensors on the device `where`, and the numbers unchanged.
     """
     transfer = _Transfer(where)
     waiting: tuple[Key, list[Arrived]] | None = None
@@ -135,7 +132,6 @@ class _Transfer:
 
         def arrived() -> np.ndarray:
             copied.synchronize()
-            array: np.ndarray = host.numpy()
-            return array
+            return host.numpy()
 
         return arrived

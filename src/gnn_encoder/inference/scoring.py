@@ -34,13 +34,14 @@ class PairTokens:
     def __init__(self, tokenizer: Any, first: Tokens, second: Tokens, max_length: int) -> None:
         self.pad = tokenizer.pad_token_id or 0
         self.first, self.second, self.max_length = first, second, max_length
-        self.middle = _separator(tokenizer)
+        one, two = tokenizer("a")["input_ids"], tokenizer("a", "a")["input_ids"]
+        self.middle: list[int] = two[len(one) : len(two) - (len(one) - 1)]
+        """Tokens between two texts, after the first text's last token: none for BERT, one for RoBERTa."""
 
     def lengths(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         """Tokens of each pair, int64 [r]."""
         head = np.minimum(self.first.lengths[first], self.max_length // 2)
-        lengths: np.ndarray = np.minimum(head + len(self.middle) + self.second.lengths[second] - 1, self.max_length)
-        return lengths
+        return np.asarray(np.minimum(head + len(self.middle) + self.second.lengths[second] - 1, self.max_length))
 
     def padded(self, first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, ...]:
         """Ids, mask and token types (0 first, 1 second), int64 [b, l], of the pairs (first[i], second[i])."""
@@ -80,8 +81,7 @@ class PublishedPairs:
     def lengths(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         """Tokens of each pair, int64 [r]; those of a template are about right."""
         whole = self._first[first] + self._second[second] + self._model.added_tokens
-        lengths: np.ndarray = np.minimum(whole, self._model.max_length)
-        return lengths
+        return np.asarray(np.minimum(whole, self._model.max_length))
 
     def padded(self, first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, ...]:
         """The arguments of `PublishedReranker.forward` for the pairs (first[i], second[i])."""
@@ -89,13 +89,6 @@ class PublishedPairs:
         texts = self._passages.take(different).full_texts()
         with self._writing:
             return self._model.arrays([(self._queries[i], texts[j]) for i, j in zip(first, index, strict=True)])
-
-
-def _separator(tokenizer: Any) -> list[int]:
-    """Extra tokens between two texts, after the first text's last token: none for BERT, one for RoBERTa."""
-    one, two = tokenizer("a")["input_ids"], tokenizer("a", "a")["input_ids"]
-    middle: list[int] = two[len(one) : len(two) - (len(one) - 1)]
-    return middle
 
 
 def pair_tokens(model: CrossEncoder, dataset: Dataset, generated: Sequence[str] = ()) -> PairTokens:

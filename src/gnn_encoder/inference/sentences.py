@@ -18,8 +18,6 @@ Khmer and Thai; Greek's question mark; and the end of a line."""
 END = regex.compile(rf"[.!?…]+{_CLOSING}\s+|{_OTHER_ENDS}")
 """The end of a sentence: punctuation, closing marks and white space, or one of `_OTHER_ENDS`. So 3.5 stays whole, and
 "e.g. this" does not."""
-_EARLIER = regex.compile(r"[.!?…]+[\"'”’)\]]*\s+|[。！？]+[”’」』）]*\s*|\s*\n\s*")
-"""Of models that were trained when there were no rules of languages."""
 _ABBREVIATIONS = (
     *("Abb", "Abs", "Bd", "bzgl", "bzw", "ca", "Dr", "engl", "evtl", "geb", "gest", "ggf", "Hrsg", "inkl"),
     *("insb", "Jh", "lat", "Mio", "Mrd", "Nr", "Prof", "sog", "St", "Tel", "vgl", "Vgl"),
@@ -28,7 +26,6 @@ _BEFORE_NUMBERS = "Art|Kap|Str"
 """Words, or last words of an address, that are abbreviations before a digit alone."""
 _MONTHS = "Januar Februar März April Mai Juni Juli August September Oktober November Dezember Jahrhundert"
 ENDS = {
-    "": _EARLIER,
     "de": regex.compile(
         rf"(?<!\b(?:\p{{L}}|{'|'.join(_ABBREVIATIONS)}))"
         rf"(?!(?<=\b(?:{_BEFORE_NUMBERS}))\.\s*\d)"
@@ -37,8 +34,7 @@ ENDS = {
     ),
 }
 """Language → `END` without what is no end in it. In German: after abbreviations and single letters (z. B.), in dates,
-and before a small letter. "": models of earlier versions."""
-
+and before a small letter."""
 TEXTS = 2_000
 """Passages that are tokenized at a time. The tokens' positions in the text are Python objects: 163 bytes a token."""
 
@@ -48,8 +44,8 @@ def sentence_starts(text: str, split: str = "rules") -> np.ndarray:
 
     Args:
         split: a method and the texts' language, as in `rules de`. `rules`: at the ends of the language in `ENDS`, or
-            else at every `END`; models of earlier versions name no language, and keep their ends. `pysbd`: its rules
-            know abbreviations, and need 100 times as long; it reads a language without rules, and none, as English.
+            else at every `END`. `pysbd`: its rules know abbreviations, and need 100 times as long; it reads a language
+            without rules, and none, as English.
     """
     method, _, language = split.partition(" ")
     if method == "pysbd":

@@ -132,7 +132,7 @@ class ServiceModel:
     def _only_model(self) -> str:
         try:
             with self._service.client("OpenAI", max_retries=1, timeout=15.0) as client:
-                return self._service.only_model([str(one.id) for one in client.models.list().data])
+                return self._service.only_model(client)
         except (import_module("openai").OpenAIError, AttributeError, TypeError, ValueError) as error:
             raise self._service.unreachable("", "models", one_line(error)) from None
 

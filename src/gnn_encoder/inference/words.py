@@ -19,8 +19,7 @@ class WordPairs:
 
     def lengths(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         """Words of the passage and of the longest query, int64 [r]: the same for all pairs of a passage."""
-        lengths: np.ndarray = self.passages.lengths[second] + self.queries.lengths.max(initial=0)
-        return lengths
+        return np.asarray(self.passages.lengths[second] + self.queries.lengths.max(initial=0))
 
     def padded(self, first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, ...]:
         """The arguments of `WordModel.forward` for the pairs (first[i], second[i])."""

@@ -67,8 +67,7 @@ class AddressEncoder(TextEncoder):
         asking = cls(service.address, model, 0, normalize == "yes")
         asking._service = service
         if not model:
-            models = asking._answer(lambda client: [str(one.id) for one in client.models.list().data])
-            asking.model = service.only_model(models)
+            asking.model = asking._answer(service.only_model)
         encoder = cls(service.address, asking.model, asking._request(["word"]).shape[1], asking.normalize)
         encoder._service, encoder._waits = service, WAITS
         return encoder

@@ -4,7 +4,7 @@ import functools
 import importlib
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from gnn_encoder.errors import UserError
@@ -65,13 +65,20 @@ def _import_accelerate() -> None:
         importlib.import_module("accelerate")
 
 
-def load_weights(loader: Any, name: str, unused: re.Pattern[str] = HEADS, **options: Any) -> Any:
+def load_weights(
+    loader: Any,
+    name: str,
+    unused: re.Pattern[str] = HEADS,
+    spare: re.Pattern[str] | None = POOLER,
+    refusal: Callable[[str], UserError] | None = None,
+    **options: Any,
+) -> Any:
     """As `load_pretrained`, for a model in which no weight starts at random.
 
     Pickled weights are unpickled by torch's `weights_only`, which makes tensors and runs no code of the file.
 
-    Raises UserError with the names of the weights that the model lacks, or of its weights that nothing reads, but for
-    those in `unused`.
+    Raises UserError (`refusal`, by default `refused`) with the names of the weights that the model lacks, but for those
+    in `spare`, or of its weights that nothing reads, but for those in `unused`.
     """
     options |= {"weights_only": True, "output_loading_info": True}
     if file := gguf_file(name):
@@ -79,18 +86,15 @@ def load_weights(loader: Any, name: str, unused: re.Pattern[str] = HEADS, **opti
 
         options["quantization_config"] = GgufConfig(gguf_file=file, dequantize=True)  # packed weights do not train
     model, report = load_pretrained(loader, name, **options)
-    lacking = [weight for weight in report["missing_keys"] if not POOLER.search(weight)]
+    lacking = [weight for weight in report["missing_keys"] if not (spare and spare.search(weight))]
     unread = [weight for weight in report["unexpected_keys"] if not unused.search(weight)]
-    if lacking:
-        raise refused(name, f"its files lack the weights {_some(lacking)}")
-    if unread:
-        raise refused(name, f"{type(model).__name__} does not read its weights {_some(unread)}")
+    problems = (lacking, "its files lack the weights"), (unread, f"{type(model).__name__} does not read its weights")
+    for weights, problem in problems:
+        if weights:
+            first, *more = sorted(weights)
+            reason = f"{problem} {first}" + (f" and {len(more)} more" if more else "")
+            raise refusal(reason) if refusal else refused(name, reason)
     return model
-
-
-def _some(names: Iterable[str]) -> str:
-    first, *more = sorted(names)
-    return f"{first} and {len(more)} more" if more else first
 
 
 ADDRESS = "address.json"
@@ -140,7 +144,8 @@ def load_encoder(name: str, of_pair: bool = False) -> Any:
     except Exception as error:  # as many errors as transformers has models that read no plain texts
         reason = " ".join(str(error).split())[:160]
         raise refused(name, f"{type(backbone).__name__} does not read plain texts ({reason})") from None
-    if _says_it_reads_ahead(config) and not ahead:
+    causal, bidirectional = (getattr(config, key, None) for key in ("is_causal", "use_bidirectional_attention"))
+    if (causal is False or bidirectional is True) and not ahead:
         raise refused(name, f"its config.json asks for bidirectional attention, which {config.model_type} has not")
     return backbone
 
@@ -166,11 +171,6 @@ def _encoder_config(name: str, of_pair: bool = False) -> Any:
             raise refused(name, f"its config.json names the class {architecture}, which transformers does not have")
     config.is_encoder_decoder = kind in ENCODERS_OF_PAIRS
     return config
-
-
-def _says_it_reads_ahead(config: Any) -> bool:
-    causal, bidirectional = (getattr(config, key, None) for key in ("is_causal", "use_bidirectional_attention"))
-    return causal is False or bidirectional is True
 
 
 def reads_ahead(backbone: Any) -> bool:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.functional import dropout
 
@@ -79,8 +80,6 @@ class BertDmn(nn.Module):
 
     def save(self, folder: Path) -> None:
         """Write the backbone, tokenizer, memory network, answer module and layout."""
-        from safetensors.torch import save_file
-
         self.backbone.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
         tensors = {name: tensor for name, tensor in self.state_dict().items() if not name.startswith("backbone.")}
@@ -91,8 +90,6 @@ class BertDmn(nn.Module):
     @classmethod
     def load(cls, folder: str | Path) -> "BertDmn":
         """Read what `save` wrote."""
-        from safetensors.torch import load_file
-
         folder = Path(folder)
         layout = json.loads((folder / LAYOUT).read_text("utf-8"))
         config = MemoryConfig(**layout["memory"])

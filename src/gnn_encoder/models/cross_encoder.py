@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from gnn_encoder.models.backbone import check_pairs, load_encoder, load_tokenizer, readable_tokens
@@ -56,8 +57,6 @@ class CrossEncoder(nn.Module):
 
     def save(self, folder: Path) -> None:
         """Write the backbone, tokenizer, head and layout."""
-        from safetensors.torch import save_file
-
         self.backbone.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
         save_file(self.head.state_dict(), folder / HEAD)
@@ -66,8 +65,6 @@ class CrossEncoder(nn.Module):
     @classmethod
     def load(cls, folder: str | Path) -> "CrossEncoder":
         """Read what `save` wrote."""
-        from safetensors.torch import load_file
-
         folder = Path(folder)
         model = cls.from_backbone(str(folder), json.loads((folder / LAYOUT).read_text("utf-8"))["max_length"])
         model.head.load_state_dict(load_file(folder / HEAD))

@@ -227,13 +227,9 @@ class TypedAttention(nn.Module):
             TokenMatrices.join(side) for side in zip(*((t.query, t.answers) for t in types), strict=True)
         )
         query, (key, value) = asking.values, answering.values.chunk(2, dim=-1)
-        target, source = (
-            np.concatenate([places + first for places, first in zip(side, _begins(matrices), strict=True)])
-            for side, matrices in (
-                ([t.target for t in types], [t.query for t in types]),
-                ([t.source for t in types], [t.answers for t in types]),
-            )
-        )
+        before = np.cumsum([(0, 0), *((len(t.query.lengths), len(t.answers.lengths)) for t in types[:-1])], axis=0)
+        target = np.concatenate([t.target + first for t, first in zip(types, before[:, 0], strict=True)])
+        source = np.concatenate([t.source + first for t, first in zip(types, before[:, 1], strict=True)])
         weight, where = np.concatenate([t.weight for t in types]), query.device
         batching = BATCHING[where.type]
         bounds = batching.lengths if self.training else None
@@ -301,8 +297,6 @@ class DocumentGat(nn.Module):
 
     def __init__(self, config: DocumentGatConfig) -> None:
         super().__init__()
-        if config.width % config.heads:
-            raise ValueError(f"heads = {config.heads} must divide the width {config.width}")
         self.config = config
         self.layers = nn.ModuleList(TypedAttention(config) for _ in range(config.layers))
         if config.context_only and config.context_asks == "learned":
@@ -394,11 +388,6 @@ def _rows(values: Tensor, rows: np.ndarray) -> Tensor:
 
 def _index(rows: np.ndarray, like: Tensor) -> Tensor:
     return on_device(rows, like.device)
-
-
-def _begins(parts: Sequence[TokenMatrices]) -> np.ndarray:
-    """The number of nodes before each part."""
-    return np.cumsum([0, *(len(part.lengths) for part in parts[:-1])])
 
 
 def _padded(

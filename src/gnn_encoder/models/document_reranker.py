@@ -6,24 +6,23 @@ Albarede et al. (2022), section 2.2, eq. 2 and 3.
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Literal, get_args
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from gnn_encoder.models.document_gat import DocumentGat, DocumentGatConfig
 from gnn_encoder.models.late_interaction import LateInteraction
+from gnn_encoder.settings.reranking_systems import RerankerKind
 
 LAYOUT, WEIGHTS = "document_gat.json", "document_gat.safetensors"
-DocumentKind = Literal["mim", "lim", "mix_im"]
-DOCUMENT_KINDS: tuple[DocumentKind, ...] = get_args(DocumentKind)
 
 
 class ContextMatching(nn.Module):
     """The network over documents, and what makes one score of the similarities with content and with context."""
 
-    def __init__(self, kind: DocumentKind, config: DocumentGatConfig, unit_length: bool = False) -> None:
+    def __init__(self, kind: RerankerKind, config: DocumentGatConfig, unit_length: bool = False) -> None:
         super().__init__()
         self.kind, self.unit_length = kind, unit_length
         self.network = DocumentGat(config)
@@ -79,7 +78,7 @@ class DocumentReranker(nn.Module):
 
     @classmethod
     def of(
-        cls, text: LateInteraction, kind: DocumentKind, *, unit_length: bool = False, **config: object
+        cls, text: LateInteraction, kind: RerankerKind, *, unit_length: bool = False, **config: object
     ) -> "DocumentReranker":
         """A new network over an encoder's vectors; `config`: fields of `DocumentGatConfig` besides the two known ones.
 
@@ -91,8 +90,6 @@ class DocumentReranker(nn.Module):
 
     def save(self, folder: Path) -> None:
         """Write the encoder as `LateInteraction` does, the network's weights and the layout."""
-        from safetensors.torch import save_file
-
         self.text.save(folder)
         save_file(self.context.state_dict(), folder / WEIGHTS)
         layout = {
@@ -110,8 +107,6 @@ class DocumentReranker(nn.Module):
     @staticmethod
     def load_context(folder: str | Path) -> ContextMatching:
         """Read the network alone, for work on stored token vectors."""
-        from safetensors.torch import load_file
-
         folder = Path(folder)
         layout = json.loads((folder / LAYOUT).read_text("utf-8"))
         types = tuple(layout["network"].pop("edge_types"))

@@ -64,8 +64,6 @@ class TextEncoder(nn.Module):
         dimension: int | None = None,
     ) -> None:
         super().__init__()
-        if pooling not in (("cls", "mean") if head is None else (None,)):
-            raise ValueError(f"no pooling {pooling!r}")
         self.backbone, self.tokenizer, self.head = backbone, tokenizer, head
         self.full_precision = ("head",) if head else ()
         self.pooling = pooling
@@ -211,8 +209,7 @@ class TextEncoder(nn.Module):
 def _saved_layout(name: str) -> dict[str, Any] | None:
     """What `TextEncoder.save` wrote into a folder."""
     file = Path(name) / LAYOUT
-    layout: dict[str, Any] | None = json.loads(file.read_text("utf-8")) if file.is_file() else None
-    return layout
+    return json.loads(file.read_text("utf-8")) if file.is_file() else None
 
 
 class DualEncoder(nn.Module):

@@ -52,8 +52,6 @@ class GATLayer(nn.Module):
     def __init__(self, config: GnnConfig) -> None:
         super().__init__()
         d, heads = config.width, config.heads
-        if d % heads:
-            raise ValueError(f"heads = {heads} must divide the encoder's width {d}")
         self.heads, self.slope, self.activation = heads, config.negative_slope, config.activation
         self.target = nn.Linear(d, d, bias=False)  # W_t
         self.source = nn.Linear(d, d, bias=False)  # W_s
@@ -210,8 +208,7 @@ class GNN(nn.Module):
 
     def loops(self, of: Literal["query", "passage"], stored: Tensor | None) -> Tensor | None:
         """Features of the self-loops of queries or passages: the learned vector [d_e], otherwise `stored`."""
-        learned: Tensor | None = getattr(self, f"{of}_loop", stored)
-        return learned
+        return getattr(self, f"{of}_loop", stored)
 
     def scaled(self, vectors: Tensor) -> Tensor:
         """Vectors [t, d], scaled to unit length if `normalize_passages`."""

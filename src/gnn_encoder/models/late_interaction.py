@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import numpy as np
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from gnn_encoder.errors import UserError
@@ -20,7 +21,7 @@ from gnn_encoder.models.backbone_files import check_token_vectors, resolve_backb
 from gnn_encoder.models.packed import Row
 
 LAYOUT, PROJECTION = "late_interaction.json", "projection.safetensors"
-UNUSED, OWN = ("[unused0]", "[unused1]"), ("[Q]", "[D]")
+UNUSED, ADDED = ("[unused0]", "[unused1]"), ("[Q]", "[D]")
 """The markers of queries and passages: ColBERT takes two unused tokens of BERT's vocabulary. Others get new tokens."""
 
 
@@ -75,8 +76,6 @@ class LateInteraction(nn.Module):
         model = cls(load_encoder(name), load_tokenizer(name), layout)
         file = Path(resolve_backbone(name)) / PROJECTION
         if file.is_file():
-            from safetensors.torch import load_file
-
             weights = load_file(file)
             if (width := len(weights["weight"])) != layout.width:
                 raise UserError(f"backbone {name!r} gives vectors of {width} numbers: set token_width to {width}")
@@ -125,8 +124,6 @@ class LateInteraction(nn.Module):
 
     def save(self, folder: Path) -> None:
         """Write the backbone, tokenizer, linear map and layout."""
-        from safetensors.torch import save_file
-
         self.backbone.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
         save_file(self.projection.state_dict(), folder / PROJECTION)
@@ -151,12 +148,12 @@ def _punctuation(tokenizer: Any) -> frozenset[int]:
 def _markers(backbone: Any, tokenizer: Any) -> tuple[int, int]:
     """The marker tokens of queries and passages; adds two to a vocabulary that has none."""
     known = tokenizer.get_vocab()
-    for pair in (UNUSED, OWN):
+    for pair in (UNUSED, ADDED):
         if all(token in known for token in pair):
             return known[pair[0]], known[pair[1]]
-    tokenizer.add_special_tokens({"additional_special_tokens": list(OWN)})
+    tokenizer.add_special_tokens({"additional_special_tokens": list(ADDED)})
     backbone.resize_token_embeddings(max(len(tokenizer), backbone.config.vocab_size), mean_resizing=False)
-    return tuple(tokenizer.convert_tokens_to_ids(list(OWN)))
+    return tuple(tokenizer.convert_tokens_to_ids(list(ADDED)))
 
 
 def max_similarity(queries: Tensor, passages: Tensor, asks: Tensor, answers: Tensor) -> Tensor:

@@ -5,9 +5,9 @@ each token inside its text. `first_position` compares packed with padded results
 whether packing works on a backbone, and the number of the first position. The same test covers the GPU kernel.
 
 A row is filled up to a fixed number of tokens, so that every matrix product has the same shape. The vector of a text is
-then bit-identical in every batch (measured on CPUs only). With padding, the padded length and the batch size change the
-last bits. The transformers library packs texts only for FlashAttention, on GPUs. On one core, attention over 60 texts
-of 40 to 99 tokens (12 heads of 32) takes 30 ms here, 100 ms with nested tensors, 560 ms with a mask over the whole row.
+then bit-identical in every batch (measured on CPUs only). The transformers library packs texts only for FlashAttention,
+on GPUs. On one core, attention over 60 texts of 40 to 99 tokens (12 heads of 32) takes 30 ms here, 100 ms with nested
+tensors, 560 ms with a mask over the whole row.
 """
 
 import inspect
@@ -268,11 +268,11 @@ def first_position(backbone: Any, attention: Attention) -> int | None:
     parameter = next(backbone.parameters())
     known, key = _first_positions.setdefault(backbone, {}), (attention, parameter.device, parameter.dtype)
     if key not in known:
-        known[key] = _found_first_position(backbone, attention)
+        known[key] = _tested_first_position(backbone, attention)
     return known[key]
 
 
-def _found_first_position(backbone: Any, attention: Attention) -> int | None:
+def _tested_first_position(backbone: Any, attention: Attention) -> int | None:
     takes_positions = "position_ids" in inspect.signature(backbone.forward).parameters
     if not takes_positions or not getattr(backbone, "_supports_attention_backend", False):
         return None

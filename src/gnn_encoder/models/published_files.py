@@ -4,13 +4,17 @@ Only JSON files, tokenizers and safetensors are read: no code, no pickles.
 """
 
 import json
+import logging
 import re
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
+
 from gnn_encoder.errors import UserError, one_line
-from gnn_encoder.models.backbone import load_pretrained
+from gnn_encoder.models.backbone import load_weights
 from gnn_encoder.models.backbone_files import resolve_backbone
 from gnn_encoder.models.sentence_layout import EMPTY, MODULES, SETTINGS, TRANSFORMER, TRANSFORMER_CONFIGS
 
@@ -96,21 +100,11 @@ def check_weights(
     Args:
         loader: transformers' auto class. unused: weights that need not be read. spare: weights that may be missing.
     """
-    model, report = load_pretrained(loader, str(folder), use_safetensors=True, output_loading_info=True)
-    lacking = [weight for weight in report["missing_keys"] if not (spare and spare.search(weight))]
-    unread = [weight for weight in report["unexpected_keys"] if not unused.search(weight)]
-    for weights, problem in ((lacking, "its files lack the weights"), (unread, "no part reads its weights")):
-        if weights:
-            first, *more = sorted(weights)
-            raise refused(name, f"{problem} {first}" + (f" and {len(more)} more" if more else ""))
-    return model.config
+    return load_weights(loader, str(folder), unused, spare, partial(refused, name), use_safetensors=True).config
 
 
 def by_sentence_transformers(name: str, kind: Any, folder: Path) -> Any:
     """A model of a class of sentence-transformers, in fp32 on the CPU; raises UserError if the class refuses it."""
-    import logging
-
-    import torch
     from transformers.utils import logging as of_transformers
 
     logging.getLogger("sentence_transformers").setLevel(logging.ERROR)  # no word about a prompt

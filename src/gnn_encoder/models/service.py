@@ -4,7 +4,6 @@ The key is in the environment variable OPENAI_API_KEY and nowhere else; `setting
 """
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -43,8 +42,9 @@ class Service:
         key = os.environ.get(KEY) if may_have_key(self.address) else ""
         return getattr(import_module("openai"), kind)(base_url=self.address, api_key=key or "none", **waits)
 
-    def only_model(self, models: Sequence[str]) -> str:
-        """The only name of a service's models; raises UserError if there are others."""
+    def only_model(self, client: Any) -> str:
+        """Asks for the only name of a service's models; raises UserError if there are others."""
+        models = [str(model.id) for model in client.models.list().data]
         if len(models) != 1:
             raise UserError(
                 f"{self.address} has the models {', '.join(models) or 'none'}: give one, as {self.address}#MODEL"

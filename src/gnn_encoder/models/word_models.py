@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, dropout, normalize
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
@@ -57,8 +58,6 @@ class WordModel(nn.Module, ABC):
 
     def save(self, folder: Path) -> None:
         """Write the tokenizer with the vocabulary, the weights and the layout."""
-        from safetensors.torch import save_file
-
         self.tokenizer.save_pretrained(folder)
         save_file(self.state_dict(), folder / WEIGHTS)
         layout = {"max_length": self.max_length, "options": self.options}
@@ -67,8 +66,6 @@ class WordModel(nn.Module, ABC):
     @classmethod
     def load(cls, folder: str | Path) -> Self:
         """Read what `save` wrote."""
-        from safetensors.torch import load_file
-
         folder = Path(folder)
         layout, weights = json.loads((folder / LAYOUT).read_text("utf-8")), load_file(folder / WEIGHTS)
         tokenizer = load_tokenizer(str(folder))

@@ -10,7 +10,7 @@ import numpy as np
 
 from gnn_encoder.artifacts.arrays import Rows, rows_of
 from gnn_encoder.retrieval import exact
-from gnn_encoder.retrieval.exact import Hits
+from gnn_encoder.retrieval.hits import Hits, merge, no_hits
 
 PAIRS = 512
 """Pairs of a query and a passage with all vectors in memory at a time."""
@@ -32,9 +32,9 @@ def nearest_rows(
     best = np.empty(len(passage), np.int64)
     for start in range(0, len(passage), PAIRS):
         some = slice(start, start + PAIRS)
-        place, rows = rows_of(of, passage[some])
-        sides = np.asarray(queries[query[some][place]], np.float32), np.asarray(vectors[rows], np.float32)
-        best[some] = rows[largest_of_each(np.einsum("rd,rd->r", *sides), place)]
+        position, rows = rows_of(of, passage[some])
+        sides = np.asarray(queries[query[some][position]], np.float32), np.asarray(vectors[rows], np.float32)
+        best[some] = rows[largest_of_each(np.einsum("rd,rd->r", *sides), position)]
     return best
 
 
@@ -42,8 +42,7 @@ def largest_of_each(values: np.ndarray, segment: np.ndarray) -> np.ndarray:
     """Returns the place of the largest of `values` [e] in each segment [s], the first of equal ones."""
     order = np.lexsort((-values, segment))
     _, starts = np.unique(segment[order], return_index=True)
-    places: np.ndarray = order[starts]
-    return places
+    return order[starts]
 
 
 def distinct(search: Callable[[np.ndarray, int], Hits], of: np.ndarray, queries: np.ndarray, k: int) -> Hits:
@@ -54,8 +53,7 @@ def distinct(search: Callable[[np.ndarray, int], Hits], of: np.ndarray, queries:
         of: passage [v] of each vector, ascending, so that equal scores are ordered by passage.
     """
     total, passages = len(of), min(len(of), 1) + np.count_nonzero(of[1:] != of[:-1])
-    scores = np.full((len(queries), k), -np.inf, np.float32)
-    passage_rows = np.full((len(queries), k), -1, np.int32)
+    scores, passage_rows = no_hits(len(queries), k)
     todo, depth, most = np.arange(len(queries)), min(2 * k, total), min(k, passages)
     while len(todo) and most:
         vector_scores, rows = search(queries[todo], depth)
@@ -85,8 +83,7 @@ def _keep_first(
     row, column = np.nonzero(new & (rank < passage_rows.shape[1]))
     at = (queries[row], rank[row, column])
     scores[at], passage_rows[at] = vector_scores[row, column], owner[row, column]
-    numbers: np.ndarray = rank[:, -1] + 1
-    return numbers
+    return rank[:, -1] + 1
 
 
 def best_of_blocks(blocks: Iterable[tuple[np.ndarray, np.ndarray]], queries: np.ndarray, k: int) -> Hits:
@@ -94,8 +91,7 @@ def best_of_blocks(blocks: Iterable[tuple[np.ndarray, np.ndarray]], queries: np.
 
     Each block is the vectors [r, d] and the passage rows [r], ascending.
     """
-    scores = np.full((len(queries), k), -np.inf, np.float32)
-    rows = np.full((len(queries), k), -1, np.int32)
+    scores, rows = no_hits(len(queries), k)
     for vectors, of in blocks:
-        scores, rows = exact.merge(scores, rows, *distinct(partial(exact.search, vectors), of, queries, k))
+        scores, rows = merge(scores, rows, *distinct(partial(exact.search, vectors), of, queries, k))
     return scores, rows

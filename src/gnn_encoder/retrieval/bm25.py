@@ -19,7 +19,8 @@ from gnn_encoder.inference.tokens import Tokens
 from gnn_encoder.machine.absent import absent
 from gnn_encoder.machine.scratch import scratch
 from gnn_encoder.retrieval.filters import Selection
-from gnn_encoder.retrieval.terms import ENGLISH, language_of, shown, splitter, stemmer, stopped, units
+from gnn_encoder.retrieval.hits import Hits, no_hits
+from gnn_encoder.retrieval.terms import language_of, shown, splitter, stemmer, stopped, units
 from gnn_encoder.settings.bm25 import IndexBm25
 from gnn_encoder.tracking.progress import Progress
 
@@ -35,9 +36,6 @@ FIELDS: dict[str, tuple[Callable[[Passages], list[str]], ...]] = {
 }
 """Title and text as one field, or as two fields with separate lengths and idf; the scores of two fields are added."""
 FACTS = "bm25.json"
-PER_SCRIPT = "per script"
-"""The rule of `retrieval.terms` in the facts of an index. An index without it was made by bm25s's own rule, which
-splits its queries, too."""
 TEXTS = 20_000
 """Texts whose terms are counted at a time."""
 BLOCK = 1 << 24
@@ -95,8 +93,8 @@ class Part(NamedTuple):
 class Bm25:
     """A BM25 index over passages, one part per field."""
 
-    def __init__(self, kind: IndexBm25, parts: list[Part], rule: str = PER_SCRIPT) -> None:
-        self.kind, self._parts, self._rule = kind, parts, rule
+    def __init__(self, kind: IndexBm25, parts: list[Part]) -> None:
+        self.kind, self._parts = kind, parts
 
     @classmethod
     def build(cls, passages: PassageTable, kind: IndexBm25, progress: Progress | None = None) -> "Bm25":
@@ -129,12 +127,12 @@ class Bm25:
             texts = _with_more(batches(), FIELDS[self.kind.fields][part.field], part is self._parts[-1])
             statistics = Statistics(part.texts, np.diff(np.asarray(part.postings.scores["indptr"])), part.mean_length)
             parts.append(_part(self.kind, part.tokenizer, texts, statistics)._replace(field=part.field))
-        return Bm25(self.kind, parts, self._rule)
+        return Bm25(self.kind, parts)
 
     def save(self, folder: Path) -> None:
         """Write the index into a folder; a search does not need the passages."""
         lengths = [part.mean_length for part in self._parts]
-        facts = {"kind": self.kind.model_dump(), "parts": len(self._parts), "words": self._rule, "lengths": lengths}
+        facts = {"kind": self.kind.model_dump(), "parts": len(self._parts), "words": "per script", "lengths": lengths}
         facts["fields"] = [part.field for part in self._parts]
         (folder / FACTS).write_text(json.dumps(facts, indent=1), encoding="utf-8")
         for i, part in enumerate(self._parts):
@@ -145,31 +143,24 @@ class Bm25:
     def load(cls, folder: Path) -> "Bm25":
         """Load a saved index; the postings are memory-mapped."""
         facts, kind, parts = _facts(folder), kind_of(folder), []
-        rule = facts.get("words", "")
-        for i in range(facts["parts"]):
-            tokenizer = _tokenizer(kind, rule)
+        for i, (length, field) in enumerate(zip(facts["lengths"], facts["fields"], strict=True)):
+            tokenizer = _tokenizer(kind)
             tokenizer.load_vocab(str(folder / f"{i}"))
             postings = bm25s.BM25.load(folder / f"{i}", mmap=True, load_vocab=False)
             # The same memory as plain arrays: slices of a memory map are slow to make, and a query makes dozens.
             arrays = {name: np.asarray(of) for name, of in postings.scores.items() if isinstance(of, np.ndarray)}
             postings.scores |= arrays
-            # An index of an earlier version has neither: it is searched, and nothing is indexed beside it.
-            length, field = (facts[name][i] if name in facts else 0 for name in ("lengths", "fields"))
             parts.append(Part(tokenizer, postings, length, field))
-        return cls(kind, parts, rule)
+        return cls(kind, parts)
 
     def search(
         self, queries: Sequence[str], k: int, progress: Progress | None = None, only: Selection | None = None
-    ) -> tuple[np.ndarray, np.ndarray]:
+    ) -> Hits:
         """The best `k` passages of each query among the passages that share a term with the query, and are in `only`.
 
-        Returns:
-            Scores fp32 [n, k] and passage rows int32 [n, k], best first, ties by ascending row. If fewer passages
-            match, the remaining scores are -inf and the remaining rows -1.
+        Ties by ascending row.
         """
-        scores = np.full((len(queries), k), -np.inf, dtype=np.float32)
-        rows = np.full((len(queries), k), -1, dtype=np.int32)
-        passages = self._parts[0].texts
+        (scores, rows), passages = no_hits(len(queries), k), self._parts[0].texts
         for query, terms in enumerate(self._terms(queries)):
             hit_scores, hits = np.empty(0, np.float32), np.empty(0, np.int64)
             for start in range(0, passages, BLOCK) if any(terms) else ():
@@ -225,13 +216,12 @@ def top_positive(scores: np.ndarray, k: int, only: Selection | None = None) -> n
     if len(rows) > k:
         least = np.partition(scores[rows], len(rows) - k)[len(rows) - k]
         rows = rows[scores[rows] >= least]
-    best: np.ndarray = rows[np.argsort(-scores[rows], kind="stable")][:k]
-    return best
+    return rows[np.argsort(-scores[rows], kind="stable")][:k]
 
 
 def kind_of(folder: Path) -> IndexBm25:
-    """Returns the parameters of a saved index. One of an earlier version has no language, and is as English ones."""
-    return IndexBm25(**{"language": ENGLISH} | _facts(folder)["kind"])
+    """Returns the parameters of a saved index."""
+    return IndexBm25(**_facts(folder)["kind"])
 
 
 def _facts(folder: Path) -> dict[str, Any]:
@@ -239,10 +229,11 @@ def _facts(folder: Path) -> dict[str, Any]:
     return facts
 
 
-def _tokenizer(kind: IndexBm25, rule: str = PER_SCRIPT) -> Tokenizer:
+def _tokenizer(kind: IndexBm25) -> Tokenizer:
     """A tokenizer without a vocabulary."""
-    splitting: dict[str, Any] = {"lower": False, "splitter": splitter(kind)} if rule == PER_SCRIPT else {}
-    return Tokenizer(**splitting, stemmer=stemmer(kind), stopwords=sorted(stopped(kind)) or None)
+    return Tokenizer(
+        lower=False, splitter=splitter(kind), stemmer=stemmer(kind), stopwords=sorted(stopped(kind)) or None
+    )
 
 
 def _texts(passages: PassageTable, field: Callable[[Passages], list[str]], progress: Progress | None) -> Iterator[str]:

@@ -22,6 +22,7 @@ import faiss
 import numpy as np
 
 from gnn_encoder.artifacts.arrays import JoinedRows, Rows
+from gnn_encoder.retrieval.hits import Hits, merge, no_hits
 from gnn_encoder.tracking.progress import Progress
 
 if TYPE_CHECKING:
@@ -41,8 +42,6 @@ QUERIES = 4096
 """Queries with the hits of one chunk in memory at a time."""
 LARGER = 4
 """On a GPU so many times as many passages, and as few queries: a product has 1 GB."""
-
-Hits = tuple[np.ndarray, np.ndarray]
 
 
 def search(
@@ -66,13 +65,14 @@ def search(
         Scores fp32 [n, k] and passage rows int32 [n, k], best first, ties by ascending row. With k > m the remaining
         scores are -inf and the remaining rows -1. A passage whose product is NaN is no hit.
     """
-    scores = np.full((len(queries), k), -np.inf, dtype=np.float32)
-    rows = np.full((len(queries), k), -1, dtype=np.int32)
+    scores, rows = no_hits(len(queries), k)
     nearest, wide, together = _by_products, np.empty((0, vectors.shape[1]), np.float32), QUERIES
     if len(queries) >= FEW and _has_gpu():
         nearest, chunk, together = _OnGpu(), LARGER * chunk, QUERIES // LARGER
     elif vectors.dtype == np.float16 and len(queries) < FEW:
-        nearest, chunk = partial(_by_codes, _codes(vectors.shape[1])), min(chunk, CODES)
+        fp16 = faiss.ScalarQuantizer.QT_fp16
+        codes = faiss.IndexScalarQuantizer(vectors.shape[1], fp16, faiss.METRIC_INNER_PRODUCT)
+        nearest, chunk = partial(_by_codes, codes), min(chunk, CODES)
     elif vectors.dtype != np.float32:
         wide = np.empty((min(chunk, len(vectors)), vectors.shape[1]), np.float32)
     for start, block in _blocks(vectors, chunk) if only is None else _gathered(vectors, chunk, only):
@@ -148,10 +148,6 @@ class _OnGpu:
         return scores.cpu().numpy(), rows.masked_fill_(scores.isneginf(), -1).cpu().numpy()
 
 
-def _codes(width: int) -> faiss.IndexScalarQuantizer:
-    return faiss.IndexScalarQuantizer(width, faiss.ScalarQuantizer.QT_fp16, faiss.METRIC_INNER_PRODUCT)
-
-
 def _by_codes(codes: faiss.IndexScalarQuantizer, block: np.ndarray, queries: np.ndarray, k: int) -> Hits:
     """The best k of a block fp16 [b, d]; `codes` keeps its memory from block to block."""
     codes.reset()
@@ -176,11 +172,3 @@ def _top(nearest: Callable[..., Hits], block: np.ndarray, queries: np.ndarray, k
         best = near[np.argsort(worse[near], kind="stable")[:k]]
         scores[query, :k], rows[query, :k] = -worse[best], best
     return scores[:, :k], rows[:, :k]
-
-
-def merge(scores: np.ndarray, rows: np.ndarray, more_scores: np.ndarray, more_rows: np.ndarray) -> Hits:
-    """The best k of two hit lists [n, k] and [n, j]; padding has score -inf and sorts last."""
-    all_scores = np.concatenate([scores, more_scores], axis=1)
-    all_rows = np.concatenate([rows, more_rows.astype(np.int32)], axis=1)
-    order = np.lexsort((all_rows, -all_scores), axis=1)[:, : scores.shape[1]]
-    return np.take_along_axis(all_scores, order, axis=1), np.take_along_axis(all_rows, order, axis=1)

@@ -6,12 +6,15 @@ from pathlib import Path
 import numpy as np
 
 from gnn_encoder.artifacts import Dataset, KnownPositives, Run, pair_keys
+from gnn_encoder.retrieval.hits import Hits, merge, no_hits
 from gnn_encoder.retrieval.identical import search_without
 
 CHANCE = 16
 """Negatives by chance of a query that has no other."""
-Search = Callable[[np.ndarray, int], tuple[np.ndarray, np.ndarray]]
-"""(query rows [n], k) → scores [n, k], passage rows [n, k]; row -1: padding."""
+MERGED = 4096
+"""Queries whose hits of two runs are merged at a time."""
+Search = Callable[[np.ndarray, int], Hits]
+"""(query rows [n], k) → hits."""
 
 
 def searched_queries(
@@ -55,7 +58,7 @@ def search_splits(
 def leaving_out(dataset: Dataset, search: Search) -> Search:
     """Returns a search that leaves out of each query's hits the passage that is the query itself."""
 
-    def search_others(queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    def search_others(queries: np.ndarray, k: int) -> Hits:
         return search_without(lambda depth: search(queries, depth), dataset.identical[queries], k)
 
     return search_others
@@ -67,15 +70,13 @@ def join_runs(dataset: Dataset, parts: Sequence[Path], *, train_depth: int, eval
     Hits with equal scores are ordered by passage row, as in `exact.search` and `Bm25.search`, so that the run is that
     of one search. One part is in memory at a time.
     """
-    from gnn_encoder.retrieval.exact import QUERIES, merge  # imports FAISS
 
-    def best(queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        scores = np.full((len(queries), k), -np.inf, dtype=np.float32)
-        rows = np.full((len(queries), k), -1, dtype=np.int32)
+    def best(queries: np.ndarray, k: int) -> Hits:
+        scores, rows = no_hits(len(queries), k)
         for part in parts:
             more_scores, more_rows = Run.read(part).scored_hits(queries, k)
-            for start in range(0, len(queries), QUERIES):
-                some = slice(start, start + QUERIES)
+            for start in range(0, len(queries), MERGED):
+                some = slice(start, start + MERGED)
                 scores[some], rows[some] = merge(scores[some], rows[some], more_scores[some], more_rows[some])
         return scores, rows
 
@@ -103,8 +104,7 @@ def negative_pool(dataset: Dataset, runs: list[Run], depth: int) -> np.ndarray:
     pool = np.where(known.contains(queries[:, None], pool), -1, pool)
     without = ~(pool >= 0).any(axis=1)
     pool[without] = chance_negatives(dataset, known, queries[without], depth)
-    negatives: np.ndarray = pool[row]
-    return negatives
+    return pool[row]
 
 
 def chance_negatives(dataset: Dataset, known: KnownPositives, queries: np.ndarray, width: int) -> np.ndarray:
@@ -139,5 +139,4 @@ def merge_candidates(runs: list[Run], queries: np.ndarray, depth: int) -> np.nda
     np.put_along_axis(again, order, copy, axis=1)
     merged[again] = -1
     keep = np.argsort(merged < 0, axis=1, kind="stable")[:, :depth]
-    first: np.ndarray = np.take_along_axis(merged, keep, axis=1)
-    return first
+    return np.take_along_axis(merged, keep, axis=1)

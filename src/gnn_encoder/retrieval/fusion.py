@@ -87,8 +87,7 @@ def min_max(run: Run) -> np.ndarray:
     score = run.score.astype(np.float64)
     low = np.repeat(np.minimum.reduceat(score, starts), sizes)
     span = np.repeat(np.maximum.reduceat(score, starts), sizes) - low
-    values: np.ndarray = np.where(span > 0, (score - low) / np.where(span > 0, span, 1.0), 1.0)
-    return values
+    return np.where(span > 0, (score - low) / np.where(span > 0, span, 1.0), 1.0)
 
 
 def convex(first: Run, second: Run, weight: float, depth: int) -> Run:

@@ -64,8 +64,8 @@ class HeldOut:
         """The ranking of queries, as `LearnedSearch.run`; one whose text no fold has is ranked by the main fusion."""
         if not len(queries):
             return search.run(queries, questions, vectors, k, left_out)
-        place = Finder(self.queries)(text_digests(questions))
-        fold = np.where(place >= 0, self.folds[place], -1)
+        row = Finder(self.queries)(text_digests(questions))
+        fold = np.where(row >= 0, self.folds[row], -1)
         runs = []
         for number in np.unique(fold).tolist():
             some = np.flatnonzero(fold == number)

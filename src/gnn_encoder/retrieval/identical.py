@@ -8,9 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from gnn_encoder.artifacts import Run
-
-Hits = tuple[np.ndarray, np.ndarray]
-"""Scores [n, k] and passage rows [n, k], as of `exact.search`; that module imports FAISS."""
+from gnn_encoder.retrieval.hits import Hits
 
 
 def search_without(search: Callable[[int], Hits], left_out: np.ndarray | None, k: int) -> Hits:

@@ -26,8 +26,8 @@ from gnn_encoder.artifacts.bundle import INDEX
 from gnn_encoder.artifacts.parts import in_parts, stored_parts
 from gnn_encoder.errors import Damaged, UserError
 from gnn_encoder.retrieval import exact
-from gnn_encoder.retrieval.exact import Hits
 from gnn_encoder.retrieval.filters import Selection
+from gnn_encoder.retrieval.hits import Hits, best_first, merge, no_hits
 from gnn_encoder.settings.outcome import IndexKind
 
 CHUNK = 65_536
@@ -52,12 +52,11 @@ class IndexInParts:
 
     def search(self, queries: np.ndarray, k: int, only: Selection | None = None) -> Hits:
         """As `search_index`."""
-        scores, rows = np.full((len(queries), k), -np.inf, np.float32), np.full((len(queries), k), -1, np.int32)
-        start = 0
+        (scores, rows), start = no_hits(len(queries), k), 0
         for part in self.parts:
             inside = only and only.at(slice(start, start + part.ntotal))
             more_scores, more_rows = search_index(part, queries, k, inside)
-            scores, rows = exact.merge(scores, rows, more_scores, np.where(more_rows >= 0, more_rows + start, -1))
+            scores, rows = merge(scores, rows, more_scores, np.where(more_rows >= 0, more_rows + start, -1))
             start += part.ntotal
         return scores, rows
 
@@ -80,10 +79,8 @@ class ChangedIndex:
         inside = only and only.at(self.rows).rows
         changed_scores, changed = exact.search(self.vectors, queries, min(k, len(self.rows)), only=inside)
         changed = np.append(self.rows, -1)[changed]
-        rows = np.concatenate([np.where(scores > -np.inf, rows, -1), changed], axis=1).astype(np.int32)
-        scores = np.concatenate([scores, changed_scores], axis=1)
-        order = np.lexsort((rows, -scores), axis=1)[:, :k]
-        return np.take_along_axis(scores, order, axis=1), np.take_along_axis(rows, order, axis=1)
+        scores, rows = merge(scores, np.where(scores > -np.inf, rows, -1), changed_scores, changed)
+        return scores[:, :k], rows[:, :k]
 
 
 Index: TypeAlias = faiss.Index | np.ndarray | IndexInParts | ChangedIndex
@@ -262,8 +259,7 @@ def search_index(index: Index, queries: np.ndarray, k: int, only: Selection | No
     if rows.min(initial=0) < -1 or rows.max(initial=-1) >= index.ntotal:
         raise UserError("the index names a passage that is not in the corpus: run encode_corpus again")
     scores[rows < 0] = -np.inf
-    order = np.lexsort((rows, -scores), axis=1)
-    return np.take_along_axis(scores, order, axis=1), np.take_along_axis(rows, order, axis=1).astype(np.int32)
+    return best_first(scores, rows.astype(np.int32))
 
 
 def _searched(index: faiss.Index, queries: np.ndarray, k: int, only: Selection | None, compares_all: bool) -> Hits:

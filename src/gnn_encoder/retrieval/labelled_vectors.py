@@ -52,9 +52,9 @@ def label_blocks(
     """
     for some in in_blocks(passages):
         owner, query = labels.into(some)
-        place, rows = rows_of(of, some)
+        position, rows = rows_of(of, some)
         plain = np.asarray(vectors[rows], np.float32)
-        lifted, at = windows_with_labels(use, plain, None if of is None else place, owner, labels.vectors[query])
+        lifted, at = windows_with_labels(use, plain, None if of is None else position, owner, labels.vectors[query])
         yield lifted, some[at]
 
 

@@ -17,10 +17,9 @@ from gnn_encoder.artifacts.arrays import read_scored
 from gnn_encoder.artifacts.history import Record, read_history
 from gnn_encoder.inference.encoding import encode_question
 from gnn_encoder.models.dual_encoder import DualEncoder, TextEncoder, device
-from gnn_encoder.retrieval.fusion import fuse
 from gnn_encoder.retrieval.passage_index import PassageIndex
 from gnn_encoder.retrieval.reranking import reranked_by_bundle, reranked_depth, reranker_of
-from gnn_encoder.retrieval.search import DEPTH, NO_VECTORS, Searcher, bm25_of, ranking
+from gnn_encoder.retrieval.search import ASKED, NO_VECTORS, Searcher, bm25_of, ranking
 from gnn_encoder.settings.systems import DUAL_ENCODER, GNN_ENCODER
 
 QUERIES = 200
@@ -106,39 +105,19 @@ def query_path(encoder: TextEncoder, index: PassageIndex) -> QueryPath:
 def served_path(searcher: Searcher) -> QueryPath:
     """A bundle as `gnn-encoder search` ranks by default, but with torch in fp32, and searched for `HITS` hits."""
     bundle, weight = searcher.bundle, searcher.bundle.serving.weight
+    words = None if weight is None else bm25_of(bundle)
+    scorer, depth = (reranker_of(bundle), reranked_depth(bundle)) if bundle.serving.reranks else (None, HITS)
     reads_vectors = weight != 0 and searcher.index.reads_vectors
-    encode = partial(encode_question, searcher.encoder) if reads_vectors else lambda question: NO_VECTORS
-    if bundle.serving.reranks:
-        words, scorer, row = None if weight is None else bm25_of(bundle), reranker_of(bundle), np.zeros(1, np.int32)
 
-        def reranks(asking: tuple[str, np.ndarray]) -> Run:
-            question, vector = asking
-            run = ranking(searcher.index, words, row, [question], vector, reranked_depth(bundle), weight)
-            return reranked_by_bundle(bundle, scorer, row, [question], run)
+    def encode(question: str) -> tuple[str, np.ndarray]:
+        return question, encode_question(searcher.encoder, question) if reads_vectors else NO_VECTORS
 
-        return QueryPath(lambda question: (question, encode(question)), reranks)
-    if weight is None and (learned := searcher.index.learned):
-        row = np.zeros(1, np.int32)
-        return QueryPath(
-            lambda question: (question, encode(question)), lambda asked: learned.run(row, [asked[0]], asked[1], HITS)
-        )
-    if weight is None:
-        return query_path(searcher.encoder, searcher.index)
-    from gnn_encoder.retrieval.bm25 import Bm25
+    def search(encoded: tuple[str, np.ndarray]) -> Run:
+        question, vector = encoded
+        run = ranking(searcher.index, words, ASKED, [question], vector, depth, weight)
+        return reranked_by_bundle(bundle, scorer, ASKED, [question], run) if scorer else run
 
-    assert bundle.bm25_path, f"{bundle.path} is served with BM25 and has no index of it"
-    bm25, query_row = Bm25.load(bundle.bm25_path), np.zeros(1, np.int32)
-
-    def search(asking: tuple[str, np.ndarray]) -> Any:
-        question, vector = asking
-        scores, rows = bm25.search([question], DEPTH)
-        if not weight:
-            return rows
-        lexical = Run.from_hits(query_row, rows, scores)
-        scores, rows = searcher.index.search(vector, DEPTH)
-        return fuse(lexical, Run.from_hits(query_row, rows, scores), weight, HITS)
-
-    return QueryPath(lambda question: (question, encode(question)), search)
+    return QueryPath(encode, search)
 
 
 def _passage_ms(metrics: Mapping[str, Any], count: str, rate: str) -> float | None:

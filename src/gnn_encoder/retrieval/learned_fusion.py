@@ -187,19 +187,15 @@ def _lightgbm() -> ModuleType:
     LightGBM's library needs the system's libgomp, which small images lack; torch has a copy of the same name.
     """
     with IMPORTING:
-        return _imported_lightgbm()
-
-
-def _imported_lightgbm() -> ModuleType:
-    if (loaded := sys.modules.get("lightgbm")) is not None:
-        return loaded
-    torch = find_spec("torch")
-    for folder in torch.submodule_search_locations or () if torch else ():
-        if (copy := Path(folder) / "lib" / "libgomp.so.1").is_file():
-            ctypes.CDLL(str(copy), mode=ctypes.RTLD_GLOBAL)
-    with absent("sklearn"), absent("pandas"):
-        import lightgbm
-    return cast(ModuleType, lightgbm)
+        if (loaded := sys.modules.get("lightgbm")) is not None:
+            return loaded
+        torch = find_spec("torch")
+        for folder in torch.submodule_search_locations or () if torch else ():
+            if (copy := Path(folder) / "lib" / "libgomp.so.1").is_file():
+                ctypes.CDLL(str(copy), mode=ctypes.RTLD_GLOBAL)
+        with absent("sklearn"), absent("pandas"):
+            import lightgbm
+        return cast(ModuleType, lightgbm)
 
 
 def read_fusion(folder: Path, names: tuple[str, ...]) -> Fusion:

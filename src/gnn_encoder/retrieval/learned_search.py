@@ -11,13 +11,12 @@ from functools import partial
 import numpy as np
 
 from gnn_encoder.artifacts import Bundle, Run, pair_keys
-from gnn_encoder.artifacts.labelled_queries import BundleLabels
 from gnn_encoder.artifacts.parts_folder import ADAPTER, FIELD, LENGTHS
 from gnn_encoder.errors import UserError
 from gnn_encoder.retrieval.bm25 import Bm25
-from gnn_encoder.retrieval.exact import Hits
 from gnn_encoder.retrieval.filters import Selection
 from gnn_encoder.retrieval.fusion import UNTUNED, convex
+from gnn_encoder.retrieval.hits import Hits
 from gnn_encoder.retrieval.identical import search_without
 from gnn_encoder.retrieval.label_field import LabelField
 from gnn_encoder.retrieval.learned_fusion import Alone, Fusion, read_fusion
@@ -49,7 +48,10 @@ class LearnedSearch:
         if folder is None or labelled is None or bundle.bm25_path is None:
             raise UserError(f"{bundle.path} lacks a part of its fusion: run fuse_parts again")
         words, field = Bm25.load(bundle.bm25_path), LabelField.read(folder / FIELD)
-        texts = partial(_texts, labelled)
+
+        def texts(rows: np.ndarray) -> list[str]:
+            return labelled.names(rows)[1]
+
         if pairs := labelled.changed:
             field = field.changed(words, bundle.passages, labelled.queries, texts, pairs.passages)
         parts = Parts(
@@ -81,36 +83,31 @@ class LearnedSearch:
         left_out: np.ndarray | None = None,
         only: Selection | None = None,
     ) -> Run:
-        """The best `k` passages of many queries.
+        """The best `k` passages of many queries, `QUERIES` at a time.
 
         Args:
             queries: row numbers [n] for the run. questions: their texts [n]. vectors: their vectors [n, d].
             left_out: passage row [n] that is no hit of each query; -1: none.
             only: passages that may be hits; None: all.
         """
+        if len(queries) > QUERIES:
 
-        def of_block(start: int) -> Run:
-            some = slice(start, start + QUERIES)
-            out = None if left_out is None else left_out[some]
-            return self._run(queries[some], questions[some], vectors[some], k, out, only)
+            def of_block(start: int) -> Run:
+                some = slice(start, start + QUERIES)
+                out = None if left_out is None else left_out[some]
+                return self.run(queries[some], questions[some], vectors[some], k, out, only)
 
-        if len(queries) <= QUERIES:
-            return of_block(0)
-        with ThreadPoolExecutor(THREADS) as threads:
-            return Run.concatenate(list(threads.map(of_block, range(0, len(queries), QUERIES))))
-
-    def _run(
-        self,
-        queries: np.ndarray,
-        questions: Sequence[str],
-        vectors: np.ndarray,
-        k: int,
-        left_out: np.ndarray | None,
-        only: Selection | None,
-    ) -> Run:
+            with ThreadPoolExecutor(THREADS) as threads:
+                return Run.concatenate(list(threads.map(of_block, range(0, len(queries), QUERIES))))
         passages = len(only.rows) if only else len(self.parts.lengths)
         if isinstance(self.fusion, Alone):
-            return self._alone(self.fusion.feature, queries, questions, vectors, min(k, passages), left_out, only)
+            if self.fusion.feature == "adapted":
+                adapted = vectors @ self.parts.adapter
+                search: Callable[[int], Hits] = partial(self.parts.nearest_passages, adapted, only=only)
+            else:
+                search = partial(self.parts.by_labelled_words, questions, only=only)
+            scores, rows = search_without(search, left_out, min(k, passages))
+            return Run.from_hits(np.asarray(queries, np.int32), rows, scores)
         candidates = self.parts.candidates(questions, vectors, left_out, only)
         question, passage, score = candidates.query, candidates.passage, self.fusion.scores(candidates.features)
         order = np.lexsort((passage, -score, question))
@@ -129,25 +126,6 @@ class LearnedSearch:
         kept = rank <= k
         rows = np.asarray(queries, np.int32)[question[kept]]
         return Run(rows, passage[kept].astype(np.int32), rank[kept].astype(np.int32), score[kept].astype(np.float32))
-
-    def _alone(
-        self,
-        feature: str,
-        queries: np.ndarray,
-        questions: Sequence[str],
-        vectors: np.ndarray,
-        k: int,
-        left_out: np.ndarray | None,
-        only: Selection | None,
-    ) -> Run:
-        """The best `k` passages by one part, of all passages."""
-        if feature == "adapted":
-            adapted = vectors @ self.parts.adapter
-            search: Callable[[int], Hits] = partial(self.parts.nearest_passages, adapted, only=only)
-        else:
-            search = partial(self.parts.by_labelled_words, questions, only=only)
-        scores, rows = search_without(search, left_out, k)
-        return Run.from_hits(np.asarray(queries, np.int32), rows, scores)
 
     def _behind(
         self,
@@ -170,7 +148,3 @@ class LearnedSearch:
         if left_out is not None:
             kept &= hybrid.passage != left_out[hybrid.query]
         return hybrid.query[kept], hybrid.passage[kept], hybrid.score[kept]
-
-
-def _texts(labelled: BundleLabels, rows: np.ndarray) -> list[str]:
-    return labelled.names(rows)[1]

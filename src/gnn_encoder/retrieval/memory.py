@@ -17,10 +17,9 @@ import numpy as np
 
 from gnn_encoder.artifacts.labelled_queries import LabelledQueries, LabelUse
 from gnn_encoder.artifacts.tables import find_pairs, pair_keys
-from gnn_encoder.retrieval import exact
 from gnn_encoder.retrieval.best_vectors import nearest_rows
-from gnn_encoder.retrieval.exact import Hits
 from gnn_encoder.retrieval.filters import Selection
+from gnn_encoder.retrieval.hits import Hits, merge
 from gnn_encoder.retrieval.index_file import Index
 from gnn_encoder.retrieval.query_index import nearest_queries
 
@@ -63,7 +62,7 @@ def find_labelled(
 ) -> list[Labelled]:
     """Looks up what the labelled queries `nearest` to each query are labelled for; the rest as in `Memory.search`."""
 
-    def found(some: slice) -> Labelled:
+    def of_block(some: slice) -> Labelled:
         asking, (scores, rows), near = (
             queries[some],
             (hits[0][some], hits[1][some]),
@@ -82,7 +81,7 @@ def find_labelled(
         score = np.einsum("pd,pd->p", asking[asker], np.asarray(vectors[used], np.float32)[widened])
         return Labelled(scores, rows, near, position, pair, len(keys), hit, left, asker, passage, score)
 
-    return [found(slice(start, start + QUERIES)) for start in range(0, len(queries), QUERIES)]
+    return [of_block(slice(start, start + QUERIES)) for start in range(0, len(queries), QUERIES)]
 
 
 @dataclass(frozen=True)
@@ -121,9 +120,9 @@ class Memory:
             return hits
         return self.lift(find_labelled(self.labels, vectors, queries, hits, self._nearest(queries), of, only))
 
-    def lift(self, found: list[Labelled]) -> Hits:
-        """As `search`, where `found` are what `find_labelled` finds with as many neighbours as the use has."""
-        parts = [self._lift(part) for part in found]
+    def lift(self, labelled: list[Labelled]) -> Hits:
+        """As `search`, where `labelled` are what `find_labelled` finds with as many neighbours as the use has."""
+        parts = [self._lift(part) for part in labelled]
         return np.concatenate([scores for scores, _ in parts]), np.concatenate([rows for _, rows in parts])
 
     def _nearest(self, queries: np.ndarray) -> Hits:
@@ -137,13 +136,13 @@ class Memory:
             weights[scores < np.float32(self.use.threshold * self.labels.scale)] = 0
         return weights
 
-    def _lift(self, found: Labelled) -> Hits:
-        weights = self._weights(*found.near).ravel()[found.position]
-        lift = np.bincount(found.lifted, weights=weights, minlength=found.lifts).astype(np.float32)
-        scores = found.scores + np.append(lift, np.float32(0))[found.hit]
-        score = found.score + lift[found.left]
-        slot = np.arange(len(score)) - np.searchsorted(found.asker, found.asker)
+    def _lift(self, labelled: Labelled) -> Hits:
+        weights = self._weights(*labelled.near).ravel()[labelled.position]
+        lift = np.bincount(labelled.lifted, weights=weights, minlength=labelled.lifts).astype(np.float32)
+        scores = labelled.scores + np.append(lift, np.float32(0))[labelled.hit]
+        score = labelled.score + lift[labelled.left]
+        slot = np.arange(len(score)) - np.searchsorted(labelled.asker, labelled.asker)
         more = np.full((len(scores), int(slot.max(initial=-1)) + 1), -1, np.int32)
         more_scores = np.full(more.shape, -np.inf, np.float32)
-        more[found.asker, slot], more_scores[found.asker, slot] = found.passage, score
-        return exact.merge(scores, found.rows, more_scores, more)
+        more[labelled.asker, slot], more_scores[labelled.asker, slot] = labelled.passage, score
+        return merge(scores, labelled.rows, more_scores, more)

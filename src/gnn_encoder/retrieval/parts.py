@@ -28,8 +28,8 @@ from gnn_encoder.artifacts.tables import find_pairs, pair_keys
 from gnn_encoder.retrieval.adapter import Moments
 from gnn_encoder.retrieval.best_vectors import nearest_rows
 from gnn_encoder.retrieval.bm25 import Bm25, top_positive
-from gnn_encoder.retrieval.exact import Hits
 from gnn_encoder.retrieval.filters import Selection
+from gnn_encoder.retrieval.hits import Hits, no_hits
 from gnn_encoder.retrieval.index_file import Index
 from gnn_encoder.retrieval.label_field import LabelField, TextsAt
 from gnn_encoder.retrieval.labelled_vectors import windows_with_labels
@@ -208,8 +208,7 @@ class Parts:
         """Returns the best of the scores [r] of each passage's vectors; `place` [r] of their passages, ascending."""
         if self.of is None or not len(scores):
             return scores
-        best: np.ndarray = np.maximum.reduceat(scores, np.flatnonzero(np.diff(position, prepend=-1)))
-        return best
+        return np.maximum.reduceat(scores, np.flatnonzero(np.diff(position, prepend=-1)))
 
     def _summed(self, rows: np.ndarray, windows: np.ndarray, position: np.ndarray) -> np.ndarray:
         """Returns the vectors [r, d] of the passages at `rows` plus w times the sum of their last `SUMMED` queries.
@@ -227,8 +226,7 @@ class Parts:
 
     def by_labelled_words(self, questions: Sequence[str], k: int, only: Selection | None = None) -> Hits:
         """The passages with the largest scores of BM25 with labels, in the form of `exact.search`."""
-        scores = np.full((len(questions), k), -np.inf, np.float32)
-        rows = np.full((len(questions), k), -1, np.int32)
+        scores, rows = no_hits(len(questions), k)
         for i, totals in enumerate(self.field.totals(questions, self.word_scores(questions))):
             best = top_positive(totals, k, only)
             scores[i, : len(best)], rows[i, : len(best)] = totals[best], best

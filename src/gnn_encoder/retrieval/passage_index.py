@@ -14,8 +14,8 @@ import numpy as np
 from gnn_encoder.artifacts import Bundle
 from gnn_encoder.retrieval import exact
 from gnn_encoder.retrieval.best_vectors import distinct
-from gnn_encoder.retrieval.exact import Hits
 from gnn_encoder.retrieval.filters import Selection, most_kept
+from gnn_encoder.retrieval.hits import Hits, merge
 from gnn_encoder.retrieval.index_file import Index, bundle_index, search_index
 from gnn_encoder.retrieval.memory import Memory
 from gnn_encoder.retrieval.query_index import open_query_index
@@ -87,5 +87,5 @@ class PassageIndex:
         scores, rows = np.where(former, -np.inf, scores), np.where(former, -1, rows)
         inside = only and only.at(changed_passages).rows
         changed = distinct(partial(exact.search, vectors, only=inside), changed_passages, queries, k)
-        scores, rows = exact.merge(scores, rows, *changed)
+        scores, rows = merge(scores, rows, *changed)
         return scores[:, :k], rows[:, :k]

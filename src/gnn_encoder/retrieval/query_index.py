@@ -14,7 +14,7 @@ import numpy as np
 from gnn_encoder.artifacts.labelled_queries import QUERY_INDEX, LabelledQueries
 from gnn_encoder.artifacts.parts import stored_parts
 from gnn_encoder.retrieval import exact
-from gnn_encoder.retrieval.exact import Hits
+from gnn_encoder.retrieval.hits import Hits, best_first, merge, no_hits
 from gnn_encoder.retrieval.index_file import Index, build_index, load_index, search_index
 from gnn_encoder.settings.outcome import IndexKind
 
@@ -62,12 +62,11 @@ def nearest_queries(labels: LabelledQueries, index: Index | None, questions: np.
         scores, rows = _scored(labels.stored, index, questions, k + labels.unlabelled)
     if len(labels.added):
         more_scores, more = exact.search(labels.added, questions, k + labels.unlabelled)
-        scores, rows = exact.merge(scores, rows, more_scores, np.where(more >= 0, more + len(labels.stored), -1))
+        scores, rows = merge(scores, rows, more_scores, np.where(more >= 0, more + len(labels.stored), -1))
     if labels.unlabelled:
         starts, stops = labels.by_query.bounds(rows)
         scores, rows = np.where(stops > starts, scores, -np.inf), np.where(stops > starts, rows, -1)
-        order = np.lexsort((rows, -scores), axis=1)
-        scores, rows = np.take_along_axis(scores, order, axis=1), np.take_along_axis(rows, order, axis=1)
+        scores, rows = best_first(scores, rows)
     return scores[:, :k], rows[:, :k]
 
 
@@ -78,10 +77,6 @@ def _scored(vectors: np.ndarray, index: Index, questions: np.ndarray, k: int) ->
         some = questions[start : start + at_once]
         _, rows = search_index(index, some, k + SPARE)
         scores = np.einsum("bkd,bd->bk", vectors[np.maximum(rows, 0)], some)
-        parts.append(exact.merge(*_nothing(len(some), k), np.where(rows >= 0, scores, -np.inf), rows))
-    scores, rows = (np.concatenate(arrays) for arrays in zip(_nothing(0, k), *parts, strict=True))
+        parts.append(merge(*no_hits(len(some), k), np.where(rows >= 0, scores, -np.inf), rows))
+    scores, rows = (np.concatenate(arrays) for arrays in zip(no_hits(0, k), *parts, strict=True))
     return scores, rows
-
-
-def _nothing(questions: int, k: int) -> Hits:
-    return np.full((questions, k), -np.inf, np.float32), np.full((questions, k), -1, np.int32)

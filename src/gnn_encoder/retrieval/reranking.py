@@ -55,9 +55,9 @@ def reranked_by_bundle(
         return run
     how, depth = bundle.serving.reranking, depth or reranked_depth(bundle)
     first = run.rank <= depth
-    asked = np.searchsorted(queries, run.query[first])
+    query = np.searchsorted(queries, run.query[first])
     speed: ReadOptions = {"precision": how.precision, "tokens_per_batch": how.tokens_per_batch} if how else {}
-    scores = scorer.score(Asked(list(questions), bundle.passages), asked, run.passage[first], **speed)
+    scores = scorer.score(Asked(list(questions), bundle.passages), query, run.passage[first], **speed)
     return weighed(run, depth, scores, how.weight if how else 1.0)
 
 

@@ -29,12 +29,13 @@ from gnn_encoder.inference.tokens import Tokens, tokens_at
 from gnn_encoder.inference.words import WordPairs
 from gnn_encoder.models.bert_dmn import BertDmn
 from gnn_encoder.models.cross_encoder import SCORER, CrossEncoder, is_trained
-from gnn_encoder.models.document_reranker import DOCUMENT_KINDS, DocumentReranker
+from gnn_encoder.models.document_reranker import DocumentReranker
 from gnn_encoder.models.dual_encoder import device
 from gnn_encoder.models.late_interaction import LateInteraction
 from gnn_encoder.models.published_reranker import PublishedReranker
 from gnn_encoder.models.word_models import Knrm, QaLstm, WordDmn
 from gnn_encoder.retrieval.filters import Selection
+from gnn_encoder.settings.reranking_systems import DOCUMENT_KINDS
 
 NAMED = 10
 """Neighbours that an explanation of a passage's context names."""
@@ -78,19 +79,18 @@ class CrossEncoderScorer:
         query_rows, first = np.unique(query, return_inverse=True)
         passage_rows, second = np.unique(passage, return_inverse=True)
         questions = Tokens.of(self.model.tokenizer, data.query_texts(query_rows), self.model.max_length)
-        pairs, places = self._pairs(questions, data, passage_rows)
-        return pairs, first, places[second]
+        pairs, positions = self._pairs(questions, data, passage_rows)
+        return pairs, first, positions[second]
 
     def _pairs(self, questions: Tokens, data: Texts, rows: np.ndarray) -> tuple[Pairs, np.ndarray]:
         """Pairs of the questions with the passages at `rows`, and the place of each row among the pairs' passages."""
         tokenizer, length = self.model.tokenizer, self.model.max_length
-        texts, places = tokens_at(tokenizer, data.passages, rows, length)
-        return PairTokens(tokenizer, questions, texts, length), places
+        texts, positions = tokens_at(tokenizer, data.passages, rows, length)
+        return PairTokens(tokenizer, questions, texts, length), positions
 
     def probability(self, scores: np.ndarray) -> np.ndarray:
         """The logistic function of each logit, float64."""
-        probabilities: np.ndarray = 1.0 / (1.0 + np.exp(-scores.astype(np.float64)))
-        return probabilities
+        return 1.0 / (1.0 + np.exp(-scores.astype(np.float64)))
 
     def explain(self, data: Texts, query: str, passage: int) -> list[Contribution]:
         """Empty: the score has no parts."""
@@ -134,8 +134,8 @@ class WordScorer(CrossEncoderScorer):
         if self.model.reads_sentences:
             passages = Sentences(tokenizer, data.passages, rows, length, self.model.memory.config.split_sentences)
             return WordPairs(questions, passages.tokens, passages.number), np.arange(len(rows))
-        texts, places = tokens_at(tokenizer, data.passages, rows, length)
-        return WordPairs(questions, texts), places
+        texts, positions = tokens_at(tokenizer, data.passages, rows, length)
+        return WordPairs(questions, texts), positions
 
 
 class BoundedScorer(WordScorer):
@@ -143,8 +143,7 @@ class BoundedScorer(WordScorer):
 
     def probability(self, scores: np.ndarray) -> np.ndarray:
         """The scores, moved to [0, 1]; they are not calibrated."""
-        shares: np.ndarray = (scores.astype(np.float64).clip(-1, 1) + 1) / 2
-        return shares
+        return (scores.astype(np.float64).clip(-1, 1) + 1) / 2
 
 
 class LateInteractionScorer:
@@ -162,8 +161,7 @@ class LateInteractionScorer:
 
     def probability(self, scores: np.ndarray) -> np.ndarray:
         """The mean similarity per token of a full query, at least 0. It is not calibrated."""
-        shares: np.ndarray = np.clip(scores.astype(np.float64) / self.model.layout.query_length, 0.0, 1.0)
-        return shares
+        return np.clip(scores.astype(np.float64) / self.model.layout.query_length, 0.0, 1.0)
 
     def explain(self, data: Texts, query: str, passage: int) -> list[Contribution]:
         """The share of each query token: the token, the passage's most similar token, and their similarity."""

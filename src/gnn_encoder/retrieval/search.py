@@ -89,16 +89,17 @@ class Searcher:
 
         return TextEncoder.load(self.bundle.query_encoder_path)
 
-    def search(self, question: str, k: int = 10) -> list[Hit]:
-        """The best `k` passages for a query, best first; fewer if the corpus is smaller. Errors as `find`."""
-        run = self.run(question, k)
-        return self.hits(run.score, run.passage)
+    def run(self, question: str, k: int, weight: float | None = None, only: Selection | None = None) -> Run:
+        """The best `k` passages, of `only`, as a run of query 0; `weight`: as in `ranking`. With 0 nothing is encoded.
 
-    def run(self, question: str, k: int, only: Selection | None = None) -> Run:
-        """As `search`, as a run of query 0; with `only`, among these passages."""
+        Raises:
+            UserError: an empty query, k below 1, or a weight and a bundle without a BM25 index.
+        """
         self.check(question, k)
-        vectors = self.encode(question) if self.index.reads_vectors else NO_VECTORS
-        return ranking(self.index, None, ASKED, [question], vectors, k, None, only=only)
+        bm25 = None if weight is None else bm25_of(self.bundle)
+        reads_vectors = self.index.reads_vectors if weight is None else weight != 0
+        vectors = self.encode(question) if reads_vectors else NO_VECTORS
+        return ranking(self.index, bm25, ASKED, [question], vectors, k, weight, only=only)
 
     @cached_property
     def filters(self) -> Filters:
@@ -114,8 +115,8 @@ class Searcher:
         needed = np.unique(np.concatenate([rows for _, rows in rankings]))
         passages, hits = self.bundle.passages.take(needed), []
         for scores, rows in rankings:
-            places = np.searchsorted(needed, rows).tolist()
-            texts = ((passages.ids[i], passages.titles[i], passages.texts[i]) for i in places)
+            positions = np.searchsorted(needed, rows).tolist()
+            texts = ((passages.ids[i], passages.titles[i], passages.texts[i]) for i in positions)
             pairs = zip(scores.tolist(), texts, strict=True)
             hits.append([Hit(rank, score, *text) for rank, (score, text) in enumerate(pairs, start=1)])
         return hits
@@ -155,27 +156,6 @@ class Searcher:
             raise UserError(f"{k} passages were asked for: ask for at least 1")
 
 
-def fused_run(
-    searcher: Searcher, question: str, k: int, weight: float | None = None, only: Selection | None = None
-) -> tuple[Run, str]:
-    """The best `k` passages by weight · dense score + (1 - weight) · BM25 score, both min-max normalised.
-
-    The default weight is the one with which the run chose the bundle, or the one that the evaluation beside the bundle
-    tuned on dev. With weight 0 no query is encoded. With `only`, the best among these passages.
-
-    Returns:
-        The hits as a run of query 0, and the weights in words.
-
-    Raises:
-        UserError: as `Searcher.find`, or the bundle has no BM25 index.
-    """
-    weight, words = fusion_weight(searcher.bundle, weight)
-    bm25 = bm25_of(searcher.bundle)
-    searcher.check(question, k)
-    vectors = searcher.encode(question) if weight else NO_VECTORS
-    return ranking(searcher.index, bm25, ASKED, [question], vectors, k, weight, only=only), words
-
-
 def served_weight(bundle: Bundle, fuse: bool | None = None, weight: float | None = None) -> tuple[float | None, str]:
     """Returns the weight of the vectors in the sum with BM25 that a search is to use, and the ranking in words.
 
@@ -204,7 +184,8 @@ def served_weight(bundle: Bundle, fuse: bool | None = None, weight: float | None
 def fusion_weight(bundle: Bundle, weight: float | None = None) -> tuple[float, str]:
     """Returns the given weight, or the tuned one of a bundle, and the weights in words.
 
-    Raises UserError for a weight that is not from 0 to 1.
+    The tuned one is that with which the run chose the bundle, or that which the evaluation beside the bundle tuned on
+    dev. Raises UserError for a weight that is not from 0 to 1.
     """
     origin = "as given"
     if weight is None:
@@ -238,7 +219,7 @@ def ranking(
     left_out: np.ndarray | None = None,
     only: Selection | None = None,
 ) -> Run:
-    """The best `k` passages of many queries by weight · dense score + (1 - weight) · BM25 score, as in `fused_run`.
+    """The best `k` passages of many queries by weight · dense + (1 - weight) · BM25 score, both min-max normalised.
 
     Args:
         bm25: the passages' BM25 index; None is enough for a weight of None, the vectors alone or a learned fusion.

@@ -9,8 +9,7 @@ from gnn_encoder.artifacts import Dataset, Draft, Run
 from gnn_encoder.artifacts.tables import CONVEX, RECIPROCAL, System
 from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.evaluation.collected import evaluated_queries
-from gnn_encoder.evaluation.documents import documents_of
-from gnn_encoder.evaluation.measures import labelled_queries, per_query
+from gnn_encoder.evaluation.measures import labelled_queries, measured_by
 from gnn_encoder.evaluation.tuning import first_best, held_out_places
 from gnn_encoder.retrieval import fusion
 from gnn_encoder.settings.measures import cutoff, of_documents
@@ -46,12 +45,12 @@ def fuse(
     dev = labelled_queries(qrels)
     if len(dev) and not data.quoting:
         tried = dev[np.linspace(0, len(dev) - 1, min(len(dev), TUNING_QUERIES)).astype(int)]
-        ids, documents = data.judged_ids(), documents_of(data, (settings.measure,))
+        of_run = measured_by(settings.measure, data, qrels)
         tuning = context.progress("tuning", len(fusion.GRID), "weights")
 
         def measured(run: Run) -> np.ndarray:
             tuning.advance()
-            return per_query(run, qrels, tried, ids, (settings.measure,), documents)[:, 0]
+            return of_run(run, tried)
 
         k = 0 if of_documents((settings.measure,)) else cutoff(settings.measure)
         values = fusion.values_by_weight(lexical.of(tried), dense.of(tried), measured, k or settings.depth)

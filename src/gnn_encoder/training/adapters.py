@@ -32,7 +32,15 @@ def large_training(backbones: Iterable[Any], settings: LargeModelTraining) -> It
     torch.manual_seed(settings.seed)  # A starts at random, alike in all processes
     for backbone in backbones:
         if settings.lora_rank:
-            adapted.append(_with_adapters(backbone, settings.lora_rank, inference_dtype(settings.precision)))
+            from peft import LoraConfig
+            from peft.tuners.lora import LoraModel
+
+            rank, frozen = settings.lora_rank, inference_dtype(settings.precision)
+            config = LoraConfig(r=rank, lora_alpha=SCALE * rank, target_modules="all-linear")
+            adapted.append(LoraModel(backbone, config, "default"))
+            for parameter in backbone.parameters():
+                if not parameter.requires_grad:
+                    parameter.data = parameter.data.to(frozen)
         if settings.gradient_checkpointing:
             backbone.activation_checkpointing_enable({"use_reentrant": False})  # frozen inputs have no gradient
     yield
@@ -42,15 +50,3 @@ def large_training(backbones: Iterable[Any], settings: LargeModelTraining) -> It
         plain = adapters.model.float()
         adapters.merge_and_unload()
         plain.requires_grad_(True)
-
-
-def _with_adapters(backbone: Any, rank: int, frozen: torch.dtype) -> Any:
-    from peft import LoraConfig
-    from peft.tuners.lora import LoraModel
-
-    config = LoraConfig(r=rank, lora_alpha=SCALE * rank, target_modules="all-linear")
-    adapters = LoraModel(backbone, config, "default")
-    for parameter in backbone.parameters():
-        if not parameter.requires_grad:
-            parameter.data = parameter.data.to(frozen)
-    return adapters

@@ -43,8 +43,7 @@ def draw_negatives(pool: np.ndarray, count: int, generator: np.random.Generator)
         return np.empty((len(pool), 0), dtype=pool.dtype)
     keys = np.where(pool >= 0, generator.random(pool.shape), 2.0)
     chosen = np.argsort(keys, axis=1)[:, :count]
-    drawn: np.ndarray = np.take_along_axis(pool, chosen, axis=1)
-    return drawn
+    return np.take_along_axis(pool, chosen, axis=1)
 
 
 class ShuffledBatches:

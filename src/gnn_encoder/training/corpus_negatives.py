@@ -70,5 +70,4 @@ class RelevantDocuments:
         low, high = (self._before[np.searchsorted(self._query, query, side=side)] for side in ("left", "right"))
         position = generator.integers(low, high)
         pair = np.searchsorted(self._before, position, side="right") - 1
-        passages: np.ndarray = self._passages[self._first[self._document[pair]] + position - self._before[pair]]
-        return passages
+        return np.asarray(self._passages[self._first[self._document[pair]] + position - self._before[pair]])

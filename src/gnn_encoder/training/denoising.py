@@ -43,8 +43,7 @@ class Pairs:
         pairs = self.where(np.isin(self.query, names)).first(width)
         rows = np.full((len(names), width), -1, dtype=np.int32)
         rows[np.searchsorted(names, pairs.query), pairs.ranks()] = pairs.passage
-        table: np.ndarray = rows[row_of_query]
-        return table
+        return rows[row_of_query]
 
 
 def read_candidates(path: Path, dataset: Dataset, depth: int, seed: int) -> PairScores:

@@ -33,7 +33,7 @@ from gnn_encoder.models.backbone import freeze_layers
 from gnn_encoder.models.document_gat import TokenMatrices
 from gnn_encoder.models.document_reranker import DocumentReranker
 from gnn_encoder.models.dual_encoder import device, on_device
-from gnn_encoder.models.late_interaction import LateInteraction, max_similarity
+from gnn_encoder.models.late_interaction import max_similarity
 from gnn_encoder.settings.reranking import TrainReranker
 from gnn_encoder.storage.checkpoint_store import seal
 from gnn_encoder.tracking.context import Context
@@ -52,33 +52,27 @@ COPIED = 2**16
 def document_reranker(
     settings: TrainReranker, data: Dataset, graph: DocumentGraph, trained: np.ndarray, context: Context
 ) -> Reranker:
-    """The re-ranker of the settings' kind: ColBERT's encoder, with a new linear map, and a new network.
+    """The re-ranker of the settings' kind: ColBERT's encoder, its first layers frozen, and a new network.
 
     Args:
         trained: dataset rows of the passages that training reads.
     """
     late = new_reranker(settings.model_copy(update={"kind": "colbert"}), data, trained)
-    model = new_model(late.model, settings)
-    batches = DocumentBatches(model, data, graph, trained, settings, context)
-    return Reranker(
-        model, batches.score, late.lengths, batches.rank, logits=False, table=batches.table, before=batches.begin,
-        facts=lambda: model.context.figures,
-    )  # fmt: skip
-
-
-def new_model(text: LateInteraction, settings: TrainReranker) -> DocumentReranker:
-    """A new network over an encoder's vectors, with the encoder's first layers frozen."""
-    layers = settings.frozen_layers
-    freeze_layers(text.backbone, text.backbone.config.num_hidden_layers // 2 if layers == "half" else layers)
+    frozen, text = settings.frozen_layers, late.model
+    freeze_layers(text.backbone, text.backbone.config.num_hidden_layers // 2 if frozen == "half" else frozen)
     model = DocumentReranker.of(
-        text, settings.kind, unit_length=settings.context_unit_length,  # type: ignore[arg-type]
+        text, settings.kind, unit_length=settings.context_unit_length,
         layers=settings.graph_layers, heads=settings.graph_heads, dropout=settings.graph_dropout,
         neighbour_reduction=settings.neighbour_reduction, residual=settings.residual, layer_norm=settings.layer_norm,
         context_asks=settings.context_asks, edge_types=tuple(kind for kind in KINDS if kind in settings.edge_types),
     )  # fmt: skip
     if settings.context_weight is not None and model.context.uses_content:
         model.context.fix_share(settings.context_weight)
-    return model
+    batches = DocumentBatches(model, data, graph, trained, settings, context)
+    return Reranker(
+        model, batches.score, late.lengths, batches.rank, logits=False, table=batches.table, before=batches.begin,
+        facts=lambda: model.context.figures,
+    )  # fmt: skip
 
 
 class DocumentBatches:
@@ -121,7 +115,7 @@ class DocumentBatches:
         """Scores [r] of pairs, with gradient."""
         query_rows, first = np.unique(query, return_inverse=True)
         passage_rows, second = np.unique(passage, return_inverse=True)
-        of_query, of_passage = _tensors((first, second))
+        of_query, of_passage = map(on_device, (first, second))
         queries, asks = (side.index_select(0, of_query) for side in self._query_vectors(query_rows))
         sides = [
             max_similarity(queries, vectors.index_select(0, of_passage), asks, inside[of_passage])
@@ -168,7 +162,7 @@ class DocumentBatches:
         return [side.padded() for side in ((content, in_context) if self.model.context.uses_content else (in_context,))]
 
     def _query_vectors(self, rows: np.ndarray) -> tuple[Tensor, Tensor]:
-        ids, mask, asks = _tensors(query_arrays(self.model.text, self._queries, rows))
+        ids, mask, asks = map(on_device, query_arrays(self.model.text, self._queries, rows))
         return self.model.text(ids, mask), asks
 
     def _live(self, nodes: np.ndarray) -> TokenMatrices:
@@ -178,7 +172,7 @@ class DocumentBatches:
             positions = np.flatnonzero(chosen)
             for part in passes(tokens.lengths[nodes[positions] - start], kept=True) if len(positions) else ():
                 ids, mask, used = passage_arrays(text, tokens, nodes[positions[part]] - start)
-                vectors = text(*_tensors((ids, mask)))
+                vectors = text(*map(on_device, (ids, mask)))
                 parts.append(TokenMatrices(vectors[on_device(used)], used.sum(axis=1)))
                 orders.append(positions[part])
         if not parts:
@@ -221,7 +215,3 @@ class TokenCache(PassageCache):
                 stored[start : start + COPIED] = array[start : start + COPIED]
             stored.flush()
             seal(partial, file.with_name(name))
-
-
-def _tensors(arrays: tuple[np.ndarray, ...]) -> list[Tensor]:
-    return [on_device(array) for array in arrays]

@@ -29,8 +29,7 @@ def with_frozen_encoder(full: Reranker, settings: TrainReranker, train: Pairs, d
     model, training, measuring = full.model, *(_Readings(full, settings, pairs, begin) for pairs in (train, dev))
 
     def scores(read: Reading) -> Tensor:
-        logits: Tensor = model.score(read) if isinstance(model, BertDmn) else model.scored(read.cls)[0]
-        return logits
+        return model.score(read) if isinstance(model, BertDmn) else model.scored(read.cls)[0]
 
     def score(query: np.ndarray, passage: np.ndarray) -> Tensor:
         return scores(training.of(query, passage))

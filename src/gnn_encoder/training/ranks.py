@@ -121,11 +121,11 @@ class _Gather(torch.autograd.Function):
     """Gathers the vectors [b_r, d] of each rank r to [b, d], rank after rank; every rank knows all b_r."""
 
     @staticmethod
-    def forward(ctx: Any, own_rows: Tensor, counts: list[int]) -> Tensor:
+    def forward(ctx: Any, rows: Tensor, counts: list[int]) -> Tensor:
         ctx.counts = counts
         # Padded to the largest b_r, because gloo and NCCL gather only equal shapes.
-        padded = own_rows.new_zeros(max(counts), own_rows.shape[1])
-        padded[: len(own_rows)] = own_rows
+        padded = rows.new_zeros(max(counts), rows.shape[1])
+        padded[: len(rows)] = rows
         gathered = [torch.empty_like(padded) for _ in counts]
         dist.all_gather(gathered, padded)
         return torch.cat([vectors[:count] for vectors, count in zip(gathered, counts, strict=True)])
@@ -146,8 +146,8 @@ def shared(embed: Callable[[np.ndarray], Tensor], rows: np.ndarray, none: Tensor
     if world == 1:
         return embed(rows)
     shares = [np.arange(rank, len(rows), world) for rank in range(world)]
-    own = rows[shares[dist.get_rank()]]
-    vectors = embed(own) if len(own) else none.requires_grad_()
+    share = rows[shares[dist.get_rank()]]
+    vectors = embed(share) if len(share) else none.requires_grad_()
     gathered: Tensor = _Gather.apply(vectors, [len(share) for share in shares])  # type: ignore[no-untyped-call]
     order = np.argsort(np.concatenate(shares))
     return gathered[on_device(order, gathered.device)]

@@ -170,7 +170,7 @@ def _reading_pairs(model: Any, pairs: Pairs, rows: np.ndarray, precision: str) -
     """The re-ranker of a model that reads pairs as arrays; `pairs` has the passages at `rows`, ascending."""
 
     def score(query: np.ndarray, passage: np.ndarray) -> Tensor:
-        read = model(*_tensors(pairs.padded(query, np.searchsorted(rows, passage))))
+        read = model(*map(on_device, pairs.padded(query, np.searchsorted(rows, passage))))
         logits: Tensor = read[0] if isinstance(read, tuple) else read
         return logits
 
@@ -205,29 +205,24 @@ def _colbert(settings: TrainReranker, data: Dataset, generated: Sequence[str]) -
     def score(query: np.ndarray, passage: np.ndarray) -> Tensor:
         query_rows, first = np.unique(query, return_inverse=True)
         passage_rows, second = np.unique(passage, return_inverse=True)
-        queries, asks = vectors(*_tensors(query_arrays(model, questions, query_rows)))
-        passage_vectors, answers = vectors(*_tensors(passage_arrays(model, passages, passage_rows)))
-        of_query, of_passage = _tensors((first, second))
+        queries, asks = vectors(*map(on_device, query_arrays(model, questions, query_rows)))
+        passage_vectors, answers = vectors(*map(on_device, passage_arrays(model, passages, passage_rows)))
+        of_query, of_passage = map(on_device, (first, second))
         read = queries.index_select(0, of_query), passage_vectors.index_select(0, of_passage)
         return max_similarity(*read, asks[of_query], answers[of_passage])
 
     def table(query: np.ndarray, passage: np.ndarray) -> Tensor:
-        queries, asks = vectors(*_tensors(query_arrays(model, questions, query)))
+        queries, asks = vectors(*map(on_device, query_arrays(model, questions, query)))
         parts, scores = list(passes(passages.lengths[passage], kept=True)), []
         for part in parts:
-            passage_vectors, answers = vectors(*_tensors(passage_arrays(model, passages, passage[part])))
+            passage_vectors, answers = vectors(*map(on_device, passage_arrays(model, passages, passage[part])))
             scores.append(max_similarity(queries[:, None], passage_vectors[None], asks[:, None], answers[None]))
         return torch.cat(scores, dim=1)[:, on_device(np.argsort(np.concatenate(parts)))]
 
     def lengths(query: np.ndarray, passage: np.ndarray) -> np.ndarray:
-        totals: np.ndarray = passages.lengths[passage] + model.layout.query_length
-        return totals
+        return np.asarray(passages.lengths[passage] + model.layout.query_length)
 
     def rank(query: np.ndarray, passage: np.ndarray) -> np.ndarray:
         return late_scores(model, data, query, passage, precision=settings.precision)
 
     return Reranker(model, score, lengths, rank, logits=False, table=table)
-
-
-def _tensors(arrays: tuple[np.ndarray, ...]) -> list[Tensor]:
-    return [on_device(array) for array in arrays]

@@ -15,8 +15,6 @@ from gnn_encoder.tracking.context import Context
 from gnn_encoder.training.masked_graph import MaskedGraphTraining, new_gnn, training_examples
 from gnn_encoder.training.texts import FrozenGnnEncoder
 
-Trained = tuple[np.ndarray, Callable[[np.ndarray], np.ndarray], dict[str, float]]
-
 
 def train_variant(
     context: Context,
@@ -27,7 +25,7 @@ def train_variant(
     graph: Graph,
     queries: np.ndarray,
     passages: np.ndarray,
-) -> Trained:
+) -> tuple[np.ndarray, Callable[[np.ndarray], np.ndarray], dict[str, float]]:
     """Trains a variant whose mode is `frozen` or `joint`, and propagates over the whole graph.
 
     Args:
@@ -35,40 +33,23 @@ def train_variant(
         queries: M_de's vectors [q, d] of all queries. passages: M_de's vectors [m, d].
 
     Returns:
-        h'_p [m, d], in an unlinked file; a function from query rows [b] to vectors [b, d]; the training's figures.
+        h'_p [m, d] in the type of `passages`, in an unlinked file; a function from query rows [b] to vectors [b, d];
+        the training's figures.
     """
-    examples = training_examples(settings, data, training_set, graph)
-    model = _model(settings, encoders, graph, queries, passages)
+    examples, is_joint = training_examples(settings, data, training_set, graph), settings.mode == "joint"
+    gnn, encoder = new_gnn(settings, encoders, graph), encoders.passage_encoder
+    model: GnnEncoder | FrozenGnnEncoder = GnnEncoder(encoders, gnn)
+    if not is_joint:
+        rate = settings.query_map_learning_rate
+        model = FrozenGnnEncoder(gnn, queries, passages, unit_length=encoder.normalize, rate=rate)
     training = MaskedGraphTraining(model, data, examples, graph, passages, settings)
-    figures = training.fit(context)
-    return _propagated(context, training, passages), training.queries.vectors, figures
-
-
-def _model(
-    settings: TryVariant, encoders: DualEncoder, graph: Graph, queries: np.ndarray, passages: np.ndarray
-) -> GnnEncoder | FrozenGnnEncoder:
-    gnn = new_gnn(settings, encoders, graph)
-    if settings.mode == "joint":
-        return GnnEncoder(encoders, gnn)
-    normalize, rate = encoders.passage_encoder.normalize, settings.query_map_learning_rate
-    return FrozenGnnEncoder(gnn, queries, passages, unit_length=normalize, rate=rate)
-
-
-def _propagated(context: Context, training: MaskedGraphTraining, stored: np.ndarray) -> np.ndarray:
-    """Returns h'_p [m, d] of all passages with the full graph, in an unlinked file; `stored` are M_de's vectors.
-
-    h_p and h'_p have the type of `stored`, as in `encode_nodes` and `encode_corpus`.
-    """
-    model = training.model
-    m, encoded = len(stored), stored
-    if isinstance(model, GnnEncoder):
-        encoded = scratch(*stored.shape, dtype=stored.dtype)
-        progress, encoder = context.progress("encoding", m, "passages"), model.dual_encoder.passage_encoder
-        precision = training.settings.precision
-        encode_passages(encoder, training.dataset.passages, encoded, precision=precision, progress=progress)
-    of_queries = model.gnn.config.passages_of_queries(stored, encoded)
-    query_vectors = training.queries.vectors(training.graph.queries)
-    full_graph = Propagation(model.gnn, training.graph, query_vectors, of_queries)
-    vectors = scratch(*stored.shape, dtype=stored.dtype)
+    figures, m, encoded = training.fit(context), len(passages), passages
+    if is_joint:
+        encoded = scratch(*passages.shape, dtype=passages.dtype)
+        progress = context.progress("encoding", m, "passages")
+        encode_passages(encoder, data.passages, encoded, precision=settings.precision, progress=progress)
+    of_queries = gnn.config.passages_of_queries(passages, encoded)
+    full_graph = Propagation(gnn, graph, training.queries.vectors(graph.queries), of_queries)
+    vectors = scratch(*passages.shape, dtype=passages.dtype)
     full_graph.write(vectors, np.arange(m), encoded)
-    return vectors
+    return vectors, training.queries.vectors, figures

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 from torch import Tensor
 
 from gnn_encoder.artifacts import PassageTable
@@ -53,8 +54,6 @@ def word_tokenizer(texts: Iterable[list[str]], size: int) -> Any:
 
     The words are in order of frequency, equally frequent ones in order of the alphabet.
     """
-    from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
-
     words = Tokenizer(models.WordLevel(unk_token=OTHER))
     words.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
     words.pre_tokenizer = pre_tokenizers.Split(Regex(r"\w+"), behavior="removed", invert=True)
@@ -72,8 +71,6 @@ def _fast(tokenizer: Any, padding: str, unknown: str) -> Any:
 
 
 def _of_backbone(name: str) -> tuple[Any, Tensor]:
-    from tokenizers import Tokenizer
-
     pretrained = load_tokenizer(name)
     pieces = Tokenizer.from_str(pretrained.backend_tokenizer.to_str())
     pieces.post_processor = None  # adds the special tokens
