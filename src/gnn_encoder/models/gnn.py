@@ -52,6 +52,8 @@ class GATLayer(nn.Module):
     def __init__(self, config: GnnConfig) -> None:
         super().__init__()
         d, heads = config.width, config.heads
+        if d % heads:
+            raise ValueError(f"heads = {heads} must divide the encoder's width {d}")
         self.heads, self.slope, self.activation = heads, config.negative_slope, config.activation
         self.target = nn.Linear(d, d, bias=False)  # W_t
         self.source = nn.Linear(d, d, bias=False)  # W_s
