@@ -138,7 +138,7 @@ def test_texts_pages_and_bad_files(tmp_path: Path) -> None:
     }
     remarks = "\n".join(report.remarks)
     assert "binary.txt was not read: binary, not text" in remarks and "bomb.docx was not read: damaged" in remarks
-    assert "1 files are of other formats and were not read: 1 .png" in remarks
+    assert "files of other formats were not read: 1 .png" in remarks
     assert not report.problems and report.structure and report.structure.edges["external"] == 1
     for path in folder.glob("*.*"):
         if path.suffix in (".md", ".html"):
@@ -265,7 +265,7 @@ def test_a_file_with_a_name_that_is_no_text_is_listed(tmp_path: Path) -> None:
     assert report.remarks == [
         r"'caf\udce9.md' was not read: rename it without control characters and in UTF-8",
         r"'no\xa0break.md' was not read: rename it without control characters and in UTF-8",
-        r"1 files are of other formats and were not read: 1 .\udce9t\udce9",
+        r"files of other formats were not read: 1 .\udce9t\udce9",
     ]
     (folder / "queries.jsonl").write_text('{"_id": "q", "text": "how many masts"}')
     assert not any(".jsonl" in remark for remark in open_source(settings_of(folder)).remarks), "it is read"

@@ -149,7 +149,7 @@ def test_without_queries_a_folder_is_checked_but_not_ingested(tmp_path: Path) ->
     settings = Ingest(dataset=str(write(tmp_path / "d", with_queries=False)))
     report = check(settings)
     assert not report.problems and report.passages == 13
-    assert report.remarks[0].startswith("no queries: `run` and `rerank` need queries.jsonl")
+    assert report.remarks[0].startswith("no queries: `run --documents` makes them")
     with (
         drafting(tmp_path / "o", "dataset") as draft,
         pytest.raises(UserError, match=r"no queries.*add queries\.jsonl"),

@@ -327,6 +327,21 @@ def test_what_only_a_step_after_hours_would_find_is_found_at_once(tmp_path: Path
     assert set(problems_of(write_beir(tmp_path / "gone", qrels=missing))) == {Kind.UNKNOWN_PASSAGE, Kind.NO_EVALUATION}
 
 
+def test_a_climb_needs_no_labelled_training_query(tmp_path: Path) -> None:
+    folder = write_beir(tmp_path / "test", qrels={"test": QRELS["test"]})
+    assert not check(Ingest(dataset=str(folder), needs="climb")).problems
+    assert set(problems_of(folder)) == {Kind.NO_TRAINING}, "the control: a preset trains"
+    none = write_beir(tmp_path / "none", qrels={"test": [("q4", "d4", 0)]})
+    assert [problem.kind for problem in check(Ingest(dataset=str(none), needs="climb")).problems] == [
+        Kind.NO_EVALUATION
+    ]
+    one = write_beir(tmp_path / "one", qrels={**QRELS, "train": QRELS["train"][:1]})
+    assert [problem.kind for problem in check(Ingest(dataset=str(one), needs="climb")).problems] == [Kind.NO_TRAINING]
+    every = [(query, f"d{i}", 1) for query in ("q0", "q1") for i in range(6)]
+    full = write_beir(tmp_path / "all", qrels={**QRELS, "train": every})
+    assert [problem.kind for problem in check(Ingest(dataset=str(full), needs="climb")).problems] == [Kind.NO_NEGATIVE]
+
+
 def test_a_corpus_of_copies_has_nothing_to_tell_apart(tmp_path: Path) -> None:
     texts = ["one  text", "ONE\u200b text"]
     copies = lines([{"_id": f"d{i}", "title": "", "text": texts[i % 2]} for i in range(6)])

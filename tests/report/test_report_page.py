@@ -15,6 +15,7 @@ from rich.console import Console, RenderableType
 from gnn_encoder.artifacts import Dataset, Manifest, Qrels, Report, drafting
 from gnn_encoder.artifacts.history import Record
 from gnn_encoder.artifacts.tables import CONVEX, RECIPROCAL
+from gnn_encoder.cli.console import Lines
 from gnn_encoder.evaluation.measures import NAMES
 from gnn_encoder.evaluation.results import block, detectable_differences
 from gnn_encoder.evaluation.similarity import NAMES as SIMILARITIES
@@ -285,7 +286,8 @@ def test_values_of_a_field_and_dates_divide_the_queries() -> None:
     dates = ["2024-01-31", "", "2023-12-31T23:59:59Z", "2024-01-01T01:00:00+02:00", "2025-07-01"]
     parts = field_strata("asked", dates)
     assert {name: np.flatnonzero(part).tolist() for name, part in parts.items()} == {"old": [2, 3], "new": [0, 4]}
-    assert list(field_strata("asked", ["2024-01-31", "soon"])) == ["asked: 2024-01-31", "asked: soon"]
+    assert list(field_strata("asked", ["2024-01-31", "soon", "soon"])) == ["asked: soon", "asked: 2024-01-31"]
+    assert field_strata("text", ["who", "why", "how"]) == {}, "nothing is divided"
     assert field_strata("asked", ["2024-01-31"] * 3) == {}
     parts = field_strata("asked", ["2025-01-01", "2024-01-01", "2025-01-01"])
     assert {name: np.flatnonzero(part).tolist() for name, part in parts.items()} == {"old": [1], "new": [0, 2]}
@@ -317,8 +319,18 @@ def test_a_table_has_the_systems_best_first() -> None:
     assert shown["MRR@10"] == [means[system]["RR@10"] for system in shown["system"]]
     assert named_figures(metrics)["MRR@10 on test: BM25"] == means["BM25"]["RR@10"]
     first, _, *rows = markdown(metrics).splitlines()
-    assert first == "| system | MRR@10 | nDCG@10 | MAP | R@5 |" and len(rows) == len(shown["system"])
-    assert f"| BM25 | {means['BM25']['RR@10']:.3f} |" in markdown(metrics)
+    assert first == "| system | &emsp;MRR@10 | &emsp;nDCG@10 | &emsp;MAP | &emsp;R@5 |" and len(rows) == len(
+        shown["system"]
+    )
+    assert f"| BM25 | &emsp;{means['BM25']['RR@10']:.3f} |" in markdown(metrics)
+
+
+def test_a_remark_is_below_the_first_of_the_tables_that_have_it() -> None:
+    output = io.StringIO()
+    screen = Lines(Console(file=output, width=80))
+    for remarks in (["dev: read this"], ["dev: read this", "test: and this"]):
+        screen._print(screen._with_new_remarks({**fabricated_metrics(), "remarks": remarks}))
+    assert [output.getvalue().count(words) for words in ("read this", "and this", "nDCG@10")] == [1, 1, 2]
 
 
 def test_costs_have_their_front() -> None:

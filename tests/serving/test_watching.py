@@ -243,7 +243,7 @@ def test_watch_says_whether_a_retraining_is_due(
     same, shifted = (("watch", "--bundle", str(calibrated), "--log", str(tmp_path / name)) for name in logs)
     assert call(monkeypatch, *same, "--alert") == 0
     assert capsys.readouterr().out.startswith(
-        "no retraining is due: chance explains how 150 different questions differ"
+        "no retraining is due: chance explains how the dev queries differ from 150 different questions"
     )
     assert call(monkeypatch, *shifted) == 0 and call(monkeypatch, *shifted, "--alert") == 3
     line = capsys.readouterr().out.splitlines()[0]

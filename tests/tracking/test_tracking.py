@@ -124,6 +124,9 @@ def test_a_pipelines_run_shows_the_picture_and_the_table_first(store: Path, pare
     assert (folder / "systems.svg").read_text("utf-8") == "<svg/>"
     shown = json.loads((folder / "systems.json").read_text("utf-8"))
     assert (shown["columns"], shown["data"]) == ([*table], [["BM25", 0.5], ["Dual encoder", 0.25]])
+    parent.results({}, "| system |\n" * 1000)
+    cut = client(store).get_run(parent.run_id).data.tags["mlflow.note.content"]
+    assert cut.endswith("| system |\n…") and 4980 < len(cut) <= 5000, "the control: MLflow cuts within a line"
     parent.finish("FINISHED")
 
 

@@ -206,12 +206,12 @@ def explain(
     depth: Depth = None,
     root: Root = DEFAULT_ROOT,
 ) -> None:
-    """Search, and explain the graph's effect: training queries in each passage's vector, and scores without the graph.
+    """Search, and say what each score is made of: training queries, words, a fusion's parts, a re-ranker's.
 
-    The artifacts that the bundle was made from must be in the same parent folder, as in ROOT/latest. --rerank needs the
-    bundle alone, and so do bundles of labelled queries, such as latest/bundles/query_sum: they show what each training
-    query adds to a score. --rerank shows a score's parts: of late interaction the query's tokens, of mim, lim and
-    mix_im the passage's content and the ten neighbours in its documents that weigh most.
+    Of a GNN-encoder: the training queries in each passage's vector, and scores without the graph; the artifacts that
+    the bundle was made from must be in the same parent folder, as in ROOT/latest. All others need the bundle alone.
+    --rerank shows a score's parts: of late interaction the query's tokens, of mim, lim and mix_im the passage's
+    content and the ten neighbours in its documents that weigh most.
     """
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     from rich.console import Console

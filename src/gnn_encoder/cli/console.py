@@ -35,6 +35,8 @@ class Lines:
         self.stages, self._console, self._verbose, self._printed = Stages(), console, verbose, 0.0
         self._rung: str | None = None
         """The last rung with a table."""
+        self._remarks = set[str]()
+        """On the data, below the tables so far."""
 
     def show(self, events: list[Event]) -> None:
         """Prints what there is to say about these events."""
@@ -60,12 +62,12 @@ class Lines:
         """Prints the table of a rung that was reached after some seconds."""
         self._rung = outcome.rung
         title = f"\n{outcome.rung}, after {duration(seconds)}"
-        self._print(Text(title, "bold"), run_table(Report.read(outcome.outputs["report"]).metrics), "")
+        self._print(Text(title, "bold"), self._with_new_remarks(Report.read(outcome.outputs["report"]).metrics), "")
 
     def end(self, metrics: dict[str, Any], outcome: Outcome, lines: dict[str, str]) -> None:
         """Prints the end of a run, with the table of all systems if that was not printed."""
         if outcome.rung != self._rung:
-            self._print("", run_table(metrics))
+            self._print("", self._with_new_remarks(metrics))
         self._print("")
         for name, text in lines.items():
             self._line(f"{name:<10} {text}")
@@ -77,6 +79,12 @@ class Lines:
 
     def close(self) -> None:
         """Leaves what was printed."""
+
+    def _with_new_remarks(self, metrics: dict[str, Any]) -> RenderableType:
+        """The table of a rung, with the remarks that no rung below had."""
+        new = [remark for remark in metrics.get("remarks", ()) if remark not in self._remarks]
+        self._remarks.update(new)
+        return run_table({**metrics, "remarks": new})
 
     def _print(self, *content: RenderableType) -> None:
         self._console.print(*content, sep="\n", highlight=False)

@@ -49,7 +49,8 @@ def check(
 
     values = {"dataset": dataset, "format": format, "document_depth": document_depth}
     values |= {"recurrence_similarity": similarity, "on_bad_rows": "drop", "log": str(log or "")}
-    settings = parse_settings({"ingest": values}, source="data check").ingest
+    needs = "labels" if forecast else "climb"
+    settings = parse_settings({"ingest": values}, source="data check").ingest.model_copy(update={"needs": needs})
     report, gains = _checked(settings, backbone if forecast else None, sample)
     spread = gains["deviation"] if gains else ASSUMED
     power = {split: detectable(spread, count) for split, count in report.labelled.items() if split != "train"}
@@ -63,7 +64,8 @@ def check(
             typer.echo(f"- {line}")
     if report.problems:
         mend = "fix it" if report.fatal else "fix it, or --set ingest.on_bad_rows=drop"
-        raise UserError(f"{dataset} has {len(report.problems)} kinds of problem, listed above: {mend}")
+        kinds = f"{len(report.problems)} kind{'s' * (len(report.problems) > 1)} of problem"
+        raise UserError(f"{dataset} has {kinds}, listed above: {mend}")
 
 
 def _checked(settings: "Ingest", backbone: str | None, most: int) -> "tuple[DataReport, dict[str, Any] | None]":

@@ -15,6 +15,7 @@ from gnn_encoder.engines.local_run import Outcome
 from gnn_encoder.errors import printable
 from gnn_encoder.evaluation.measures import mean_name
 from gnn_encoder.report.table import recommended
+from gnn_encoder.settings.rungs import AS_IT_IS, TRAINING, height, rung_named
 
 if TYPE_CHECKING:
     from gnn_encoder.cli.console import Lines
@@ -68,6 +69,15 @@ def show_results(screen: "Lines", root: Path, outcome: Outcome, missing: str | N
     if missing is not None:
         lines["more time"] = _more_time(metrics, outcome, missing)
     screen.end(metrics, outcome, lines)
+
+
+def climbs_on(preset: str, until: str, rung: str) -> str:
+    """Says what climbs on from the last rung of a run with `--until`; empty if that is a training."""
+    if height(rung) >= height(TRAINING):
+        return ""
+    if height(rung) < height(rung_named(until)) and height(rung) <= height(AS_IT_IS):
+        return "none: the next rung needs labelled training queries, or --generator titles"
+    return f"{'--budget 30m' if preset == 'auto' else '--until training'} instead of --until {until} climbs on"
 
 
 def figure_of(metrics: dict[str, Any]) -> dict[str, Any]:

@@ -57,7 +57,7 @@ def judge(
     ] = None,
     root: Root = DEFAULT_ROOT,
 ) -> None:
-    """Grade the first hits of bundles from 0 to 3 by a language model, and compare the bundles by these grades.
+    """Grade the first hits of bundles from 0 to 3, by a language model or by people, and compare the bundles.
 
     Labels by people, if there are any, show how far the model agrees with them, and correct the comparison. `serve
     --judge FOLDER` lets people grade the same hits, the most decisive queries first; this command then reads them.

@@ -76,13 +76,12 @@ def run(
     Finished steps are reused; an interrupted step resumes at its last checkpoint.
     """
     from gnn_encoder.cli.console import follow, following
-    from gnn_encoder.cli.endings import show_results
+    from gnn_encoder.cli.endings import climbs_on, show_results
     from gnn_encoder.data import open_source
     from gnn_encoder.engines import climbing, pipelines
     from gnn_encoder.planning import AUTO
     from gnn_encoder.planning.budget import climb_seconds
     from gnn_encoder.settings.foundation import Ingest
-    from gnn_encoder.settings.rungs import TRAINING, height
     from gnn_encoder.settings.written import NO_FOLDERS, TITLES
 
     began, changes, only_shows = time.time(), overrides or [], dry_run or mermaid
@@ -121,9 +120,7 @@ def run(
     screen.stages.planned = climb.planned
     reached, deadline = (lambda outcome: screen.table(outcome, time.time() - began)), began + seconds
     outcome = follow(screen, partial(climb.run, shown=reached, deadline=deadline))
-    missing = climb.missing
-    if until and not missing and height(outcome.rung) < height(TRAINING):
-        missing = f"{'--budget 30m' if preset == 'auto' else '--until training'} instead of --until {until} climbs on"
+    missing = climb.missing or (climbs_on(preset, until, outcome.rung) if until else "")
     show_results(screen, root, outcome, missing)
 
 

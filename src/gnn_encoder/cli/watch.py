@@ -39,9 +39,9 @@ def watch(
     texts = [row["question"] for row in rows]
     known = [row.get("score") if row.get("bundle") == watched.digest else None for row in rows]
     drift = watched.drift(watched.scores(texts, known), watched.vectors(texts) if watched.has_vectors else None)
-    of = f"{drift.questions:,} different questions"
+    of = f"{drift.questions:,} different question{'s' * (drift.questions != 1)}"
     if drift.alarm is None:
-        typer.echo(f"no retraining is due: chance explains how {of} differ from the dev queries: {drift}")
+        typer.echo(f"no retraining is due: chance explains how the dev queries differ from {of}: {drift}")
         return
     moment, figure = drift.alarm
     typer.echo(

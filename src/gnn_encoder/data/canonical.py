@@ -107,7 +107,7 @@ def canonicalize(
         )
         if draft:
             write_passage_groups(draft, groups)
-        if has_queries and settings.needs == "labels" and not report.fatal and not questions.has_negatives(groups):
+        if has_queries and questions.needs == "labels" and not report.fatal and not questions.has_negatives(groups):
             problems.add(Kind.NO_NEGATIVE, source.name)
             report.problems = problems.all()
             if draft:

@@ -145,4 +145,4 @@ def _not_read(folder: Path, read: Container[Path]) -> Iterator[str]:
     )
     if others:
         counts = ", ".join(f"{count:,} {ending}" for ending, count in others.most_common(8))
-        yield f"{others.total():,} files are of other formats and were not read: {counts}"
+        yield f"files of other formats were not read: {counts}"

@@ -108,12 +108,21 @@ class Questions:
         self.trained = train & self._drawn({TRAIN: settings.max_trained_queries}, settings.seed)
         texts = self.queries["text"].to_pylist()
         self.recurring = recurring(texts, self.split, len(SPLITS), settings.recurrence_similarity)
+        self.needs = settings.needs
+        """As `Ingest.needs`: a climb needs labels or judged queries."""
         if not source.has_queries and not log:
             if settings.needs != "passages":
-                needed = "`run` and `rerank` need queries.jsonl and qrels/train.tsv in the folder"
-                self.remarks.append(f"no queries: {needed}, or --generator")
+                self.remarks.append(
+                    "no queries: `run --documents` makes them from titles; `run --dataset` and `rerank` need "
+                    "queries.jsonl and qrels in the folder, or --generator"
+                )
         elif not problems.count(Kind.MISSING_FILE):
-            for kind in self._lacks(len(passage_ids), settings.needs):
+            if self.needs == "climb":
+                self.needs = "labels" if self._different(self.split == TRAIN) else "judged"
+                if self.needs == "judged":
+                    remark = "no labelled training query: `run` ends with the rung as-it-is, a preset refuses the data"
+                    self.remarks.append(remark)
+            for kind in self._lacks(len(passage_ids)):
                 problems.add(kind, source.name)
 
     def _drawn(self, most: Mapping[int, int], seed: int) -> np.ndarray:
@@ -121,18 +130,18 @@ class Questions:
         drawing = np.where(_added(self.queries), NONE, self.split)
         return drawn(drawing, self.queries["text"], self._answered(), most, seed)
 
-    def _lacks(self, passages: int, needs: str) -> Iterator[Kind]:
+    def _lacks(self, passages: int) -> Iterator[Kind]:
         """Yields what a run needs and the queries lack; a step would find it only after hours of training."""
-        if needs == "passages":
+        if self.needs == "passages":
             return
-        if needs == "labels" and (different := self._different(self.trained)) < FEWEST_TRAINING:
+        if self.needs == "labels" and (different := self._different(self.trained)) < FEWEST_TRAINING:
             if self._different(self.split == TRAIN) >= FEWEST_TRAINING:
                 raise UserError(
                     f"ingest.max_trained_queries leaves {different} different training queries with a relevant "
                     f"passage: set it to at least {FEWEST_TRAINING}, or more if queries ask the same"
                 )
             yield Kind.NO_TRAINING
-        elif needs == "labels" and not self.has_negatives(np.arange(passages)):
+        elif self.needs == "labels" and not self.has_negatives(np.arange(passages)):
             yield Kind.NO_NEGATIVE
         if not (self._answered(findable=True) & (self.split != TRAIN)).any():
             yield Kind.NO_EVALUATION

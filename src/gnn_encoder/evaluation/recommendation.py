@@ -142,7 +142,9 @@ def sentence(recommendation: Recommendation, measure: str, queries: int, kind: s
     if chosen.system != best.system:
         words += f"), the simplest within reach of the best, {best.system} ({best.mean:.3f}, p {chosen.p_value:.2g})"
     elif highest.system == best.system:
-        words += f"), the best of {len(recommendation.standings)} systems"
+        words += ")"
+        if (count := len(recommendation.standings)) > 1:
+            words += f", the best of {count} systems"
         simpler = recommendation.standings[: recommendation.standings.index(chosen)]
         if simpler:
             next_best = max(simpler, key=lambda standing: standing.mean)

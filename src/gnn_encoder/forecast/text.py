@@ -24,13 +24,13 @@ def check_lines(
         power: split -> the smallest difference that its queries can show; None: it has no labelled query.
     """
     lines = {"source": f"{report.source} ({report.format})", "passages": f"{report.passages:,}"}
-    has_queries = any(report.queries.values())
+    has_queries, trains = any(report.queries.values()), bool(report.labelled["train"])
     if not has_queries:
         lines["queries"] = "none"
     for split, count in report.queries.items() if has_queries else ():
         unlabelled = report.without_positive[split]
         lines[split] = f"{count:,} queries, {report.labels[split]:,} labels, {unlabelled:,} without a positive"
-    if report.warm_queries:
+    if report.warm_queries and trains:
         queries, labels = (
             ", ".join(f"{split} {share:.0%}" for split, share in shares.items())
             for shares in (report.warm_queries, report.shared_labels)
@@ -62,7 +62,7 @@ def check_lines(
         )
     if gains:
         lines["forecast"] = INDENT.join(_forecast(gains))
-    elif has_queries:
+    elif trains:
         lines["forecast"] = "add --forecast to estimate what labelled queries gain (minutes)"
     return lines
 

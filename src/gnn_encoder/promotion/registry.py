@@ -152,13 +152,11 @@ class Registry:
         """
         _agree(self._client.create_registered_model, self.name)
         most = mlflow_runs.VALUE_CHARACTERS
-        if len(card) > most:
-            card = card[: card.rindex("\n", 0, most - 1)] + "\n…"
         figures = {f"metric.{mlflow_runs.metric_name(name)}": f"{value:.6g}" for name, value in metrics.items()}
         labels = {name: str(value)[:most] for name, value in {**tags, **figures, BUNDLE: bundle}.items()}
         source = f"models:/{model}" if model else bundle if "://" in bundle else Path(bundle).as_uri()
         created = self._client.create_model_version(
-            self.name, source, self._run_id, tags=labels, description=card, model_id=model
+            self.name, source, self._run_id, tags=labels, description=mlflow_runs.shortened(card), model_id=model
         )
         return str(created.version)
 

@@ -153,7 +153,8 @@ def length_strata(lengths: np.ndarray) -> dict[str, np.ndarray]:
 def field_strata(field: str, values: Sequence[str]) -> dict[str, np.ndarray]:
     """Returns {stratum: bool [n]} by the queries' values [n] of a field; empty: a query without a value.
 
-    Dates of ISO 8601 make two strata, `old` and `new`; of other values, the most frequent ones make one each.
+    Dates of ISO 8601 make two strata, `old` and `new`; of other values, the most frequent ones make one each. A field
+    without a value of two queries, such as an id or the text, divides nothing.
     """
     has_value, moments = np.array([bool(value) for value in values]), np.array([_moment(value) for value in values])
     if has_value.any() and np.isfinite(moments[has_value]).all():
@@ -163,7 +164,8 @@ def field_strata(field: str, values: Sequence[str]) -> dict[str, np.ndarray]:
         parts = {"old": has_value & ~is_new, "new": is_new}
         return parts if all(part.any() for part in parts.values()) else {}
     counts = Counter(value for value in values if value).most_common(MOST_VALUES)
-    return {f"{field}: {value}": np.array([one == value for one in values]) for value, _ in counts}
+    divides = any(count > 1 for _, count in counts)
+    return {f"{field}: {value}": np.array([one == value for one in values]) for value, _ in counts if divides}
 
 
 def _moment(value: str) -> float:

@@ -120,11 +120,15 @@ def columns(metrics: Mapping[str, Any]) -> dict[str, list[Any]]:
 
 
 def markdown(metrics: Mapping[str, Any]) -> str:
-    """Returns the first rows and measures of `columns` as a table in Markdown."""
-    names, *rows = zip(*([name, *column[:MOST]] for name, column in columns(metrics).items()), strict=True)
-    cells = [(name.replace("|", "\\|"), *(f"{mean:.3f}" for mean in means)) for name, *means in rows]
-    lines = [names, ("---",) * len(names), *cells]
-    return "\n".join(f"| {' | '.join(line[: 1 + MOST_MEASURES])} |" for line in lines)
+    """Returns the first rows and measures of `columns` as a table in Markdown.
+
+    MLflow's page draws no space between columns, so the cells of measures begin with one.
+    """
+    systems, *measures = [*columns(metrics).items()][: 1 + MOST_MEASURES]
+    shown = [[f"&emsp;{name}", *(f"&emsp;{mean:.3f}" for mean in means[:MOST])] for name, means in measures]
+    names = ["system", *(name.replace("|", "\\|") for name in systems[1][:MOST])]
+    head, *rows = zip(names, *shown, strict=True)
+    return "\n".join(f"| {' | '.join(line)} |" for line in (head, ("---",) * len(head), *rows))
 
 
 def run_table(metrics: dict[str, Any]) -> Group:

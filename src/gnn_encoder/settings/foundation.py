@@ -97,10 +97,10 @@ class Ingest(StepSettings):
     chosen_on_dev: tuple[str, ...] = ()
     """Settings of later steps that choose by dev queries, such as `train_gnn.keep`: data without a labelled dev query
     are refused, because such a step would fail after hours. The pipeline sets it."""
-    needs: Literal["labels", "judged", "passages"] = "labels"
+    needs: Literal["labels", "judged", "climb", "passages"] = "labels"
     """What the data must have besides passages. `labels`: queries with a relevant passage to train on, and others to
-    measure with. `judged`: these others alone. `passages`: nothing, because queries will be written. The pipeline sets
-    it."""
+    measure with. `judged`: these others alone. `climb`: these others, and if training queries are labelled, what
+    `labels` needs. `passages`: nothing, because queries will be written. The pipeline sets it."""
 
 
 class Encode(Inference, VectorsOfTexts, LongPassages):

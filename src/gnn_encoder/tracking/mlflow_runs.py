@@ -264,6 +264,11 @@ def create_run(client: Any, experiment: str, name: str, parent: str | None = Non
     return str(client.create_run(experiment, tags=tags, run_name=name).info.run_id)
 
 
+def shortened(text: str) -> str:
+    """Returns a text of lines, cut behind a line to the length that MLflow accepts."""
+    return text if len(text) <= VALUE_CHARACTERS else text[: text.rindex("\n", 0, VALUE_CHARACTERS - 1)] + "\n…"
+
+
 def describe(log: StepLog, params: Mapping[str, Any], tags: Mapping[str, str]) -> None:
     """Log parameters (values other than strings as JSON) and tags."""
     from mlflow.entities import Param, RunTag

@@ -86,7 +86,7 @@ class PipelineLog:
         if recommended:
             self._log.tag("recommended", recommended)
         if note:
-            self._log.tag(mlflow_runs.NOTE, note)
+            self._log.tag(mlflow_runs.NOTE, mlflow_runs.shortened(note))
         if dataset:
             self._log.dataset(dataset)
         if model:
