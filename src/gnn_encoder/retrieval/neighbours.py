@@ -9,7 +9,8 @@ from gnn_encoder.artifacts import Dataset, Draft
 from gnn_encoder.artifacts.arrays import NEIGHBOUR_SCORES, NEIGHBOURS, read_rows
 from gnn_encoder.artifacts.parts import part_folders
 from gnn_encoder.retrieval import exact
-from gnn_encoder.retrieval.exact import QUERIES, Hits
+from gnn_encoder.retrieval.exact import QUERIES
+from gnn_encoder.retrieval.hits import Hits, merge
 from gnn_encoder.retrieval.identical import search_without
 from gnn_encoder.tracking.progress import Progress
 
@@ -43,5 +44,5 @@ def joined_neighbours(merged: Path) -> np.ndarray:
     for start in range(0, len(rows), QUERIES):
         some = slice(start, start + QUERIES)
         hits = ((scores[some], passages[some]) for scores, passages in parts)
-        rows[some] = reduce(lambda best, more: exact.merge(*best, *more), hits)[1]
+        rows[some] = reduce(lambda best, more: merge(*best, *more), hits)[1]
     return rows
