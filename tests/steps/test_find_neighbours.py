@@ -32,7 +32,7 @@ CASES: dict[str, dict[str, Any]] = {
     "ten vectors": {"precision": "fp32", "edge_features": "none"},
     "bf16, windows": {"precision": "bf16", "long_passages": "windows", "window_overlap": 1},
     "a draw of queries": {"precision": "fp32", "edge_features": "none"},
-    "more tasks than blocks": {"precision": "fp32", "edge_features": "none"},
+    "more tasks than blocks": {"precision": "fp32", "edge_features": "none", "long_passages": "windows"},
 }
 
 
