@@ -71,8 +71,11 @@ def lay_foundation(
     # M_de, and the graph of its neighbours (GNN-encoder 3.2).
     selected = {"training_set": training_set, "start": dpr, "pair_scores": pair_scores, "encoder": encoder}
     dual_encoder = graph.add("train_dual_encoder", settings.train_dual_encoder, dataset=dataset, **selected).output
-    models = {"dual_encoder": dual_encoder, "cross_encoder": cross_encoder}
-    built = graph.add("build_graph", build_graph, dataset=dataset, pair_scores=pair_scores, **models)
+    read = {"dataset": dataset, "dual_encoder": dual_encoder}
+    scored = {"pair_scores": pair_scores, "cross_encoder": cross_encoder}
+    if build_graph.shards > 1:
+        scored["neighbours"] = graph.parallel("find_neighbours", build_graph.find_neighbours, **read)
+    built = graph.add("build_graph", build_graph.model_copy(update={"shards": 1}), **read, **scored)
     return Foundation(
         dataset=dataset,
         bm25_index=bm25_index,

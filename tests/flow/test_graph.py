@@ -128,7 +128,7 @@ CHANGES = {
     "several encoders": ("encode.others=[a/mini, http://here/v1#large]",),
     "several tasks": (
         "bm25_retrieve.shards=3", "dense_retrieve.shards=3", "generate_queries.shards=3", "encode_corpus.shards=3",
-        "evaluate.rerank_shards=2", "evaluate.rerank_depth=10",
+        "evaluate.rerank_shards=2", "evaluate.rerank_depth=10", "build_graph.shards=3",
     ),
 }  # fmt: skip
 """Name → settings that change which nodes a graph has."""

@@ -86,6 +86,10 @@ def test_tasks_that_share_a_step_take_its_space_together() -> None:
     several = forecast(size, "dense_retrieve.shards=4", "bm25_retrieve.shards=4")
     for title in ("dense_retrieve: 1 of 4", "dense_retrieve: 4 of 4", "merge: dense_retrieve"):
         assert several[title] == one["dense_retrieve"], "each part has hits of every query"
+    parts = forecast(size, "build_graph.shards=4")
+    assert parts["build_graph"] == one["build_graph"], "it joins the vectors in one file"
+    vectors, hits = 1000 * 768 * 2, size.queries["train"] * 50 * 8
+    assert parts["find_neighbours: 1 of 4"] == ARTIFACT + vectors // 4 + hits and "find_neighbours: 1 of 4" not in one
     assert several["merge: bm25_retrieve"] == one["bm25_retrieve"] > several["bm25_retrieve: 1 of 4"]
 
 

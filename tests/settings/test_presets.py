@@ -65,6 +65,8 @@ def test_a_bare_yes_or_no_is_what_it_says(written: str, read: str) -> None:
         (["bm25_retrieve.shard=1"], "unknown setting bm25_retrieve.shard"),
         (["train_gnn.b=0.5"], "unknown setting train_gnn.b"),
         (["encode_corpus.shard=1"], "unknown setting encode_corpus.shard"),
+        (["build_graph.shard=1"], "unknown setting build_graph.shard"),
+        (["build_graph.shards=2", "build_graph.previous=/a/run"], "set shards = 1 with previous"),
         (["shared.shard=1"], "unknown setting shared.shard"),
         (["train_gnn.node=1"], "unknown setting train_gnn.node"),
     ],

@@ -31,6 +31,9 @@ QUERIES, EVALUATED = "queries", "evaluated"
 WINDOWS, WINDOW_PASSAGES = "windows", "window_passages"
 """Arrays beside the passages' vectors, where long passages have several: those of all windows [v, d], in the type of
 the vectors, and the passage row int32 [v] of each, ascending. A passage's first window is in `VECTORS`, too."""
+NEIGHBOURS, NEIGHBOUR_SCORES = "neighbours", "neighbour_scores"
+"""Arrays beside the vectors of a share of the passages: the rows int32 [n, k] of each trained query's nearest passages
+in the share, and the scores fp32 [n, k], in the form of `exact.search`."""
 DIGESTS, MODELS = "_digests.npy", "models.json"
 STORED: dict[str, np.dtype] = {"fp16": np.dtype(np.float16), "fp32": np.dtype(np.float32)}
 CHUNK = 65_536
@@ -42,8 +45,8 @@ def create_vectors(draft: Draft, rows: int, width: int, dtype: DTypeLike = np.fl
     return create_rows(draft, Path(VECTORS).stem, (rows, width), dtype)
 
 
-def create_rows(draft: Draft, name: str, shape: tuple[int, int], dtype: DTypeLike = np.float32) -> np.memmap:
-    """Create a memory-mapped array [rows, width] of a draft, by name."""
+def create_rows(draft: Draft, name: str, shape: tuple[int, ...], dtype: DTypeLike = np.float32) -> np.memmap:
+    """Create a memory-mapped array [rows, …] of a draft, by name."""
     draft.rows(**{name: shape[0]})
     return np.lib.format.open_memmap(draft / f"{name}.npy", mode="w+", dtype=dtype, shape=shape)
 
@@ -143,6 +146,15 @@ class JoinedRows:
 
 Rows = np.ndarray | JoinedRows
 """An array [r, d], or the arrays of merged parts."""
+
+
+def write_joined(draft: Draft, merged: Path, name: str) -> np.memmap:
+    """Write the arrays [r_i, …] of an artifact's parts as one array [Σ r_i, …] of a draft, where one file is needed."""
+    parts = [read_rows(folder, name) for folder in part_folders(merged)]
+    whole = create_rows(draft, name, (sum(map(len, parts)), *parts[0].shape[1:]), parts[0].dtype)
+    np.concatenate(parts, out=whole)
+    whole.flush()
+    return whole
 
 
 def joined(parts: Sequence[np.ndarray]) -> Rows:

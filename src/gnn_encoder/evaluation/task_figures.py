@@ -15,6 +15,7 @@ UNITS = {
     "score_candidates": "pairs",
     "generate_queries": "queries",
     "encode_nodes": "encoded",
+    "find_neighbours": "encoded",
     "rerank": "pairs",
 }
 """Step → what it counts. Its metric UNIT is how many there were, and UNIT_per_second is its rate."""

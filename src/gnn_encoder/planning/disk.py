@@ -141,6 +141,7 @@ class _Forecast:
             "merge": lambda _: (0, 0),  # hard links to the parts' files
             "select_training_set": self._selected,
             "train_dual_encoder": self._dual_encoder,
+            "find_neighbours": self._neighbours,
             "build_graph": self._graph,
             "choose_graph": self._chosen_graph,
             "encode_with_labels": self._labelled_bundle,
@@ -242,10 +243,16 @@ class _Forecast:
         if settings.edge_features == "cross_encoder" and settings.self_loop_features == "cross_encoder":
             loops = (self.nodes + self.m) * self.scorer_width * FP16
         structure = self.nodes * (columns * 13 + 4 * settings.retrieved + 20) + 8 * self.m
-        vectors = self.vectors + self.query_vectors + self.judged * self.width * FP32 + 16 * self.m
-        # Windows have their vectors, digests and passages.
-        vectors += int(settings.in_windows * (self.scored + self.windows * 20 * self.m))
+        vectors = self._passages(settings) + self.query_vectors + self.judged * self.width * FP32 + 16 * self.m
         return self._edge_features() + loops + structure + vectors + ARTIFACT, self._edge_features()
+
+    def _passages(self, settings: Any) -> float:
+        """M_de's vectors of all passages. Windows have their vectors, digests and passages."""
+        return self.vectors + int(settings.in_windows * (self.scored + self.windows * 20 * self.m))
+
+    def _neighbours(self, settings: Any) -> tuple[float, float]:
+        """The vectors, which `build_graph` copies; and in each part hits of every query: a row and a score."""
+        return self._passages(settings) + settings.shards * self.trained * min(settings.depth, self.m) * (4 + FP32), 0
 
     def _edge_features(self) -> float:
         """Bytes of the edges' features. A scratch file has the features of edges to non-candidates, at most as many."""

@@ -7,7 +7,7 @@ from pydantic import Field, ValidationError
 
 from gnn_encoder.settings.labels import EncodeWithLabels
 from gnn_encoder.settings.measures import Measure
-from gnn_encoder.settings.shared import Inference, LongPassages, OnNodes, VectorType, WatchedTraining
+from gnn_encoder.settings.shared import Inference, LongPassages, OnNodes, Sharded, Tasks, VectorType, WatchedTraining
 from gnn_encoder.settings.systems import LabelKind
 from gnn_encoder.settings.values import AutoYesNo, Count, Fraction, PositiveFloat, PositiveInt, StepSettings, described
 
@@ -33,6 +33,15 @@ class GraphShape(StepSettings):
         return frozenset(self.edges.split("+")) - {"none"}
 
 
+class FindNeighbours(Sharded, Inference, LongPassages):
+    """A task that shares `build_graph`'s encoding of the passages and its search of the training queries."""
+
+    depth: PositiveInt = 50
+    """Passages per training query."""
+    vector_type: VectorType = "fp16"
+    """Storage type of the passages' vectors."""
+
+
 class BuildGraph(Inference, GraphShape, LongPassages):
     """The query–passage graph (GNN-encoder 3.2). `long_passages` is that of DPR and the converged dual encoder, too; on
     the ladder `windows` of `encode` counts here."""
@@ -50,6 +59,24 @@ class BuildGraph(Inference, GraphShape, LongPassages):
     previous: str = ""
     """Folder of an earlier run, such as ROOT/latest, with its `graph` and `passage_vectors`. With the same models,
     results for unchanged texts are copied from there. Empty: everything is computed."""
+    shards: Tasks = 1
+    """Tasks `find_neighbours`, which share the encoding of the passages and the search of the training queries, as
+    `dense_retrieve.shards`. An update takes one task, because it encodes new texts alone. With `long_passages: late` a
+    document that two tasks share is read in two passes."""
+
+    @property
+    def depth(self) -> int:
+        """Returns how many nearest passages of a training query the graph needs."""
+        return max(self.neighbors, self.retrieved)
+
+    @property
+    def find_neighbours(self) -> FindNeighbours:
+        """Returns the settings of the tasks."""
+        return FindNeighbours(depth=self.depth, **self.model_dump(include={*FindNeighbours.model_fields}))
+
+    def _problems(self) -> Iterator[str]:
+        if self.shards > 1 and self.previous:
+            yield "shards above 1 is for a whole run: set shards = 1 with previous, which encodes new texts alone"
 
 
 class GnnShape(StepSettings):

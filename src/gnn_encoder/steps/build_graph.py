@@ -8,6 +8,9 @@ Edge features are the cross-encoder's [CLS] vectors. The step reuses the candida
 ones once per pair. It stores M_de's vectors of all training, dev and test queries with those of passages
 (`evaluation.embedding`), for all systems of M_de and for the next update. Of a long passage the graph has the first
 window (`long_passages`); the vectors of all windows are for M_de's search.
+
+With `build_graph.shards` several tasks encode and search a share of the passages each. This step then joins their
+vectors and hits, and encodes the queries alone.
 """
 
 from dataclasses import replace
@@ -16,22 +19,23 @@ from pathlib import Path
 import numpy as np
 
 from gnn_encoder.artifacts import Contents, Dataset, Draft, Graph, KnownPositives, PairScores, read_manifest
-from gnn_encoder.artifacts.arrays import EVALUATED, QUERIES, STORED, WINDOWS, check_range, create_rows, create_vectors
+from gnn_encoder.artifacts.arrays import EVALUATED, QUERIES, STORED, WINDOWS, create_rows
 from gnn_encoder.artifacts.digests import text_digests
 from gnn_encoder.engines.step import Context, Metrics, step
+from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.collected import evaluated_queries
-from gnn_encoder.inference.encoding import encode_passages, encode_texts, inference_dtype
+from gnn_encoder.inference.encoding import encode_texts, inference_dtype
 from gnn_encoder.inference.scoring import PairTokens, pair_tokens, score_pairs
 from gnn_encoder.machine.scratch import scratch
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.query_graph.edge_features import EdgeFeatureWriter
-from gnn_encoder.retrieval import exact
 from gnn_encoder.retrieval.identical import search_without
+from gnn_encoder.retrieval.neighbours import joined_neighbours, nearest
 from gnn_encoder.retrieval.scorers import CrossEncoderScorer, load_cross_encoder
 from gnn_encoder.settings.graph import BuildGraph
 from gnn_encoder.update.changes import carry_over, passage_digests
 from gnn_encoder.update.former import FormerGraph
-from gnn_encoder.update.windows import write_windows
+from gnn_encoder.update.passage_vectors import join_vectors, write_vectors
 
 COPIED = 65_536
 """Number of edge features in memory at a time."""
@@ -47,8 +51,12 @@ def build_graph(
     graph: Draft,
     passage_vectors: Draft,
     pair_scores: Path | None = None,
+    neighbours: Path | None = None,
 ) -> Metrics:
-    """Encodes the corpus with M_de, retrieves each training query's neighbours, and writes graph and edge features."""
+    """Encodes the corpus with M_de, retrieves each training query's neighbours, and writes graph and edge features.
+
+    neighbours: vectors and hits from several tasks of `find_neighbours`.
+    """
     data, encoders = Dataset(dataset), DualEncoder.load(dual_encoder)
     m, train = len(data.passages), data.query_rows("train")
     nodes = np.arange(len(train)) if settings.queries == "all" else np.searchsorted(train, data.trained)
@@ -66,18 +74,24 @@ def build_graph(
         before = Path(settings.previous)
         former = FormerGraph.read(before, retriever, scorer, query_digests, nodes, digests, judged_digests, stored)
 
-    vectors = create_vectors(passage_vectors, m, encoders.passage_encoder.width, stored)
-    new = carry_over(former.passages, former.vectors, vectors) if former else np.arange(m)
-    progress = context.progress("encoding", len(new), "passages")
-    encode_passages(encoders.passage_encoder, data.passages, vectors, rows=new, progress=progress, **settings.speed)
-    vectors.flush()
-    check_range(vectors)
-    every = {} if len(nodes) == len(train) else {"queries": query_digests}
-    rate, further = progress.rate, ""
+    if neighbours:
+        encoder, retriever = retriever["dual_encoder"], Contents.read(neighbours).models
+        if retriever.get("dual_encoder") != encoder or read_manifest(neighbours).rows["vectors"] != m:
+            raise UserError(
+                f"{neighbours} has not the vectors of all passages by {dual_encoder}: run find_neighbours with them, "
+                "and merge all its tasks"
+            )
+        written = join_vectors(passage_vectors, neighbours)
+    else:
+        written = write_vectors(
+            passage_vectors, encoders.passage_encoder, data, settings, context.progress,
+            known=(former.passages, former.vectors) if former else None,
+            former=Path(settings.previous) / "passage_vectors" if former else None,
+        )  # fmt: skip
+    vectors = written.vectors
+    every = written.digests | ({} if len(nodes) == len(train) else {"queries": query_digests})
+    further = ""
     if settings.in_windows:
-        embedding = Path(settings.previous) / "passage_vectors" if former else None
-        encoder, counted = encoders.passage_encoder, context.progress
-        every |= write_windows(passage_vectors, encoder, data, vectors, settings, counted, embedding, **settings.speed)
         further = f"; {len(every[WINDOWS]) - m:,} further windows of long passages, which the graph does not read"
     Contents.write(passage_vectors, retriever, texts=digests, evaluated=judged_digests, **every)
     query_vectors = create_rows(passage_vectors, QUERIES, (len(questions), encoders.query_encoder.width))
@@ -90,17 +104,21 @@ def build_graph(
     evaluated = create_rows(passage_vectors, EVALUATED, (len(judged), encoders.query_encoder.width))
     new_judged = carry_over(former.evaluated, former.evaluated_vectors, evaluated) if former else np.arange(len(judged))
     evaluated[new_judged] = encode_texts(encoders.query_encoder, [judged[row] for row in new_judged], **settings.speed)
-    depth = min(max(settings.neighbors, settings.retrieved), m)
+    depth = min(settings.depth, m)
     searching = query_vectors if len(trained) == len(train) else query_vectors[nodes[trained]]
-
-    def nearest(k: int) -> tuple[np.ndarray, np.ndarray]:
-        if former is None:
-            return exact.search(vectors, searching, k)
-        rows = replace(former, queries=former.queries[trained]).search(vectors, searching, k, settings.neighbors)
-        return np.zeros(rows.shape, np.float32), rows  # nobody looks at the scores
-
     retrieved = np.full((len(queries), depth), -1, np.int32)
-    _, retrieved[trained] = search_without(nearest, data.identical[queries[trained]], depth)
+    if neighbours:
+        retrieved[trained] = joined_neighbours(neighbours)
+    elif former:
+        known = replace(former, queries=former.queries[trained])
+
+        def again(k: int) -> tuple[np.ndarray, np.ndarray]:
+            rows = known.search(vectors, searching, k, settings.neighbors)
+            return np.zeros(rows.shape, np.float32), rows  # nobody looks at the scores
+
+        _, retrieved[trained] = search_without(again, data.identical[data.trained], depth)
+    else:
+        _, retrieved[trained] = nearest(data, vectors, searching, depth)
     kinds = settings.edge_kinds
     edges = retrieved[:, : settings.neighbors if "retrieved" in kinds else 0]
     if not kinds:  # One empty slot per query: memory-mapping fails for an array without columns.
@@ -126,14 +144,14 @@ def build_graph(
     degree = np.bincount(edges[edges >= 0], minlength=m)
     return {
         "edges": int((edges >= 0).sum()),
-        "encoded": len(new),
+        "encoded": written.encoded,
         "queries": len(queries),
         **({"queries_trained": len(trained)} if len(trained) < len(queries) else {}),
         "queries_encoded": len(new_queries) + len(new_judged),
         "isolated_passages": float((degree == 0).mean()),
         "largest_degree": int(degree.max(initial=0)),
         "features_reused": reused,
-        "passages_per_second": rate,
+        "passages_per_second": written.rate,
         "headline": f"{(edges >= 0).sum():,} edges, {(degree == 0).mean():.0%} of passages isolated{further}",
     }
 

@@ -5,31 +5,22 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from gnn_encoder.artifacts import Contents, Dataset, Draft, read_vectors
-from gnn_encoder.artifacts.arrays import (
-    EVALUATED,
-    QUERIES,
-    STORED,
-    WINDOWS,
-    check_range,
-    create_rows,
-    create_vectors,
-    read_rows,
-)
+from gnn_encoder.artifacts import Contents, Dataset, Draft, create_vectors, read_vectors
+from gnn_encoder.artifacts.arrays import EVALUATED, QUERIES, STORED, WINDOWS, check_range, create_rows, read_rows
 from gnn_encoder.artifacts.digests import find, text_digests
 from gnn_encoder.artifacts.folder import digest_of
 from gnn_encoder.data.given_vectors import GIVEN, GivenVectors
 from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.collected import evaluated_queries
-from gnn_encoder.inference.encoding import encode_passages, encode_texts, inference_dtype
+from gnn_encoder.inference.encoding import encode_texts, inference_dtype
 from gnn_encoder.models.address import AddressEncoder
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.settings.foundation import Encode
 from gnn_encoder.settings.shared import LongPassages, VectorsOfTexts, is_address
 from gnn_encoder.update.changes import carry_over, passage_digests
 from gnn_encoder.update.paid import Paid
-from gnn_encoder.update.windows import write_windows
+from gnn_encoder.update.passage_vectors import write_vectors
 
 TEXTS = "texts"
 """The digests of the passages' texts, in the vectors' contents."""
@@ -61,15 +52,11 @@ def encode(context: Context, settings: Encode, dataset: Path, dual_encoder: Draf
 
     passages, width = len(data.passages), encoders.passage_encoder.width
     digests = {TEXTS: passage_digests(data.passages)}
-    vectors = create_vectors(passage_vectors, passages, width, STORED[settings.vector_type])
-    new = np.arange(passages)
-    if former:
-        new = carry_over(find(known.digests[TEXTS], digests[TEXTS]), read_vectors(former), vectors)
-    progress = context.progress("encoding", len(new), "passages")
-    encode_passages(encoders.passage_encoder, data.passages, vectors, rows=new, progress=progress, **settings.speed)
-    vectors.flush()
-    check_range(vectors)
-    encoded, rate = len(new), progress.rate
+    written = write_vectors(
+        passage_vectors, encoders.passage_encoder, data, settings, context.progress,
+        known=(find(known.digests[TEXTS], digests[TEXTS]), read_vectors(former)) if former else None, former=former,
+    )  # fmt: skip
+    digests |= written.digests
     for name, rows in ((QUERIES, data.query_rows("train")), (EVALUATED, evaluated_queries(data))):
         texts = data.query_texts(rows)
         digests[name] = text_digests(texts)
@@ -78,20 +65,17 @@ def encode(context: Context, settings: Encode, dataset: Path, dual_encoder: Draf
             new = carry_over(find(known.digests[name], digests[name]), read_rows(former, name), stored)
         if len(new):
             stored[new] = encode_texts(encoders.query_encoder, [texts[row] for row in new], **settings.speed)
-    if settings.in_windows:
-        encoder, counted = encoders.passage_encoder, context.progress
-        digests |= write_windows(passage_vectors, encoder, data, vectors, settings, counted, former, **settings.speed)
     Contents.write(passage_vectors, models, **digests)
     _save(encoders, dual_encoder, data, passage_vectors)
-    reused = f", {passages - encoded:,} of the run before" if encoded < passages else ""
+    reused = f", {passages - written.encoded:,} of the run before" if written.encoded < passages else ""
     for encoder in (encoders.query_encoder, encoders.passage_encoder):
         reused += f"; a {encoder.side} begins with {encoder.prompt!r}" if encoder.prompt else ""
     if settings.in_windows:
         reused += f"; {len(digests[WINDOWS]) - passages:,} further windows of long passages"
     return {
-        "encoded": encoded,
-        "passages_per_second": rate,
-        "headline": f"{encoded:,} passages at {rate:,.0f}/s{reused}",
+        "encoded": written.encoded,
+        "passages_per_second": written.rate,
+        "headline": f"{written.encoded:,} passages at {written.rate:,.0f}/s{reused}",
     }
 
 

@@ -114,8 +114,9 @@ def figures_of(context: Context, data: Dataset, merged: Draft, parts: Sequence[P
         return reranking_figures(sum(counts), rate)
     if schema == "run":
         return hit_figures(step_name, data, Run.in_folder(merged.path), sum(counts), rate)
-    if schema == "encoding":
-        return encoding_figures(merged.manifest.rows["passages"], sum(counts), rate)
+    if schema in ("encoding", "vectors"):
+        passages = merged.manifest.rows["passages" if schema == "encoding" else "vectors"]
+        return encoding_figures(passages, sum(counts), rate)
     if schema == "pair_scores":
         return pair_figures(data, PairScores.in_folder(merged.path), rate)
     generated = GeneratedQueries.in_folder(merged.path)

@@ -82,6 +82,7 @@ def write_windows(
     first: np.ndarray,
     settings: LongPassages,
     stage: NewProgress,
+    share: slice,
     former: Path | None = None,
     **options: Unpack[ReadOptions],
 ) -> dict[str, np.ndarray]:
@@ -90,6 +91,8 @@ def write_windows(
     def create(rows: int, width: int) -> np.ndarray:
         return create_rows(draft, WINDOWS, (rows, width), first.dtype)
 
-    _, of, digests = encode_windows(encoder, data, first, settings, create, stage, former=former, **options)
-    np.save(draft / f"{WINDOW_PASSAGES}.npy", of, allow_pickle=False)
+    _, of, digests = encode_windows(
+        encoder, data, first, settings, create, stage, share=share, former=former, **options
+    )
+    create_rows(draft, WINDOW_PASSAGES, of.shape, of.dtype)[:] = of + share.indices(len(data.passages))[0]
     return {WINDOWS: digests}
