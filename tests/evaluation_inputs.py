@@ -16,6 +16,7 @@ from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.models.gnn import GNN, GnnConfig, GnnEncoder
 from gnn_encoder.pipelines.train import train
+from gnn_encoder.retrieval.scorers import save_scorer
 from gnn_encoder.settings.foundation import TrainDualEncoder
 from gnn_encoder.settings.outcome import Evaluate, Promote
 from gnn_encoder.settings.pipeline import Settings
@@ -76,7 +77,7 @@ def write_inputs(folder: Path, dataset: Dataset, backbone: Path) -> dict[str, Pa
         fill_bundle(draft, noisy, dataset, encoders.query_encoder.save)
     write_graph(folder, dataset, encoders, vectors)
     with drafting(folder / "cross_encoder", "model") as draft:
-        CrossEncoder.from_backbone(str(backbone), 48).save(draft.path)
+        save_scorer("cross_encoder", CrossEncoder.from_backbone(str(backbone), 48), draft.path)
     names = (
         "bm25_run", "dpr_run", "dual_encoder", "passage_vectors", "graph", "gnn_encoder", "encoding", "bundle",
         "cross_encoder",

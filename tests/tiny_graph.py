@@ -1,5 +1,6 @@
 """Graphs that the tests share: random arrays, and the tiny dataset encoded by random models."""
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -8,9 +9,11 @@ import torch
 from bundles import write_bm25
 
 from gnn_encoder.artifacts import Dataset, Graph, TrainingSet, drafting, reverse_csr
+from gnn_encoder.artifacts.finished_run import graph_bundle
 from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.models.gnn import GNN, GnnConfig, GnnEncoder
+from gnn_encoder.retrieval.scorers import save_scorer
 from gnn_encoder.settings.graph import BuildGraph
 from gnn_encoder.settings.outcome import EncodeCorpus, EncodeNodes
 from gnn_encoder.settings.shared import Merge
@@ -64,10 +67,12 @@ def write_models(folder: Path, backbone: Path) -> dict[str, Path]:
     )
     scorer = CrossEncoder.from_backbone(str(backbone), 48)
     joint = GnnEncoder(encoders, GNN(GnnConfig(width=encoders.query_encoder.width, edge_width=scorer.width)))
-    for name, model in (("dual_encoder", encoders), ("cross_encoder", scorer), ("gnn_encoder", joint)):
+    save = partial(save_scorer, "cross_encoder", scorer)
+    saves = {"dual_encoder": encoders.save, "cross_encoder": save, "gnn_encoder": joint.save}
+    for name, save_model in saves.items():
         with drafting(folder / name, "model") as draft:
-            model.save(draft.path)
-    return {name: folder / name for name in ("dual_encoder", "cross_encoder", "gnn_encoder")}
+            save_model(draft.path)
+    return {name: folder / name for name in saves}
 
 
 def write_gnn_inputs(data: Dataset, backbone: Path, folder: Path, build: BuildGraph) -> dict[str, Path]:
@@ -78,7 +83,7 @@ def write_gnn_inputs(data: Dataset, backbone: Path, folder: Path, build: BuildGr
             str(backbone), pooling="mean", normalize="yes", query_length=32, passage_length=32, share_encoders=True
         ).save(draft.path)
     with drafting(folder / "cross_encoder", "model") as draft:
-        CrossEncoder.from_backbone(str(backbone), 48).save(draft.path)
+        save_scorer("cross_encoder", CrossEncoder.from_backbone(str(backbone), 48), draft.path)
     qrels = data.split_qrels("train")
     with drafting(folder / "training_set", "training_set") as draft:
         n = len(qrels.query)
@@ -106,6 +111,8 @@ def encode(
     wanted = EncodeCorpus.model_validate({**both, **settings})
     bm25_index = write_bm25(dataset, out / "bm25_index")
     encode_corpus(wanted, **given, encoding=out / "encoding", bm25_index=bm25_index, bundle=out / "bundle")
+    (out / "bundles").mkdir()
+    graph_bundle(out).symlink_to(out / "bundle")
     return out
 
 

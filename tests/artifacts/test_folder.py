@@ -39,7 +39,7 @@ def test_who_reads_the_folder_reads_its_files(tmp_path: Path) -> None:
         with drafting(tmp_path / "a", "model") as draft:
             (draft / "weights").write_text("w")
             (draft / "weights").chmod(0o600)
-        (tmp_path / "a" / "weights").chmod(0o600)  # as an earlier version left it
+        (tmp_path / "a" / "weights").chmod(0o600)
         with drafting(tmp_path / "b", "model") as draft:
             draft.share(Artifact(tmp_path / "a", read_manifest(tmp_path / "a")), "weights")
     finally:

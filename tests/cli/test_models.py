@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from gate_inputs import write_bundle
+from registered import register
 
 from gnn_encoder.artifacts import Dataset
 from gnn_encoder.cli import app
@@ -22,8 +23,8 @@ def root(tmp_path_factory: pytest.TempPathFactory, tiny_dataset: Dataset, tiny_b
     for number, hits in ((1, 0), (2, 20)):
         bundle = write_bundle(folder / f"bundle-{number}", tiny_dataset, tiny_backbone, hits)
         tags = {"decision": "promote", "reason": f"because [{number}]"}
-        models.promote(models.register(str(bundle), tags, {"test/RR@10": hits / 20}, "# The card"))
-    models.register(str(folder / "gone"), {"decision": "keep", "reason": "worse"}, {}, "")
+        models.promote(register(models, str(bundle), tags, {"test/RR@10": hits / 20}, "# The card"))
+    register(models, str(folder / "gone"), {"decision": "keep", "reason": "worse"})
     return folder
 
 

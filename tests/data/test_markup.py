@@ -8,7 +8,7 @@ import pytest
 from beir_folder import QRELS, QUERIES, check, lines
 
 from gnn_encoder.artifacts import Dataset, drafting
-from gnn_encoder.artifacts.structure import Structure
+from gnn_encoder.artifacts.structure import NODES, Structure
 from gnn_encoder.data import canonicalize, markup, open_source
 from gnn_encoder.data.blocks import Anchors, anchor
 from gnn_encoder.data.cutting import HIGH, SHORTEST_TAIL
@@ -90,7 +90,7 @@ def structure_of(folder: Path, out: Path, **settings: object) -> tuple[Dataset, 
 
 def test_a_folder_becomes_passages_sections_and_citations(tmp_path: Path) -> None:
     data, structure = structure_of(write(tmp_path / "d"), tmp_path / "out")
-    passages, ids = next(data.passages.stream()), structure.node_ids.to_pylist()
+    passages, ids = next(data.passages.stream()), structure._column(NODES, "node_id").to_pylist()
     assert dict(zip(passages.ids, zip(passages.titles, passages.texts, strict=True), strict=True)) == {
         "guide.md:1": ("", "Before any heading."),
         "guide.md#boats:1": ("Boats", "Short."),

@@ -13,6 +13,7 @@ from gate_inputs import write_inputs
 from kfp_api import KfpServer, arguments_of, at
 from mlflow_store import write_store
 from packages import remembered
+from registered import register
 
 from gnn_encoder import data
 from gnn_encoder.artifacts import Dataset
@@ -142,7 +143,7 @@ def test_a_run_that_fails(cluster: Cluster, server: KfpServer, capsys: pytest.Ca
 def test_a_run_that_registers_nothing_new(
     cluster: Cluster, server: KfpServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    server.execute = lambda arguments: cluster.models.register("s3://a/b", {"run.data": "other"}, {}, "")
+    server.execute = lambda arguments: register(cluster.models, "s3://a/b", {"run.data": "other"})
     assert cluster.retrain(server.url) == 2
     told = capsys.readouterr().err
     assert f"no new version of gnn-encoder is in {cluster.uri}: KFP reused" in told and told.count("\n") == 1
@@ -152,11 +153,11 @@ def test_a_run_that_registers_nothing_new(
 def test_a_decision_that_was_not_logged(
     cluster: Cluster, server: KfpServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def register(arguments: dict[str, str]) -> None:
+    def executed(arguments: dict[str, str]) -> None:
         tags = {**json.loads(arguments["promote"])["source_digests"], "decision": "keep", "reason": "it is worse"}
-        cluster.models.register("s3://a/b", tags, {}, "")
+        register(cluster.models, "s3://a/b", tags)
 
-    server.execute = register
+    server.execute = executed
     assert cluster.retrain(server.url) == 2
     told = capsys.readouterr().err
     assert "version 1 is registered (keep: it is worse), but not its decision's figures" in told

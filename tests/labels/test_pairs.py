@@ -270,19 +270,6 @@ def test_a_label_that_the_run_has_read_is_removed(
     add_labels(latest / "bundle", labels)  # the same as before
     again = Bundle.read(latest / "bundle")
     assert state(again) == state(start) and again.changes is None
-    # A bundle of an earlier version does not name the labels that its run had read; they stay in force.
-    written = Bundle.read(read)
-    with drafting(tmp_path / "before", "bundle") as draft:
-        for file in (each for each in written.manifest.files if not each.startswith("added/")):
-            draft.share(written, file)
-        written._pass_on(draft)
-    latest = finished({"dataset": dataset}, tmp_path / "earlier", tmp_path / "before")
-    assert Bundle.read(latest / "bundle").added is None
-    new = Wanted("where is the violin", labels[0].passage_id)
-    add_labels(latest / "bundle", [new])
-    assert_equal(
-        Bundle.read(latest / "bundle"), expected(inputs, tmp_path / "two", name, bundles[name], [*labels, new])
-    )
 
 
 @pytest.mark.parametrize(
@@ -346,7 +333,7 @@ def test_which_bundle_takes_labels(inputs: dict[str, Path], bundles: dict[str, P
         graph = latest / "bundles" / "gnn_encoder"
         graph.symlink_to(plain)
         assert labelled_bundle(latest) == (graph if recommended == "plain" else latest / "bundle")
-        # Labels that were added to the GNN-encoder's bundle alone, as before other bundles took any, are still read.
+        # Labels that were added to the GNN-encoder's bundle alone are read.
         with drafting(tmp_path / "labelled" / recommended, "bundle") as draft:
             Bundle.read(plain).with_added(draft, AddedLabels([AddedLabel("q", "a query", "p1")]))
         graph.unlink()

@@ -62,12 +62,6 @@ def test_some_queries_alone_are_a_graph_without_the_others(loops: bool) -> None:
     assert np.abs(whole.passages(np.arange(M), h_p) - expected).max() > 1e-3  # Control: and the whole is as it was.
 
 
-def test_a_run_of_an_earlier_version_tells_how_it_encoded(latest: Path) -> None:
-    run = FinishedRun.of(Bundle.read(latest / "bundle"))
-    run.bundle.manifest.settings |= {"k1": 1.5, "fields": "joined", "precision": "bf16"}  # BM25's, before `index_bm25`
-    assert run.encoding_settings.speed == {"precision": "bf16", "tokens_per_batch": 4096}
-
-
 def test_the_curve_ends_at_the_run_and_begins_without_labels(run: FinishedRun, dev: DevQueries) -> None:
     points = label_curve(run, dev, draws=2)
     assert [point.queries for point in points] == [0, 8, 15, 30, 60] and points[-1].labels == 60

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from registered import register
 from sqlalchemy.orm import Session
 
 from gnn_encoder.errors import UserError
@@ -21,7 +22,7 @@ def uri(tmp_path_factory: pytest.TempPathFactory) -> str:
 def with_versions(uri: str, name: str, count: int) -> Registry:
     models = open_registry(uri, name)
     for i in range(1, count + 1):
-        assert models.register(f"/bundles/{i}", {"digest": f"d{i}"}, {"test/R@100": i / 8}, "# A card") == str(i)
+        assert register(models, f"/bundles/{i}", {"digest": f"d{i}"}, {"test/R@100": i / 8}, "# A card") == str(i)
     return models
 
 
@@ -43,9 +44,9 @@ def test_a_version_and_what_is_known_of_it(uri: str) -> None:
     assert models.find(CHAMPION).number == models.find("1").number == "1"
 
 
-def test_a_long_card_is_cut_and_an_address_is_a_source(uri: str) -> None:
+def test_a_long_card_is_cut_and_the_address_is_kept(uri: str) -> None:
     models = open_registry(uri, "long")
-    models.register("s3://bucket/bundle", {}, {}, "line\n" * 2000)
+    register(models, "s3://bucket/bundle", {}, {}, "line\n" * 2000)
     (version,) = models.versions()
     assert version.card.endswith("line\n…") and 4900 < len(version.card) <= 5000
     assert version.tags["bundle"] == "s3://bucket/bundle"

@@ -12,6 +12,7 @@ import typer
 import yaml
 from command_line import call
 from mlflow_store import write_store
+from registered import register
 from trained_root import tiny_settings, write_beir
 
 from gnn_encoder.artifacts import Dataset
@@ -48,7 +49,7 @@ class Root:
     def register(self, plan: retraining.Plan, decision: str, **changes: str) -> str:
         digests = plan.arguments["promote"].source_digests
         tags = {**{name: digests[name] for name in ORIGIN}, **changes, "decision": decision, "reason": "so it was"}
-        number = self.models.register("/bundle", tags, {}, "")
+        number = register(self.models, "/bundle", tags)
         if decision == "promote":
             self.models.promote(number)
         return number
@@ -101,16 +102,16 @@ def test_a_climb_is_known_from_its_last_rung_on(root: Root) -> None:
         )
         return retraining.plan(job)
 
-    def register(plan: retraining.Plan, rung: str) -> None:
+    def registered(plan: retraining.Plan, rung: str) -> None:
         digests = plan.arguments[f"promote: {rung}"].source_digests
         tags = {**{name: digests[name] for name in ORIGIN}, "decision": "promote", "reason": "", "rung": rung}
-        root.models.promote(root.models.register("/bundle", tags, {}, ""))
+        root.models.promote(register(root.models, "/bundle", tags))
 
     first = plan("labels")
     assert first.same is None
-    register(first, "words")
+    registered(first, "words")
     assert plan("labels").news == "version 1, the champion, is of a rung below labels", "it was interrupted"
-    register(first, "labels")
+    registered(first, "labels")
     assert plan("labels").news.startswith("nothing to do: data, settings and code are those of version 2, the champion")
     assert plan("as-it-is").news == "changed since version 2, the champion: settings, code"
 
@@ -120,7 +121,7 @@ def test_of_a_climb_on_a_cluster_the_last_promoted_version_is_told(root: Root) -
     plan = retraining.plan(job)
     for rung, decision in {"words": "promote", "as it is": "promote", "labels": "keep"}.items():
         tags = {**plan.origin, "decision": decision, "reason": "so it was", "rung": rung}
-        root.models.register("/bundle", tags, {}, "")
+        register(root.models, "/bundle", tags)
     with pytest.raises(UserError, match=r"version 2 is registered \(promote: so it was\), but not its decision's"):
         retraining.registered_facts(plan, root.models)
 

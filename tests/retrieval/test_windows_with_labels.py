@@ -22,6 +22,7 @@ from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.retrieval.learned_search import LearnedSearch
 from gnn_encoder.retrieval.parts import FEATURES
 from gnn_encoder.retrieval.passage_index import PassageIndex
+from gnn_encoder.retrieval.scorers import save_scorer
 from gnn_encoder.retrieval.search import Searcher
 from gnn_encoder.settings.foundation import DenseRetrieve
 from gnn_encoder.settings.fusion import FuseParts, MakeParts
@@ -77,7 +78,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         reading = {"pooling": "mean", "normalize": "yes", "query_length": 32, "passage_length": 8}
         DualEncoder.from_backbone(backbone, share_encoders=True, **reading).save(draft.path)
     with drafting(folder / "cross_encoder", "model") as draft:
-        CrossEncoder.from_backbone(backbone, 32).save(draft.path)
+        save_scorer("cross_encoder", CrossEncoder.from_backbone(backbone, 32), draft.path)
     bm25_index = write_bm25(folder / "dataset", folder / "bm25_index")
     return {**embedded(folder / "dataset", folder, folder), "bm25_index": bm25_index}
 

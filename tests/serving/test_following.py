@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from bundles import damaged
 from http_server import ids, serving
+from registered import register
 
 from gnn_encoder import Retriever
 from gnn_encoder.artifacts import Bundle
@@ -86,7 +87,7 @@ def test_an_alias_is_followed(bundles: dict[str, Path], tmp_path: Path) -> None:
     numbers = []
     for path in paths:
         digest = json.loads((path / MANIFEST).read_text())["digest"]
-        numbers.append(registry.register(str(path), {BUNDLE: str(path), DIGEST: digest}, {}, "a card"))
+        numbers.append(register(registry, str(path), {BUNDLE: str(path), DIGEST: digest}, {}, "a card"))
     assert registry.promote(numbers[0])
     followed = Followed("models:/gnn-encoder@champion", tmp_path)
     assert followed.current.version == numbers[0] and not followed.look()
@@ -96,7 +97,7 @@ def test_an_alias_is_followed(bundles: dict[str, Path], tmp_path: Path) -> None:
     assert followed.current.version == numbers[1] and followed.refused and not followed.look() and followed.refused
     assert registry.promote(numbers[0]) and followed.look() and not followed.refused
     other = Bundle.read(bundles["vectors"]).manifest.digest
-    wrong = registry.register(str(paths[1]), {BUNDLE: str(paths[1]), DIGEST: other}, {}, "another's digest")
+    wrong = register(registry, str(paths[1]), {BUNDLE: str(paths[1]), DIGEST: other}, {}, "another's digest")
     assert registry.promote(wrong) and not followed.look() and "is not the bundle" in followed.refused
     with pytest.raises(UserError, match="is not the bundle"):
         Followed("models:/gnn-encoder@champion", tmp_path)

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from bundles import damaged
 from http_server import JSON, ids
+from registered import register
 
 from gnn_encoder import Retriever
 from gnn_encoder.artifacts.folder import MANIFEST
@@ -104,7 +105,7 @@ def registry(bundles: dict[str, Path], tmp_path: Path) -> Registry:
     models = open_registry(f"sqlite:///{tmp_path / 'mlflow.db'}", "gnn-encoder")
     for path in (bundles["vectors"], bundles["words"], damaged(bundles["words"], tmp_path / "damaged")):
         digest = json.loads((path / MANIFEST).read_text())["digest"]
-        models.register(str(path), {BUNDLE: str(path), DIGEST: digest}, {}, "a card")
+        register(models, str(path), {BUNDLE: str(path), DIGEST: digest}, {}, "a card")
     assert models.promote("1")
     return models
 

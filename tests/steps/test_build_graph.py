@@ -11,6 +11,7 @@ from gnn_encoder.inference.encoding import encode_texts
 from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.query_graph.edge_features import EdgeFeatures
+from gnn_encoder.retrieval.scorers import save_scorer
 from gnn_encoder.settings.graph import BuildGraph
 from gnn_encoder.steps import build_graph as module
 from gnn_encoder.steps.build_graph import build_graph
@@ -32,7 +33,7 @@ def inputs(tiny_dataset: Dataset, tiny_backbone: Path, tmp_path_factory: pytest.
         for weight in (p for p in scorer.backbone.parameters() if p.dim() > 1):
             weight.normal_(std=0.3)
     with drafting(folder / "cross_encoder", "model") as draft:
-        scorer.save(draft.path)
+        save_scorer("cross_encoder", scorer, draft.path)
     # Scores of some pairs are at hand already; their vectors are recognisable.
     query = np.repeat(tiny_dataset.query_rows("train"), 20).astype(np.int32)
     passage = np.tile(np.arange(20), len(query) // 20).astype(np.int32)

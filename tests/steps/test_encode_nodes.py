@@ -1,20 +1,14 @@
 """Tasks that share the encoding of the graph's nodes: together the bits of one task, and an update does its part."""
 
-import hashlib
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
-from manifests import write_manifest
 from tiny_graph import encode, write_models
 
-from gnn_encoder.artifacts import Bundle, Dataset, Encoding, drafting, read_manifest
+from gnn_encoder.artifacts import Dataset, Encoding, drafting, read_manifest
 from gnn_encoder.artifacts.arrays import JoinedRows
-from gnn_encoder.artifacts.folder import MANIFEST
 from gnn_encoder.artifacts.history import read_history
-from gnn_encoder.errors import UserError
-from gnn_encoder.explanation.search import sources_of
 from gnn_encoder.models.gnn import GnnEncoder
 
 SHARDS = 3
@@ -53,37 +47,3 @@ def test_tasks_encode_the_bits_of_one_task(models: dict, tiny_dataset: Dataset, 
     history = read_history(after / "bundle")
     assert history["encode_nodes"].metrics["encoded"] == history["encode_corpus"].metrics["propagated"] == 0
     assert read_manifest(after / "bundle").digest == read_manifest(one / "bundle").digest
-
-
-def test_a_run_of_an_earlier_version_is_explained_and_updated(
-    models: dict, tiny_dataset: Dataset, tmp_path: Path
-) -> None:
-    """Then one step encoded and propagated, and the bundle had no digests."""
-    earlier = encode(tiny_dataset.path, models, tmp_path / "earlier")
-    for name in ("gnn_encoder", "dataset"):
-        (earlier / name).symlink_to({**models, "dataset": tiny_dataset.path}[name])
-    bundle = earlier / "bundle"
-    facts = {path: json.loads((path / MANIFEST).read_text()) for path in (bundle, earlier / "encoding")}
-    del facts[bundle]["inputs"]["encoding"]
-    models_file = earlier / "encoding" / "models.json"
-    models_file.write_bytes((bundle / "models.json").read_bytes())
-    content = models_file.read_bytes()
-    facts[models_file.parent]["files"]["models.json"] = {
-        "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()
-    }  # fmt: skip
-    for name in ("models.json", "neighbourhoods_digests.npy"):
-        (bundle / name).unlink()
-        del facts[bundle]["files"][name]
-    for path, changed in facts.items():
-        write_manifest(path, changed | {"inputs": facts[bundle]["inputs"] | {"graph": "0" * 64}})
-    with pytest.raises(UserError, match="is not what"):
-        sources_of(Bundle.read(bundle))
-    write_manifest(bundle, facts[bundle])
-    with pytest.raises(UserError, match="encoding is not what"):
-        sources_of(Bundle.read(bundle))
-    write_manifest(models_file.parent, facts[models_file.parent] | {"inputs": facts[bundle]["inputs"]})
-    assert sources_of(Bundle.read(bundle)).encoding.passages.shape == (100, 32)
-    after = encode(tiny_dataset.path, models, tmp_path / "after", earlier)
-    history = read_history(after / "bundle")
-    assert history["encode_nodes"].metrics["encoded"] == 0 and history["encode_corpus"].metrics["propagated"] == 100
-    np.testing.assert_array_equal(Bundle.read(after / "bundle").vectors, Bundle.read(bundle).vectors)

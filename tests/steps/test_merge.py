@@ -23,6 +23,7 @@ from gnn_encoder.errors import UserError
 from gnn_encoder.flow.graph import Given, Graph
 from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.models.dual_encoder import DualEncoder
+from gnn_encoder.retrieval.scorers import save_scorer
 from gnn_encoder.settings.foundation import (
     Bm25Retrieve,
     DenseRetrieve,
@@ -49,7 +50,7 @@ def folder(
     folder = tmp_path_factory.mktemp("merge")
     write_first_run(tiny_dataset, folder / "run")
     with drafting(folder / "cross_encoder", "model") as draft:
-        CrossEncoder.from_backbone(str(tiny_backbone), 40).save(draft.path)
+        save_scorer("cross_encoder", CrossEncoder.from_backbone(str(tiny_backbone), 40), draft.path)
     write_generator(tiny_seq2seq, folder / "generator", 12)
     return folder
 
@@ -221,7 +222,7 @@ def test_what_is_no_complete_set_is_refused(
     settings = ScoreCandidates.model_validate(read_manifest(parts[2]).settings)
     score_candidates(settings.model_copy(update={"candidates": 4}), **given, pair_scores=tmp_path / "settings")
     with drafting(tmp_path / "model", "model") as draft:
-        CrossEncoder.from_backbone(str(tiny_backbone), 24).save(draft.path)
+        save_scorer("cross_encoder", CrossEncoder.from_backbone(str(tiny_backbone), 24), draft.path)
     score_candidates(settings, **given | {"cross_encoder": tmp_path / "model"}, pair_scores=tmp_path / "inputs")
     shutil.copytree(parts[2], tmp_path / "same")
     for wrong, what in (

@@ -12,6 +12,7 @@ from gate import CALM, Gate
 from gate_inputs import BASELINE, CANDIDATE, write_evaluation, write_run
 from manifests import write_manifest
 from mlflow_store import write_store
+from registered import register
 
 from gnn_encoder.artifacts import Bundle, Dataset, Run, drafting, read_manifest
 from gnn_encoder.artifacts.bundle import Reranking, Serving
@@ -145,7 +146,7 @@ def test_a_store_that_cannot_be_reached_does_not_cost_the_champion_its_place(
         monkeypatch.setenv(f"AWS_{name}", value)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    gate.models.promote(gate.models.register("s3://bucket/bundle", {}, {}, ""))
+    gate.models.promote(register(gate.models, "s3://bucket/bundle", {}))
     with pytest.raises(UserError, match="cannot be reached"):
         gate.decided("second", 18)
     assert gate.aliases() == {CHAMPION: "1"} and len(gate.models.versions()) == 1

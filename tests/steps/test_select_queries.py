@@ -13,6 +13,7 @@ from gnn_encoder.artifacts.added_labels import AddedLabel, write_labels
 from gnn_encoder.artifacts.bundle import Bm25Index
 from gnn_encoder.artifacts.dataset import SPLITS
 from gnn_encoder.artifacts.folder import folder_digest
+from gnn_encoder.artifacts.structure import NODES
 from gnn_encoder.artifacts.texts import written_id
 from gnn_encoder.data import canonicalize, open_source
 from gnn_encoder.engines.provenance import source_digests
@@ -226,7 +227,7 @@ def test_splits_are_of_whole_documents_and_the_data_are_the_same(folder: Path, t
     assert [quoted[text] for text in data.queries["text"].to_pylist()] == data.identical.tolist() and not data.quoting
     before = Dataset(folder / "dataset")
     assert data.passages.digest == before.passages.digest and data.structure and before.structure
-    assert data.structure.node_ids.equals(before.structure.node_ids)
+    assert data.structure._column(NODES, "node_id").equals(before.structure._column(NODES, "node_id"))
     assert data.manifest.settings == before.manifest.settings and data.written_splits == ("train", "dev", "test")
     assert before.written_splits == ()
     documents = {

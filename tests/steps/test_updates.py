@@ -153,7 +153,6 @@ def test_vectors_of_another_type_carry_nothing_over(
         assert {np.load(folder / f"{name}.npy").dtype for name in names} == {np.dtype(dtype)}
     rounded, exact = (np.load(folder / "bundle" / "vectors.npy") for folder in (yesterday, wide))
     np.testing.assert_allclose(rounded, exact, rtol=ROUNDED, atol=1e-3)
-    # A run of an earlier version, which stored fp32, is carried over to an update in fp32.
     update = encode(tiny_dataset.path, models, tmp_path / "update", wide, vector_type="fp32")
     assert work(update) == (0, 0, 0)
 

@@ -1,6 +1,5 @@
 """A passage is read with or without its title, alike in training, re-ranking and explanations."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,6 @@ import torch
 from gnn_encoder.artifacts import Dataset, DatasetWriter, drafting
 from gnn_encoder.inference.tokens import Tokens, passage_tokens, tokens_at
 from gnn_encoder.models.backbone import load_tokenizer
-from gnn_encoder.models.late_interaction import LAYOUT
 from gnn_encoder.retrieval.scorers import LateInteractionScorer, load_scorer, save_scorer
 from gnn_encoder.settings.reranking import TrainReranker
 from gnn_encoder.tracking.context import TOKENS
@@ -81,17 +79,6 @@ def test_training_re_ranking_and_explanations_agree_also_after_loading(
     for scores in several.values():
         np.testing.assert_allclose(scores, trained, atol=2e-3)  # vectors are stored in fp16
         assert np.abs(scores - other).max() > 0.1
-
-
-def test_a_model_saved_before_the_setting_reads_titles(
-    tiny_dataset: Dataset, tiny_backbone: Path, tmp_path: Path
-) -> None:
-    save_scorer("colbert", reranker_of(tiny_dataset, tiny_backbone, False).model, tmp_path)
-    layout = json.loads((tmp_path / LAYOUT).read_text("utf-8"))
-    assert layout.pop("titles") is False
-    (tmp_path / LAYOUT).write_text(json.dumps(layout))
-    scorer = load_scorer(tmp_path)
-    assert isinstance(scorer, LateInteractionScorer) and scorer.model.layout.titles
 
 
 def test_one_system_reads_titles_whatever_the_general_setting_is() -> None:

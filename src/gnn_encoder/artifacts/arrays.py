@@ -96,11 +96,6 @@ def rows_of(of: np.ndarray | None, passages: np.ndarray) -> tuple[np.ndarray, np
     return np.repeat(np.arange(len(passages)), stops - starts), ranges(starts, stops)
 
 
-def vector_type(vectors: np.ndarray) -> str:
-    """The storage type of vectors. Runs before `build_graph.vector_type` have fp32."""
-    return "fp16" if vectors.dtype == np.float16 else "fp32"
-
-
 class JoinedRows:
     """Several arrays [r_i, d] as one array [Σ r_i, d], without a copy: memory-mapped arrays stay on the disk."""
 
@@ -180,7 +175,7 @@ class Contents:
         Both are empty for an artifact without digests.
         """
         folders = part_folders(path)
-        if not (folders[0] / MODELS).is_file():  # a bundle of a run before `encode_nodes`
+        if not (folders[0] / MODELS).is_file():  # vectors that a user gave
             return cls({}, {})
         names = sorted(file.name for file in folders[0].glob(f"*{DIGESTS}"))
         arrays = {name: [np.load(folder / name, mmap_mode="r") for folder in folders] for name in names}

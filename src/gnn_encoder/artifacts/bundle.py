@@ -299,8 +299,7 @@ class Bundle(Artifact):
     @cached_property
     def system(self) -> str:
         """The name of the system whose vectors the bundle has."""
-        card = json.loads((self.path / CARD).read_text(encoding="utf-8"))
-        return str(card.get("system", GNN_ENCODER))  # no other system had a bundle before cards named it
+        return str(json.loads((self.path / CARD).read_text(encoding="utf-8"))["system"])
 
     @cached_property
     def serving(self) -> Serving:

@@ -32,9 +32,8 @@ def run_folder(bundle: Path) -> Path:
 
 
 def graph_bundle(run: Path) -> Path:
-    """Returns the GNN-encoder's bundle of a finished run; of runs before `bundles/`, it is the only bundle."""
-    bundle = run / place_of(GNN_ENCODER)
-    return bundle if bundle.exists() else run / BUNDLE
+    """Returns the place of the GNN-encoder's bundle of a finished run, which a run without a training lacks."""
+    return run / place_of(GNN_ENCODER)
 
 
 def labelled_bundle(run: Path) -> Path:
@@ -44,9 +43,9 @@ def labelled_bundle(run: Path) -> Path:
     or removed from it alone since the run read the data: the next run reads them.
     """
     chosen, graph = run / BUNDLE, graph_bundle(run)
-    if graph == chosen:
+    if not graph.exists():
         fused = [run / place_of(system) for kind in (False, True) for system in fusion_systems(as_it_is=kind).values()]
-        graph = next((bundle for bundle in reversed(fused) if bundle.exists()), graph)
+        graph = next((bundle for bundle in reversed(fused) if bundle.exists()), chosen)
     if not chosen.exists():
         return graph
     bundle = Bundle.read(chosen)

@@ -181,13 +181,9 @@ class LabelledQueries:
     @classmethod
     def read(cls, folder: Path) -> "LabelledQueries":
         """Opens the folder, its arrays memory-mapped."""
-        vectors, by_passage = np.load(folder / QUERIES, mmap_mode="r"), Groups.read(folder, BY_PASSAGE)
-        scale = json.loads((folder / USE).read_text("utf-8")).get("scale")
-        if (folder / BY_QUERY[0]).is_file():
-            by_query = Groups.read(folder, BY_QUERY)
-        else:  # a bundle of an earlier version
-            passage, query = by_passage.into(np.arange(len(by_passage.indptr) - 1))
-            by_query = Groups.of_pairs(query, passage, len(vectors))
+        vectors = np.load(folder / QUERIES, mmap_mode="r")
+        by_passage, by_query = (Groups.read(folder, names) for names in (BY_PASSAGE, BY_QUERY))
+        scale = json.loads((folder / USE).read_text("utf-8"))["scale"]
         return cls(vectors, by_passage, by_query, np.asarray(vectors[:0]), known_scale=scale)
 
     def write(
@@ -295,7 +291,7 @@ class BundleLabels:
     def use(self) -> LabelUse:
         """The use that the bundle makes of its labelled queries."""
         facts = json.loads((self.folder / USE).read_text("utf-8"))
-        facts.pop("scale", None)
+        del facts["scale"]
         return LabelUse(**facts)
 
     @cached_property

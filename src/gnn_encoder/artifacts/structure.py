@@ -35,11 +35,6 @@ class Structure:
         return int(pq.read_metadata(self._folder / NODES).num_rows)
 
     @cached_property
-    def node_ids(self) -> pa.ChunkedArray:
-        """Text ids [n]; those of the first rows are the passages' ids."""
-        return self._column(NODES, "node_id")
-
-    @cached_property
     def titles(self) -> pa.ChunkedArray:
         """A section's own title; empty for a passage [n]."""
         return self._column(NODES, "title")

@@ -113,8 +113,8 @@ def suggest(
     log, screen = read_log(queries) if queries else None, Console()
     opened = Bundle.read(_bundle(bundle, root))
     added_labels = opened.added.labels if opened.added else []
-    if opened.labelled and not bundle:
-        opened = Bundle.read(graph_bundle(root / "latest"))
+    if opened.labelled and not bundle and (of_graph := graph_bundle(root / "latest")).exists():
+        opened = Bundle.read(of_graph)
     run = FinishedRun.of(opened)
     dev = DevQueries.of(run)
     points = label_curve(run, dev, draws=draws)

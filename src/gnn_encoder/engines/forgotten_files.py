@@ -199,9 +199,9 @@ def renewed(target: Path, latest: Path, traces: Traces) -> bool:
         return _without_judged(target, traces)
     if (target / FACTS).is_file():
         known = json.loads((target / FACTS).read_text("utf-8"))
-        if not {"system", "format", "bundle_digest"} <= {*known}:
+        if not {"system", "format", "served_as", "bundle_digest"} <= {*known}:
             raise UserError(f"{target / FACTS} is not of `export`: make the export again, or delete the folder")
-        bundle = _bundle_of(latest, known["system"], known.get("served_as", ""), target)
+        bundle = _bundle_of(latest, known["system"], known["served_as"], target)
         if known["bundle_digest"] == bundle.manifest.digest:
             return False
         export(bundle, known["format"], fresh, table=known.get("table", "passages"), index=known.get("index"))

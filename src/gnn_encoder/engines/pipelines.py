@@ -10,7 +10,6 @@ from typing import Any
 import yaml
 
 from gnn_encoder.artifacts import Bundle
-from gnn_encoder.artifacts.arrays import read_vectors, vector_type
 from gnn_encoder.artifacts.finished_run import BUNDLE, graph_bundle, labelled_bundle, place_of
 from gnn_encoder.artifacts.folder import read_manifest
 from gnn_encoder.artifacts.history import Record, read_history
@@ -195,7 +194,6 @@ def updating(
     tree["index_bm25"] = _bm25_settings(Bundle.read(artifacts["encode_corpus"]))
     for step in ("build_graph", "encode_corpus", "choose_bundle"):
         tree[step]["previous"] = str(since)
-    tree["build_graph"]["vector_type"] = vector_type(read_vectors(since / "passage_vectors"))
     tree["encode_with_labels"] = _label_settings(since)
     tree |= _fusion_settings(since)
     served = Bundle.read(since / BUNDLE).system

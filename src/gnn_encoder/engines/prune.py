@@ -204,8 +204,7 @@ def _fetched(root: Path, versions: Iterable[Version]) -> Iterator[Path]:
     for folder in sorted(cache_folder().glob("*")):
         if folder.is_symlink() or not re.fullmatch("[0-9a-f]{32}", folder.name) or folder.resolve() in linked:
             continue
-        # The versions of earlier releases do not name a digest: each bundle may be theirs.
-        if (digest := _bundle_digest(folder)) and None not in digests and digest not in digests:
+        if (digest := _bundle_digest(folder)) and digest not in digests:
             yield folder
 
 

@@ -143,9 +143,7 @@ def sources_of(bundle: Bundle, beside: Path | None = None) -> Sources:
             "give --bundle ROOT/latest/bundle of a finished run"
         )
     for name, path in folders.items():
-        manifest = read_manifest(path)
-        together = name == "encoding" and name not in inputs  # one step made both before `encode_nodes`
-        if manifest.inputs != inputs if together else manifest.digest != inputs.get(name):
+        if read_manifest(path).digest != inputs.get(name):
             raise UserError(f"{path} is not what {bundle.path} was made from; give --bundle ROOT/latest/bundle")
     return Sources.read(folders, bundle.changes.nodes if bundle.changes else None)
 

@@ -91,7 +91,7 @@ class FinishedRun:
 
 
 def encoded_by(bundle: Bundle) -> Inference:
-    """Returns the settings with which a bundle's step encodes. Other settings of earlier versions may have moved."""
+    """Returns the settings with which a bundle's step encodes."""
     settings = bundle.manifest.settings
     return Inference.model_validate({name: settings[name] for name in Inference.model_fields})
 

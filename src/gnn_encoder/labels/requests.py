@@ -74,8 +74,7 @@ class Known:
     def __init__(self, dataset: Dataset, bundle: Bundle) -> None:
         self.dataset = dataset
         self.passage_ids = bundle.passages.ids()
-        # Bundles of labelled queries had no `added/` in earlier versions, although their run had read added labels.
-        self.labels = bundle.added.labels if bundle.added else dataset.added
+        self.labels = bundle.added.labels if bundle.added else []
 
     def passage_rows(self, ids: Sequence[str]) -> dict[str, int]:
         """Returns {passage id: row} of those `ids` that the corpus has."""

@@ -73,4 +73,4 @@ class CrossEncoder(nn.Module):
 
 def is_trained(name: str) -> bool:
     """Returns whether a name is the folder of a re-ranker that a training here wrote."""
-    return any((Path(name) / file).is_file() for file in (SCORER, LAYOUT))
+    return (Path(name) / SCORER).is_file()

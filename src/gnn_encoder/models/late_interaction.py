@@ -133,7 +133,7 @@ class LateInteraction(nn.Module):
     def load(cls, folder: str | Path) -> "LateInteraction":
         """Read what `save` wrote."""
         written = json.loads((Path(folder) / LAYOUT).read_text("utf-8"))
-        tokens = {name: tuple(written[name]) for name in ("markers", "skipped") if written.get(name) is not None}
+        tokens = {name: tuple(written[name]) for name in ("markers", "skipped") if written[name] is not None}
         layout = LateInteractionLayout(**written | tokens)
         return cls.from_backbone(str(folder), layout)
 

@@ -35,7 +35,7 @@ CHAMPION, PREVIOUS = "champion", "previous"
 BUNDLE, DIGEST, DECISION, REASON, RUNG = "bundle", "digest", "decision", "reason", "rung"
 """Tags of a version: address and digest of its bundle, and the gate's decision with its reason."""
 QUERIES, GENERATED, HUMAN = "evaluation.queries", "generated", "human"
-"""Tag of a version: who wrote the queries that it was measured on; a version without it is of people's queries."""
+"""Tag of a version: who wrote the queries that it was measured on."""
 AFTER, SET = "after", "aliases set"
 """Tags of a move: the previous move ("0": none), and whether the aliases are set. A move also has a tag per alias."""
 SCHEME = "models:/"
@@ -140,23 +140,26 @@ class Registry:
 
     @_naming_store
     def register(
-        self, bundle: str, tags: Mapping[str, Any], metrics: Mapping[str, float], card: str, model: str | None = None
+        self, bundle: str, tags: Mapping[str, Any], metrics: Mapping[str, float], card: str, model: str
     ) -> str:
         """Registers a bundle as a version; returns the version's number.
 
         Args:
             bundle: the bundle's folder, or its address in an object store.
             card: the model card, cut to the length that the store accepts.
-            model: the id of the bundle's MLflow model. Without one, as in versions of earlier releases, this program
-                can use the version, and MLflow's own programs cannot.
+            model: the id of the bundle's MLflow model (`log_model`).
         """
         _agree(self._client.create_registered_model, self.name)
         most = mlflow_runs.VALUE_CHARACTERS
         figures = {f"metric.{mlflow_runs.metric_name(name)}": f"{value:.6g}" for name, value in metrics.items()}
         labels = {name: str(value)[:most] for name, value in {**tags, **figures, BUNDLE: bundle}.items()}
-        source = f"models:/{model}" if model else bundle if "://" in bundle else Path(bundle).as_uri()
         created = self._client.create_model_version(
-            self.name, source, self._run_id, tags=labels, description=mlflow_runs.shortened(card), model_id=model
+            self.name,
+            f"{SCHEME}{model}",
+            self._run_id,
+            tags=labels,
+            description=mlflow_runs.shortened(card),
+            model_id=model,
         )
         return str(created.version)
 

@@ -131,9 +131,8 @@ class Bm25:
 
     def save(self, folder: Path) -> None:
         """Write the index into a folder; a search does not need the passages."""
-        lengths = [part.mean_length for part in self._parts]
-        facts = {"kind": self.kind.model_dump(), "parts": len(self._parts), "words": "per script", "lengths": lengths}
-        facts["fields"] = [part.field for part in self._parts]
+        parts = {"lengths": [part.mean_length for part in self._parts], "fields": [part.field for part in self._parts]}
+        facts = {"kind": self.kind.model_dump(), **parts}
         (folder / FACTS).write_text(json.dumps(facts, indent=1), encoding="utf-8")
         for i, part in enumerate(self._parts):
             part.postings.save(folder / f"{i}")

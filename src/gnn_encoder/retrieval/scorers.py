@@ -287,9 +287,8 @@ def load_cross_encoder(folder: Path) -> CrossEncoderScorer:
 
 
 def load_scorer(folder: Path) -> Scorer:
-    """Loads the scorer in a folder. The layout file names the kind; without a layout file it is a cross-encoder."""
-    file = folder / SCORER
-    kind = json.loads(file.read_text("utf-8"))["kind"] if file.is_file() else "cross_encoder"
+    """Loads the scorer in a folder that `save_scorer` wrote."""
+    kind = json.loads((file := folder / SCORER).read_text("utf-8"))["kind"]
     if kind not in KINDS:
         raise UserError(f"{file}: unknown kind of scorer {kind!r}: known are {', '.join(sorted(KINDS))}")
     return KINDS[kind](folder)

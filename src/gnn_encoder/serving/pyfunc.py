@@ -69,7 +69,7 @@ class BundleModel(PythonModel):  # type: ignore[misc]  # MLflow has no types
 
 
 def _arguments(params: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of `Retriever.search`; an earlier version of it has no filter."""
+    """The arguments of `Retriever.search`; an empty filter is none."""
     arguments = {name: value for name, value in params.items() if name != "filter" or value}
     if isinstance(text := arguments.get("filter"), str):
         try:

@@ -62,8 +62,7 @@ def _former(folder: str, models: dict[str, str], dtype: np.dtype) -> Encoding:
     """The encoding of an earlier run; empty without a `folder`, or if other models wrote it, or in another type."""
     if folder:
         encoding = Encoding.read(Path(folder) / "encoding")
-        # A run before `encode_nodes` names the models behind the graph, too, on which these vectors do not depend.
-        if models.items() <= encoding.contents.models.items() and encoding.passages.dtype == dtype:
+        if encoding.contents.models == models and encoding.passages.dtype == dtype:
             return encoding
     none, no_digests = np.empty((0, 0), np.float32), np.empty((0, 2), np.uint64)
     return Encoding(none, none, Contents(dict.fromkeys(("passages", "queries"), no_digests), {}))

@@ -109,7 +109,7 @@ def on_generated(queries: str, champion: Version) -> str:
 
     Generated queries quote the passages that they were written for, so figures on them never outdo people's.
     """
-    if queries == GENERATED and champion.tags.get(QUERIES, HUMAN) == HUMAN:
+    if queries == GENERATED and champion.tags.get(QUERIES) == HUMAN:
         return (
             f"the champion, version {champion.number}, has figures on people's queries, which outweigh generated ones"
         )

@@ -67,7 +67,6 @@ class FormerGraph:
         if of_passages.models != retriever or vectors.dtype != dtype:
             return None
         before, of_nodes = of_passages.digests["texts"], of_queries.digests["queries"]
-        judged = of_passages.digests.get(EVALUATED, evaluated[:0])  # a run of an earlier version has none
         return cls(
             Graph.read(graph),
             vectors,
@@ -77,8 +76,8 @@ class FormerGraph:
             find(passages, before),
             of_queries.models == scorer,
             find(of_passages.digests.get("queries", of_nodes), queries),
-            read_rows(folder / "passage_vectors", EVALUATED if len(judged) else QUERIES),
-            find(judged, evaluated),
+            read_rows(folder / "passage_vectors", EVALUATED),
+            find(of_passages.digests[EVALUATED], evaluated),
         )
 
     def search(self, vectors: np.ndarray, query_vectors: np.ndarray, k: int, needed: int) -> np.ndarray:

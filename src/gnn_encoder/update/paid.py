@@ -69,7 +69,7 @@ def forget(folder: Path, digests: np.ndarray) -> bool:
     gone = np.flatnonzero(find(digests, known) >= 0)
     if not len(gone):
         return False
-    # Folders of earlier versions do not say it.
+    # Folders of version 0.1.0 do not say it.
     width = (
         int((folder / WIDTH).read_text()) if (folder / WIDTH).exists() else vectors.stat().st_size // 4 // len(known)
     )
