@@ -8,14 +8,22 @@ from typing import Any
 
 import jwt
 import numpy as np
+import pyarrow as pa
+import torch
 from bundles import write_bm25
 from conftest import DETAILS, TOPICS
 from labelled_bundles import built, made
 from tiny_graph import encode, write_models
 
-from gnn_encoder.artifacts import Bundle, Dataset, DatasetWriter, drafting
-from gnn_encoder.artifacts.bundle import Serving
+from gnn_encoder.artifacts import Bundle, Dataset, DatasetWriter, DocumentContext, drafting
+from gnn_encoder.artifacts.bundle import Reranking, Serving
 from gnn_encoder.data.fields import FieldColumns, of_records
+from gnn_encoder.document_graph.building import document_graph
+from gnn_encoder.document_graph.context import context_vectors
+from gnn_encoder.document_graph.nodes import encode_texts
+from gnn_encoder.models.document_reranker import DocumentReranker
+from gnn_encoder.models.late_interaction import LateInteraction, LateInteractionLayout
+from gnn_encoder.retrieval.scorers import save_scorer
 from gnn_encoder.serving.rights import Rights
 from gnn_encoder.settings.fusion import FuseParts, MakeParts
 from gnn_encoder.steps.fuse_parts import fuse_parts
@@ -84,7 +92,7 @@ class Corpus:
 
 
 def write_bundles(corpus: Corpus, folder: Path, backbone: Path) -> dict[str, Path]:
-    """Bundles that explain by labelled queries, by a memory, by a fusion, by words and by a graph."""
+    """Bundles that explain by labelled queries, a memory, a fusion, words, a graph, and two kinds of re-ranker."""
     dataset = corpus.write(folder / "dataset")
     models = write_models(folder, backbone)
     inputs = built(dataset, models["dual_encoder"], folder)
@@ -104,7 +112,39 @@ def write_bundles(corpus: Corpus, folder: Path, backbone: Path) -> dict[str, Pat
     bundles["words"] = write_words(dataset, folder)
     with drafting(folder / "both", "bundle") as draft:
         Bundle.read(bundles["softmax"]).serve(draft, Serving("BM25 + Query memory", 0.4))
-    return {**bundles, "both": folder / "both"}
+    bundles["both"] = folder / "both"
+    torch.manual_seed(0)
+    models = {"lite": ("colbert", LateInteraction.from_backbone(str(backbone), LateInteractionLayout(16, 24, 40)))}
+    models["document"] = ("mix_im", DocumentReranker.of(models["lite"][1], "mix_im", heads=4))
+    for parameter in models["document"][1].context.parameters():
+        torch.nn.init.normal_(parameter, 0, 0.4)
+    for name, (kind, model) in models.items():
+        save_scorer(kind, model, folder / f"{name}-scorer")
+        if isinstance(model, DocumentReranker):
+            write_context(Dataset(dataset), model, folder / f"{name}-scorer")
+        with drafting(folder / name, "bundle") as draft:
+            serving = Serving(name, 0.4, reranking=Reranking("BM25 + Query memory", 0.7, 40, "fp32"))
+            Bundle.read(folder / "both").serve(draft, serving, folder / f"{name}-scorer")
+        bundles[name] = folder / name
+    return bundles
+
+
+def write_context(data: Dataset, model: DocumentReranker, folder: Path) -> None:
+    """Passages in eight sections of four documents, which cite one another; a section's title is of other passages."""
+    nodes, generator = np.arange(48), np.random.default_rng(0)
+    section, is_section = np.where(nodes < 40, nodes // 5, nodes - 40), nodes >= 40
+    graph = document_graph(
+        40,
+        document=(section // 2).astype(np.int32),
+        parent=np.where(is_section, -1, 40 + section).astype(np.int32),
+        reading_order=(6 * section + np.where(is_section, 0, 1 + nodes % 5)).astype(np.int32),
+        citing=generator.integers(0, 40, 30).astype(np.int32),
+        cited=generator.integers(0, 40, 30).astype(np.int32),
+    )
+    titles = pa.chunked_array([[f"Above mark{(5 * n + 20) % 40} of prod{n}" for n in range(8)]])
+    tokens = encode_texts(model.text, data.passages, titles, np.ones(48, bool), precision="fp32")
+    contexts = context_vectors(model.context, graph, tokens, np.arange(40))
+    DocumentContext.write(folder, *contexts, graph, titles, data.corpus_digests)
 
 
 def write_words(dataset: Path, folder: Path) -> Path:

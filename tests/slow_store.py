@@ -33,6 +33,8 @@ class SlowStore:
         self.opened.set()
         self.room: float = inf
         """How many more writes are taken; the next is refused."""
+        self.deletes = True
+        """Whether objects may be deleted."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -80,8 +82,10 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def do_DELETE(self) -> None:
+        if not self.store.deletes:
+            return self._error(403, "AccessDenied")
         self.store.objects.pop(self._key, None)
-        self._answer(204)
+        return self._answer(204)
 
     def _listing(self, prefix: str, delimiter: str) -> bytes:
         items, folders = [], set()

@@ -12,6 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 from command_line import call
 from conftest import write_tiny_dataset
+from mlflow.tracking import MlflowClient
+from mlflow_store import write_store
+from slow_store import slow_store
 from trained_root import write_beir
 
 from gnn_encoder import Retriever
@@ -20,6 +23,7 @@ from gnn_encoder.artifacts.added_labels import AddedLabel, write_labels
 from gnn_encoder.artifacts.digests import text_digests
 from gnn_encoder.artifacts.finished_run import bundles_of
 from gnn_encoder.artifacts.history import Record, write_history
+from gnn_encoder.artifacts.report import Decision
 from gnn_encoder.data.forgotten import Forgotten
 from gnn_encoder.engines import forgetting, forgotten_files, pipelines, reranking
 from gnn_encoder.engines.forgotten_files import Traces, renewed
@@ -29,7 +33,8 @@ from gnn_encoder.inference.answers import JOURNAL
 from gnn_encoder.judging.grading import Judgement
 from gnn_encoder.judging.pool import POOL, Pool, PooledPassage, pooled, write_records
 from gnn_encoder.settings.presets import changed_settings, parse_settings
-from gnn_encoder.storage import CACHE
+from gnn_encoder.storage import CACHE, put_folder
+from gnn_encoder.tracking.context import CHECKPOINTS
 from gnn_encoder.update.paid import Paid
 from gnn_encoder.update.paid import forget as forget_paid
 
@@ -99,7 +104,10 @@ def updated(root: Path) -> Path:
     run = written(root, "run", "run", dataset=whole)
     written(root, "merged", "run", "merge", part=run)
     linked(root, "report", written(root, "report", "report", text=PASSAGE, dataset=whole))
-    linked(root, "decision", written(root, "decision", "decision", dataset=whole))
+    with drafting(root / "pipeline" / "decision", "decision") as draft:
+        Decision.write(draft, {"bundle": "s3://bucket/models/kept", "bundle_digest": "1" * 64})
+        draft.manifest.inputs = {"dataset": forgetting.read_manifest(whole).digest}
+    linked(root, "decision", draft.target)
     dpr = written(root, "dpr", "model", "train_dpr", dataset=whole)
     linked(root, "dual_encoder", written(root, "trained", "model", "train_dual_encoder", dataset=whole, dpr=dpr))
     linked(root, "dataset", clean)
@@ -211,6 +219,60 @@ def test_a_name_of_nothing_changes_nothing(updated: Path) -> None:
         with pytest.raises(UserError, match="among its passages: name an id or a whole text"):
             forget(updated, names, set())
     assert sorted(updated.rglob("*")) == before
+
+
+def test_object_stores_and_mlflow_servers_lose_what_is_of_the_root(
+    updated: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    top, key, other = updated.parent, "a" * 20, "b" * 20
+    uri = write_store(top / "elsewhere.db")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    client = MlflowClient(uri)
+    experiment = client.create_experiment("of all", (top / "served").as_uri())
+
+    of_root = {"root": str(updated), "log": str(updated / "logs" / "run.log")}
+
+    def run(files: dict[str, str], **tags: str) -> str:
+        name = str(client.create_run(experiment, tags=tags).info.run_id)
+        for file, text in files.items():
+            client.log_text(name, text, file)
+        return name
+
+    parent = run({"systems.json": "{}", "report/index.js": "of all queries"}, **of_root)
+    reasons = {"mlflow.parentRunId": parent, "key": key + "0" * 44, "error": f"no vector of {QUERY!r}"}
+    child = run({"profile/a.json": "{}", "profile/b.json": json.dumps(PASSAGE), "counts.md": "7"}, **reasons)
+    foreign = run({"report/index.js": PASSAGE}, **{**of_root, "log": "/of/another/machine.log"}, error=QUERY)
+    bundle, names = (
+        updated / "pipeline" / "pruned-between",
+        ["s3://bucket/models/of-version", "s3://bucket/models/kept"],
+    )
+    digest = forgetting.read_manifest(bundle).digest
+    client.create_registered_model("river")
+    client.create_model_version("river", "s3://bucket", tags={"bundle": names[0], "digest": digest})
+    unregistered = {"bundle": "s3://bucket/models/unregistered", "bundle_digest": digest}
+    (updated / "pipeline" / "decided").mkdir()
+    with drafting(updated / "pipeline" / "decided", "decision") as draft:
+        Decision.write(draft, unregistered)
+    with slow_store(monkeypatch) as store:
+        monkeypatch.setenv(CHECKPOINTS, "s3://bucket/checkpoints")
+        for address in (*names, unregistered["bundle"]):
+            put_folder(bundle, address)
+        for name in (f"{key}/files/weights", f"{key}-training/call/arguments.json", f"{other}/files/weights"):
+            store.objects[f"checkpoints/train_gnn-{name}"] = PASSAGE.encode()
+        before = with_text(top, PASSAGE, QUERY)
+        record = forget(updated, {"p7"}, {QUERY})
+        assert {name.split("/")[1] for name in store.objects} == {"kept", f"train_gnn-{other}"}
+    assert {name.split("/")[0] for name in before} > {"root", "served", "elsewhere.db"}, "the control"
+    assert with_text(top / "served", PASSAGE, QUERY) == {f"{foreign}/artifacts/report/index.js"}
+    assert [file.path for file in client.list_artifacts(parent)] == ["systems.json"]
+    assert [file.path for file in client.list_artifacts(child)] == ["counts.md"]
+    assert "error" not in client.get_run(child).data.tags and "error" in client.get_run(foreign).data.tags
+    assert not client.search_model_versions("name = 'river'")
+    assert {names[0], unregistered["bundle"], f"s3://bucket/checkpoints/train_gnn-{key}"} < {*record["deleted"]}
+    assert record["left"] == [
+        "1 checkpoints of calls that no run of this root names, in s3://bucket/checkpoints",
+        f"database, backups, former files, and runs without a log here, of {uri}",
+    ]
 
 
 def test_a_text_is_seen_as_json_and_html_write_it(tmp_path: Path) -> None:

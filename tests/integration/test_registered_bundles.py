@@ -1,20 +1,25 @@
 """The registry before real servers: bundles in an object store, versions in PostgreSQL."""
 
 import shutil
+import time
 from pathlib import Path
 
 import pytest
 from gate import Gate
 from gate_inputs import write_inputs
+from integration import stored
 from integration.tracking_server import TrackingServer
+from mlflow.tracking import MlflowClient
 
 from gnn_encoder.artifacts import Dataset, read_manifest
 from gnn_encoder.artifacts.report import Decision
+from gnn_encoder.engines.forgotten_files import Traces
+from gnn_encoder.engines.forgotten_stores import clean_runs
 from gnn_encoder.promotion.registry import named_bundle
 from gnn_encoder.settings.outcome import Promote
 from gnn_encoder.steps.promote import promote
 from gnn_encoder.storage import CACHE
-from gnn_encoder.storage.transfer import put_folder
+from gnn_encoder.storage.transfer import get_folder, put_folder
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -51,6 +56,34 @@ def test_a_registered_bundle_outlives_the_machine_that_made_it(
     last = decided("last", 18)
     assert last["decision"] == "keep"
     assert "the bundle of the champion, version 1, cannot be read (" in str(last["reason"])
+
+
+def test_a_server_forgets_files_and_labels_of_a_root(
+    tracking_server: TrackingServer, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text, notes = "an unheard of word of a passage", list[str]()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", tracking_server.uri)
+    client = MlflowClient(tracking_server.uri)
+    experiment = client.create_experiment("gnn-encoder")
+    (tmp_path / "run.log").touch()
+    for is_here in (True, False):
+        log = tmp_path / ("run.log" if is_here else "of-another-machine.log")
+        run = client.create_run(experiment, tags={"root": str(tmp_path), "log": str(log), "error": text}).info.run_id
+        for name in ("report/hits/1.js", "profile.json", "counts.md"):
+            client.log_text(run, "of all" if is_here and name != "profile.json" else text, name)
+
+    def with_text() -> tuple[int, int]:
+        folder = tmp_path / "fetched"
+        get_folder(bucket, folder, indexed=False)
+        files = [path for path in folder.rglob("*") if path.is_file() and text in path.read_text()]
+        shutil.rmtree(folder)
+        return len(files), tracking_server.dump().count(text)
+
+    assert with_text() == (4, 2)
+    clean_runs(tracking_server.uri, tmp_path, Traces([text]), time.time() + 60, lambda *line: notes.extend(line))
+    assert with_text() == (3, 1), "those of a root with the same path on another machine"
+    assert [name.rpartition("/")[2] for name in stored.keys(bucket)].count("counts.md") == 2
+    assert notes.count("deleted") == 3 and notes[-2] == "left", notes
 
 
 def test_two_promotions_at_once_on_a_database_server(

@@ -18,7 +18,16 @@ from gnn_encoder.artifacts import Dataset, drafting
 from gnn_encoder.errors import UserError
 from gnn_encoder.storage import CACHE, local_folder
 from gnn_encoder.storage.s3 import AUTHORITIES, Address, client
-from gnn_encoder.storage.transfer import FETCHING, INDEX, PART, get_folder, list_folder, put_folder
+from gnn_encoder.storage.transfer import (
+    FETCHING,
+    INDEX,
+    PART,
+    get_folder,
+    has_former_versions,
+    list_folder,
+    put_folder,
+    remove_folder,
+)  # fmt: skip
 
 # The last module: taking down the servers counts for its last test.
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
@@ -36,6 +45,17 @@ def test_there_and_back(bucket: str, tmp_path: Path) -> None:
     get_folder(f"{bucket}/a/b", tmp_path / "target", fetched.append)
     assert contents(tmp_path / "target") == contents(source)
     assert fetched == [5], "what is there already is not fetched again"
+
+
+def test_a_bucket_says_whether_it_keeps_what_was_deleted(bucket: str, tmp_path: Path) -> None:
+    folder = folder_of(tmp_path / "folder", 0)
+    for kept in (False, True):
+        if kept:
+            versioning = {"Status": "Enabled"}
+            client().put_bucket_versioning(Bucket=Address.parse(bucket).bucket, VersioningConfiguration=versioning)
+        put_folder(folder, f"{bucket}/a")
+        remove_folder(f"{bucket}/a")
+        assert not keys(bucket) and has_former_versions(f"{bucket}/a") == kept
 
 
 def test_many_small_files(bucket: str, tmp_path: Path) -> None:

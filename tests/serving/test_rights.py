@@ -86,7 +86,8 @@ class Caller:
             assert fits(record, wanted or {})
 
     def explain(self, server: Server) -> None:
-        self.search(server, explain=True)
+        has_reranker = server.followed.current.retriever.bundle.reranker_path is not None
+        self.search(server, explain=True, rerank=has_reranker and bool(self.generator.random() < 0.7))
 
     def facets(self, server: Server) -> None:
         wanted = self.filter()
@@ -161,7 +162,7 @@ def test_control_a_filter_without_rights_is_noticed(
         ask(servers, 100)
 
 
-@pytest.mark.parametrize("name", ["sum", "max", "softmax", "linear", "graph"])
+@pytest.mark.parametrize("name", ["sum", "max", "softmax", "linear", "graph", "document"])
 def test_control_an_explanation_that_names_all_is_noticed(
     servers: dict[str, Server], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,6 +197,13 @@ def test_explanations_still_name_what_the_caller_may_see(bundles: dict[str, Path
                 assert total == pytest.approx(explained.hit.score, abs=1e-3), name
         assert named and (parts or name == "graph"), name
         assert named & Checked(CORPUS, GROUPS[:3]).named
+
+
+def test_a_re_ranker_still_names_what_the_caller_may_see(bundles: dict[str, Path]) -> None:
+    rights, seen = {FIELD: GROUPS[:3]}, Checked(CORPUS, GROUPS[:3]).named
+    explained = Retriever.load(bundles["document"]).explain("what is ask3", 20, rerank=True, rights=rights)
+    around = [part.source for one in explained for part in one.parts if "context" in part.source]
+    assert {marker for source in around for marker in MARKER.findall(source)} & seen and "the rest" in str(around)
 
 
 def test_everything_is_as_before_for_a_caller_of_all_groups(bundles: dict[str, Path]) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from gnn_encoder.cli.options import DEFAULT_ROOT, Root, Verbose
-from gnn_encoder.errors import UserError, without_password
+from gnn_encoder.errors import UserError
 
 
 def forget(
@@ -16,8 +16,8 @@ def forget(
         list[str] | None,
         typer.Option(
             "--export",
-            help="Folder of `export`, copy of a bundle, folder of `judge`, or file of lines (labels, questions); "
-            "repeatable.",
+            help="Folder of `export`, copy of a bundle, or folder of `judge`, also at s3://; file of lines (labels, "
+            "questions); postgresql://…#TABLE. Repeatable.",
         ),
     ] = None,
     dataset: Annotated[str | None, typer.Option(help="The data, if they have moved since the run.")] = None,
@@ -37,14 +37,7 @@ def forget(
     wanted = {kind: forgetting.read_wanted(file) for kind, file in files.items() if file}
     if not wanted:
         raise UserError("name what to forget: --queries FILE, --passages FILE, or both")
-    if remote := next((name for name in exports or [] if "://" in name), ""):
-        raise UserError(
-            f"--export {without_password(remote)} is no folder or file of this machine: for pgvector use `export "
-            "--update` afterwards, and VACUUM FULL; of an object store fetch the folder, and send it again"
-        )
-    path, record = forgetting.forget(
-        root, wanted, [Path(name) for name in exports or []], signed, lambda job: followed(job, verbose), dataset
-    )
+    path, record = forgetting.forget(root, wanted, exports or [], signed, lambda job: followed(job, verbose), dataset)
     typer.echo(f"forgotten  {', '.join(f'{len(record[kind]):,} {kind}' for kind in wanted)}, with all earlier ones")
     typer.echo(f"files      {len(record['rewritten']):,} made anew or rewritten, {len(record['deleted']):,} deleted")
     if trained := record["trained"]:

@@ -35,18 +35,18 @@ from gnn_encoder.artifacts.finished_run import BUNDLE, BUNDLES, bundles_of
 from gnn_encoder.artifacts.folder import MANIFEST, Manifest, digest_of, read_manifest, replace_content
 from gnn_encoder.artifacts.history import read_history
 from gnn_encoder.artifacts.passages import CORPUS_SCHEMA, StoredTable, passage_text
-from gnn_encoder.artifacts.report import SETTINGS
+from gnn_encoder.artifacts.report import SETTINGS, Decision
 from gnn_encoder.artifacts.texts import folded, text_lines
 from gnn_encoder.data.forgotten import Forgotten
-from gnn_encoder.engines import lifeline, pipelines, prune
+from gnn_encoder.engines import forgotten_stores, lifeline, pipelines, prune
 from gnn_encoder.engines.climbed import KEPT_RERANKERS, rung_of
 from gnn_encoder.engines.climbing import climbing_again, climbs_again
-from gnn_encoder.engines.forgotten_files import Traces, renewed, without_answers
+from gnn_encoder.engines.forgotten_files import Traces, without_answers
 from gnn_encoder.engines.latest import FORGOTTEN, KEPT_LABELS
 from gnn_encoder.engines.local_run import Outcome
 from gnn_encoder.engines.provenance import DATA
 from gnn_encoder.engines.supervision import Show
-from gnn_encoder.errors import UserError, without_password
+from gnn_encoder.errors import UserError
 from gnn_encoder.inference.answers import JOURNAL
 from gnn_encoder.judging.pool import POOL
 from gnn_encoder.labels.versions import FOLDER, Versions
@@ -60,8 +60,6 @@ from gnn_encoder.update.paid import forget as forget_paid
 KINDS = ("queries", "passages")
 OF_STATE = ("model", "recommendation", "decision")
 """Schemas of what an update leaves in `latest/`: weights, and figures that a later update reads."""
-OF_QUERIES = ("report", "study", "select_queries", "generated_queries")
-"""Folders with queries among the copies of files that MLflow has of a run."""
 UNFINISHED = "unfinished.jsonl"
 """Beside the records: what this forgetting and its interrupted attempts have changed, one change a line."""
 
@@ -224,27 +222,39 @@ class Forgetting:
             return climbing_again(self.latest.resolve(), dataset, [], self.root).run
         return partial(pipelines.update, self.latest, dataset, [], self.root)
 
-    def withdraw_versions(self, affected: Mapping[Path, Manifest]) -> None:
-        """Deletes registered versions of bundles with the texts; the bundle in `latest/` takes a champion's place."""
+    def withdraw_versions(self, affected: Mapping[Path, Manifest], traces: Traces) -> None:
+        """Deletes registered versions of bundles with the texts, and what object stores and MLflow have of runs.
+
+        The bundle in `latest/` takes a champion's place.
+        """
         digests = {manifest.digest for manifest in affected.values() if manifest.schema == "bundle"}
+        decisions = [Decision.read(path).facts for path, of in self.manifests().items() if of.schema == "decision"]
+        sent = {facts.get("bundle", "") for facts in decisions if facts.get("bundle_digest") in digests}
+
+        withdrawn: list[tuple[Registry, Version]] = []
 
         def is_gone(version: Version) -> bool:
             return version.tags.get(DIGEST) in digests or Path(version.tags.get(ADDRESS) or "/") in affected
 
-        for uri in prune.stores(self.root):
+        uris = prune.stores(self.root)
+        for registry in (registry for uri in uris for registry in prune.registries(uri)):
             with impatient():
-                for registry in prune.registries(uri):
-                    versions = registry.versions()
-                    gone = [version for version in versions if is_gone(version)]
-                    if champion := next((version for version in gone if CHAMPION in version.aliases), None):
-                        registry.promote(self._successor(registry, champion, versions))
-                    for version in gone:
-                        registry.withdraw(version.number)
-                        self.note("deleted", f"models:/{registry.name}/{version.number}")
-                        if is_remote(address := version.tags.get(ADDRESS, "")):
-                            self.note("left", address)
+                versions = registry.versions()
+                gone = [version for version in versions if is_gone(version)]
+                if champion := next((version for version in gone if CHAMPION in version.aliases), None):
+                    registry.promote(self._successor(registry, champion, versions))
+            withdrawn += [(registry, version) for version in gone]
+        sent.update(version.tags.get(ADDRESS, "") for _, version in withdrawn)
+        for address in sorted(filter(is_remote, sent)):
+            forgotten_stores.remove(address, self.note)
+        for registry, version in withdrawn:
+            with impatient():
+                registry.withdraw(version.number)
+            self.note("deleted", f"models:/{registry.name}/{version.number}")
+        forgotten_stores.remove_checkpoints(self.root, uris, self.note)
+        for uri in uris:
             if uri != own_store(self.root):
-                self.note("left", f"reports of earlier runs in {without_password(uri)}")
+                forgotten_stores.clean_runs(uri, self.root, traces, self.began, self.note)
 
     def _successor(self, registry: Registry, champion: Version, versions: Sequence[Version]) -> str:
         bundle, former = Bundle.read((self.latest / BUNDLE).resolve()), champion.tags.get(ADDRESS, "")
@@ -292,7 +302,7 @@ class Forgetting:
                     self._delete(prune.PARTS, [path]) if change == "deleted" else self.note(change, path)
 
     def _is_old(self, path: Path) -> bool:
-        return path.name in OF_QUERIES and path.stat().st_mtime < self.began
+        return path.name in forgotten_stores.OF_QUERIES and path.stat().st_mtime < self.began
 
     def delete_artifacts(self, affected: Mapping[Path, Manifest]) -> None:
         """Deletes what was made from the texts, but for weights in `latest/`, and what `labels undo` would restore."""
@@ -367,7 +377,7 @@ class Forgetting:
 def forget(
     root: Path,
     wanted: Mapping[str, set[str]],
-    exports: Sequence[Path],
+    exports: Sequence[Path | str],
     signed: str,
     run: Callable[[Callable[[Show], Outcome]], Outcome],
     dataset: str | None = None,
@@ -376,7 +386,7 @@ def forget(
 
     Args:
         wanted: ids or whole texts of "queries" and "passages".
-        exports: as `renewed` takes them.
+        exports: as `forgotten_stores.renew` takes them.
         signed: who signs the record; empty: this user on this machine.
         run: runs the update, and raises if it fails.
         dataset: the data, if they have moved since the run.
@@ -400,11 +410,10 @@ def forget(
         job.note("rewritten", *bundles_of(latest))
     with lifeline.take(root):
         affected, traces = job.affected(), Traces(job.texts)
-        job.withdraw_versions(affected)
+        job.withdraw_versions(affected, traces)
         for target in exports:
-            if renewed(target, latest, traces):
-                job.note("rewritten", target)
+            forgotten_stores.renew(str(target), latest, traces, job.note)
         job.clean_files(affected, traces)
         job.delete_artifacts(affected)
-        job.search(traces, exports)
+        job.search(traces, [Path(target) for target in exports if "://" not in str(target)])
         return job.record(wanted, signed)

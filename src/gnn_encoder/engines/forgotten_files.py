@@ -113,6 +113,10 @@ class Traces:
         with path.open("rb") as file:
             return forms.are_in(file)
 
+    def in_text(self, text: str) -> bool:
+        """Whether a text has the beginning of one."""
+        return any(True for _ in self._begins.places(text.encode("utf-8", "surrogatepass")))
+
     def below(self, path: Path, short: bool = False) -> bool:
         """Whether a file, or a file below a folder, has it."""
         return any(self.in_file(file, short) for file in (path, *path.rglob("*")) if file.is_file())
@@ -201,7 +205,7 @@ def renewed(target: Path, latest: Path, traces: Traces) -> bool:
         known = json.loads((target / FACTS).read_text("utf-8"))
         if not {"system", "format", "served_as", "bundle_digest"} <= {*known}:
             raise UserError(f"{target / FACTS} is not of `export`: make the export again, or delete the folder")
-        bundle = _bundle_of(latest, known["system"], known["served_as"], target)
+        bundle = bundle_of(latest, known["system"], known["served_as"], target)
         if known["bundle_digest"] == bundle.manifest.digest:
             return False
         export(bundle, known["format"], fresh, table=known.get("table", "passages"), index=known.get("index"))
@@ -210,7 +214,7 @@ def renewed(target: Path, latest: Path, traces: Traces) -> bool:
             raise UserError(f"{target} has {', '.join(sorted(others))}, which its export did not write: move them out")
     elif (target / MANIFEST).is_file():
         copied = Bundle.read(target)
-        bundle = _bundle_of(latest, copied.system, copied.serving.system, target)
+        bundle = bundle_of(latest, copied.system, copied.serving.system, target)
         if copied.manifest.digest == bundle.manifest.digest:
             return False
         shutil.copytree(bundle.path.resolve(), fresh)
@@ -246,7 +250,8 @@ def _without_judged(folder: Path, traces: Traces) -> bool:
     return True
 
 
-def _bundle_of(latest: Path, system: str, served: str, target: Path) -> Bundle:
+def bundle_of(latest: Path, system: str, served: str, target: Path | str) -> Bundle:
+    """Returns the bundle of a system, if possible as served; raises UserError for the `target` of another root."""
     bundles = [bundle for place in bundles_of(latest) if (bundle := Bundle.read(place)).system == system]
     if not bundles:
         raise UserError(f"{latest} has no bundle of {system}, of which {target} is: delete {target}, and run again")

@@ -226,12 +226,7 @@ def stores(root: Path) -> list[str]:
 def registries(uri: str) -> list[Registry]:
     """Returns every registered model in a store."""
     with impatient(), mlflow_runs.reaching(uri) as client:
-        page = client.search_registered_models()
-        names = [model.name for model in page]
-        while page.token:
-            page = client.search_registered_models(page_token=page.token)
-            names += [model.name for model in page]
-        return [open_registry(uri, name) for name in names]
+        return [open_registry(uri, model.name) for model in mlflow_runs.all_pages(client.search_registered_models)]
 
 
 def _versions(uri: str) -> list[Version]:

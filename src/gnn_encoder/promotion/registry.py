@@ -239,11 +239,7 @@ class Registry:
 
     def _entities(self, name: str) -> list[Any]:
         """Returns MLflow's versions of a model, oldest first."""
-        page = self._client.search_model_versions(f"name = '{name}'")
-        entities = list(page)
-        while page.token:
-            page = self._client.search_model_versions(f"name = '{name}'", page_token=page.token)
-            entities += page
+        entities = mlflow_runs.all_pages(self._client.search_model_versions, f"name = '{name}'")
         return sorted(entities, key=lambda entity: int(entity.version))
 
 

@@ -186,6 +186,21 @@ def remove_folder(uri: str) -> None:
         retried(lambda: _delete(address, (INDEX,)))
 
 
+def has_former_versions(uri: str) -> bool:
+    """Whether the bucket keeps replaced or deleted objects below an address; raises UserError if it does not say."""
+    address = Address.parse(uri)
+    with store_errors(address):
+        return any(not version["IsLatest"] for version in _pages("list_object_versions", address, "Versions"))
+
+
+def folders_below(uri: str) -> list[str]:
+    """Returns the names of the folders directly below an address."""
+    address = Address.parse(uri)
+    with store_errors(address):
+        prefixes = [item["Prefix"] for item in _pages("list_objects_v2", address, "CommonPrefixes", Delimiter="/")]
+    return [prefix.removeprefix(address.key("")).rstrip("/") for prefix in prefixes]
+
+
 def _read_marker(address: Address) -> tuple[Listing, bool] | None:
     """Returns the marker's files and whether the folder is complete; None without a marker."""
     from botocore.exceptions import ClientError

@@ -14,7 +14,7 @@ import sqlite3
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -256,6 +256,16 @@ def find_experiment(client: Any) -> Any:
 
 def _experiment_name() -> str:
     return os.environ.get("MLFLOW_EXPERIMENT_NAME") or "gnn-encoder"
+
+
+def all_pages(search: Callable[..., Any], *arguments: Any) -> list[Any]:
+    """Returns the results of all pages of one of a client's searches."""
+    page = search(*arguments)
+    entities = list(page)
+    while page.token:
+        page = search(*arguments, page_token=page.token)
+        entities += page
+    return entities
 
 
 def create_run(client: Any, experiment: str, name: str, parent: str | None = None) -> str:

@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -29,15 +30,15 @@ class PipelineLog:
         self.uri = tracking_uri(root)
         # A server has its own place for artifacts. The default of a database is ./mlruns in the working folder.
         location = None if self.uri.startswith("http") else (root / "artifacts").as_uri()
-        quotable = str(root).replace("'", "_")
+        name_of_root = _quotable(root)
         with impatient(), mlflow_runs.reaching(self.uri) as client:
             self._client = client
             self._experiment = mlflow_runs.experiment_id(client, artifact_location=location)
-            for stale in self._running(f"tags.root = '{quotable}'"):
+            for stale in self._running(f"tags.root = '{name_of_root}'"):
                 self._close(stale, "KILLED")
             self.run_id = mlflow_runs.create_run(client, self._experiment, name)
             self._log = StepLog(client, self.run_id)
-            mlflow_runs.describe(self._log, params, {**tags, "root": quotable, "version": __version__})
+            mlflow_runs.describe(self._log, params, {**tags, "root": name_of_root, "version": __version__})
 
     def environment(self) -> dict[str, str]:
         """The environment variables that make a step log under this run."""
@@ -115,6 +116,25 @@ class PipelineLog:
     def _running(self, condition: str) -> list[str]:
         runs = self._client.search_runs([self._experiment], f"attributes.status = 'RUNNING' and {condition}")
         return [str(run.info.run_id) for run in runs]
+
+
+def _quotable(root: Path) -> str:
+    return str(root).replace("'", "_")
+
+
+def runs_of(client: Any, root: Path) -> list[Any]:
+    """Returns MLflow's runs of a root in all experiments: those of pipelines, and those of their steps.
+
+    A run without its log in the root is left out: it may be of a root with the same path on another machine.
+    """
+    experiments = [experiment.experiment_id for experiment in mlflow_runs.all_pages(client.search_experiments)]
+    named = mlflow_runs.all_pages(client.search_runs, experiments, f"tags.root = '{_quotable(root)}'")
+    parents = [run for run in named if Path(run.data.tags.get("log", "")).is_file()]
+    steps = (
+        mlflow_runs.all_pages(client.search_runs, experiments, f"tags.mlflow.parentRunId = '{parent.info.run_id}'")
+        for parent in parents
+    )
+    return [*parents, *chain.from_iterable(steps)]
 
 
 def tracking_uri(root: Path) -> str:

@@ -10,8 +10,9 @@ The index is HNSW by inner product. The replay says which `hnsw.ef_search` finds
 """
 
 import json
+import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 WIDEST = 2000
 """Largest width of an HNSW index over `vector`, by pgvector's documentation; `halfvec` has 4,000."""
+LOCKING = "60s"
+"""Time that `vacuum` waits for the end of other transactions."""
 CONNECTING = 10
 """Seconds to wait for the server, unless the address says otherwise."""
 COLUMNS = {
@@ -76,6 +79,46 @@ def export(job: Job) -> str:
     return sentence
 
 
+def read_facts(address: str, table: str) -> dict[str, Any]:
+    """Returns what an export has written about its table; raises UserError for a table of another origin."""
+    with _connected(address) as connection:
+        return _facts(connection, table)
+
+
+def vacuum(address: str, table: str) -> list[str]:
+    """Rewrites the files of a table, and of PostgreSQL's statistics of its texts, without deleted rows.
+
+    Readers wait meanwhile. Returns where deleted rows may still be, in words.
+    """
+    where = without_password(address)
+    left = [f"write-ahead log, logs, replicas and backups of {where}"]
+    with _connected(address, autocommit=True) as connection:
+        from psycopg import errors, sql
+
+        details: list[str] = []
+        connection.add_notice_handler(lambda notice: details.append(notice.message_detail or ""))
+        connection.execute(sql.SQL("SET lock_timeout = {}").format(LOCKING))
+        for name in (table, "pg_catalog.pg_statistic"):
+            details.clear()
+            with suppress(errors.LockNotAvailable):
+                connection.execute(sql.SQL("VACUUM (FULL, VERBOSE) {}").format(sql.Identifier(*name.split("."))))
+            # The server says how many deleted rows it keeps for open transactions, or nothing without the right.
+            if not any(re.match(r"0\D", detail) for detail in details):
+                left.append(f"deleted rows of {name} in {where}: VACUUM FULL as its owner, without open transactions")
+    return left
+
+
+def _facts(connection: "psycopg.Connection[Any]", table: str) -> dict[str, Any]:
+    row = connection.execute("SELECT obj_description(to_regclass(%s), 'pg_class')", (table,)).fetchone()
+    try:
+        facts = json.loads((row and row[0]) or "{}")
+    except ValueError:
+        facts = {}
+    if not isinstance(facts, dict) or "bundle_digest" not in facts:
+        raise UserError(f"the table {table} is not of an earlier export: name another")
+    return facts
+
+
 def _create(job: Job, table: "_Table") -> tuple[str, int | None]:
     table.create()
     digests = table.send(None)
@@ -87,7 +130,7 @@ def _create(job: Job, table: "_Table") -> tuple[str, int | None]:
 
 def _update(job: Job, table: "_Table") -> tuple[str, bool, int | None]:
     table.run("LOCK TABLE {table} IN SHARE ROW EXCLUSIVE MODE")  # readers go on with the former rows
-    facts = table.facts()
+    facts = _facts(table.connection, job.table)
     job.check_former(f"the table {job.table}", facts)
     digests = digests_of(job.bundle, job.stage("reading", len(job.bundle.vectors)), table.stored)
     changes, index = Changes.between(digests, table.digests()), bool(facts.get("index"))
@@ -99,8 +142,8 @@ def _update(job: Job, table: "_Table") -> tuple[str, bool, int | None]:
 
 
 @contextmanager
-def _connected(address: str) -> Iterator["psycopg.Connection[Any]"]:
-    """Yields a connection with pgvector's types, in one transaction that is committed at the end."""
+def _connected(address: str, autocommit: bool = False) -> Iterator["psycopg.Connection[Any]"]:
+    """Yields a connection with pgvector's types, in one transaction that is committed at the end, or in none."""
     try:
         import psycopg
         from pgvector.psycopg import register_vector
@@ -117,7 +160,7 @@ def _connected(address: str) -> Iterator["psycopg.Connection[Any]"]:
         )
     try:
         options: dict[str, Any] = {"connect_timeout": CONNECTING} | conninfo_to_dict(address)
-        with psycopg.connect(**options) as connection:
+        with psycopg.connect(**options, autocommit=autocommit) as connection:
             connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
             register_vector(connection)
             yield connection
@@ -134,7 +177,7 @@ class _Table:
     def __init__(self, job: Job, connection: "psycopg.Connection[Any]") -> None:
         from psycopg import sql
 
-        self._job, self._connection = job, connection
+        self._job, self.connection = job, connection
         self._with_null: dict[str, None] = {}
         self._name = sql.Identifier(*job.table.split("."))
 
@@ -143,11 +186,11 @@ class _Table:
         from psycopg import sql
 
         query = sql.SQL(statement).format(table=self._name, **parts)
-        return self._connection.execute(query, values or None, binary=True)
+        return self.connection.execute(query, values or None, binary=True)
 
     def exists(self) -> bool:
         """Whether there is a relation of the table's name."""
-        name = self._name.as_string(self._connection)
+        name = self._name.as_string(self.connection)
         return bool(self.run("SELECT to_regclass(%s) IS NOT NULL", name).fetchone()[0])
 
     @property
@@ -183,7 +226,7 @@ class _Table:
 
         names = sql.SQL(", ").join(map(sql.Identifier, COLUMNS))
         command = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT BINARY)").format(self._name, names)
-        with self._connection.cursor() as cursor, cursor.copy(command) as copy:
+        with self.connection.cursor() as cursor, cursor.copy(command) as copy:
             copy.set_types(types)
             for block in map(self.stored, blocks(job.bundle, rows, done)):
                 digests.append(block.digests())
@@ -211,18 +254,6 @@ class _Table:
         self.run("CREATE INDEX ON {table} USING hnsw (vector vector_ip_ops)")
         done(rows)
 
-    def facts(self) -> dict[str, Any]:
-        """Returns what `keep` wrote; raises UserError for a table of another origin."""
-        name = self._name.as_string(self._connection)
-        (comment,) = self.run("SELECT obj_description(to_regclass(%s), 'pg_class')", name).fetchone()
-        try:
-            facts = json.loads(comment or "{}")
-        except ValueError:
-            facts = {}
-        if not isinstance(facts, dict) or "bundle_digest" not in facts:
-            raise UserError(f"the table {self._job.table} is not of an earlier export: name another by --table")
-        return facts
-
     def keep(self, facts: dict[str, Any]) -> None:
         """Writes facts as the table's comment."""
         from psycopg import sql
@@ -233,7 +264,7 @@ class _Table:
         from psycopg import sql
 
         (count,) = self.run("SELECT count(*) FROM {table}").fetchone()
-        with self._connection.cursor("digests", binary=True) as cursor:
+        with self.connection.cursor("digests", binary=True) as cursor:
             cursor.itersize = export_rows.ROWS
             cursor.execute(sql.SQL("SELECT digest FROM {}").format(self._name))
             return np.fromiter((digest for (digest,) in cursor), np.int64, count)
