@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from loopback import Handler, served
 
 MODEL = "tiny"
 
@@ -64,15 +65,14 @@ def chat_service(reply: Callable[[str], str], port: int = 0) -> Iterator[Service
     """A service in a thread of this process."""
     service = Service(reply)
 
-    class Handler(BaseHTTPRequestHandler):
+    class Chat(Handler):
         def do_GET(self) -> None:
-            self._send(200, {"object": "list", "data": [{"id": MODEL, "object": "model"}]})
+            self._answer(200, {"object": "list", "data": [{"id": MODEL, "object": "model"}]})
 
         def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            self._send(*service.answer(body, self.headers["Authorization"]))
+            self._answer(*service.answer(json.loads(self.body()), self.headers["Authorization"]))
 
-        def _send(self, status: int | str, answer: dict[str, Any]) -> None:
+        def _answer(self, status: int | str, answer: dict[str, Any]) -> None:
             content = json.dumps(answer).encode()
             if status in ("text", "other"):
                 content = b"<html>Welcome</html>" if status == "text" else b'{"choices": []}'
@@ -90,16 +90,6 @@ def chat_service(reply: Callable[[str], str], port: int = 0) -> Iterator[Service
                 self.wfile.write(content[: len(content) // 2] if is_broken else content)
             self.close_connection = True
 
-        def log_message(self, *_: object) -> None:
-            """Says nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
-    service.address = f"http://127.0.0.1:{server.server_port}/v1"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
+    with served(Chat, port) as server:
+        service.address = f"http://127.0.0.1:{server.server_port}/v1"
         yield service
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()

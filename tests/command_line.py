@@ -12,3 +12,9 @@ def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     with pytest.raises(SystemExit) as caught:
         app.main()
     return int(caught.value.code or 0)
+
+
+def called(*arguments: str) -> int:
+    """`call` where no test's monkeypatch is at hand."""
+    with pytest.MonkeyPatch.context() as patch:
+        return call(patch, *arguments)

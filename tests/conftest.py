@@ -43,8 +43,6 @@ THINNED = {
     "test_a_resumed_training_has_the_vectors_that_it_had": 2,
     "test_a_run_is_the_same_after_any_other": 4,
     "test_a_run_of_an_earlier_version_is_explained_and_updated": 2,
-    "test_a_search_by_an_index_finds_the_new_vectors": 4,
-    "test_a_search_finds_the_new_vector": 4,
     "test_a_token_that_cannot_be_sent_is_refused_and_not_shown": 4,
     "test_a_value_of_another_kind_is_refused_for_any_setting": 4,
     "test_an_update_equals_a_graph_from_nothing": 3,

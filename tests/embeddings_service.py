@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from loopback import Handler, served
 from sentence_transformers import SentenceTransformer
 
 MODEL = "tiny"
@@ -58,32 +58,13 @@ def service_of(backbone: Path) -> Iterator[Service]:
     """A service in a thread of this process."""
     service = Service(SentenceTransformer(str(backbone), device="cpu"))
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self._answered({})
+    class Embeddings(Handler):
+        def answer(self) -> None:
+            status, answer = service.answer(self.path, json.loads(self.body() or "{}"), self.headers["Authorization"])
+            self.send(status, json.dumps(answer).encode())
 
-        def do_POST(self) -> None:
-            self._answered(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        do_GET = do_POST = answer
 
-        def _answered(self, body: dict[str, Any]) -> None:
-            status, answer = service.answer(self.path, body, self.headers["Authorization"])
-            content = json.dumps(answer).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, *_: object) -> None:
-            """Says nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    service.address = f"http://127.0.0.1:{server.server_port}/v1"
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
+    with served(Embeddings) as server:
+        service.address = f"http://127.0.0.1:{server.server_port}/v1"
         yield service
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()

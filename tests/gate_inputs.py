@@ -44,7 +44,6 @@ def write_evaluation(
     dataset: Dataset,
     value: float,
     steps: int = 2,
-    cold: float | None = None,
     written: tuple[str, ...] = (),
     runs: Sequence[Path] = (),
 ) -> Path:
@@ -64,7 +63,7 @@ def write_evaluation(
 
     metrics = {
         **figures(1234, value),
-        "strata": {"cold": figures(12, value if cold is None else cold)},
+        "strata": {"cold": figures(12, value)},
         "baseline": BASELINE,
         "candidate": CANDIDATE,
         "headline_split": "test",
@@ -136,13 +135,12 @@ def write_inputs(
     found: int,
     noise: float = 0.0,
     steps: int = 2,
-    cold: float | None = None,
     written: tuple[str, ...] = (),
     runs: Sequence[Path] = (),
 ) -> dict[str, Path]:
     """What `promote` reads."""
     made = write_bundle(folder / "gnn_encoder", dataset, backbone, found, noise)
-    evaluation = write_evaluation(folder / "evaluation", made, dataset, found / 20, steps, cold, written, runs)
+    evaluation = write_evaluation(folder / "evaluation", made, dataset, found / 20, steps, written, runs)
     recommendation = write_recommendation(folder / "recommendation", evaluation)
     bundle = write_chosen(folder / "bundle", made, recommendation)
     graph = write_graph(folder / "graph", dataset)

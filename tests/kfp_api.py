@@ -15,7 +15,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -24,6 +24,7 @@ import kfp_server_api
 from google.protobuf import json_format
 from kfp.kubernetes.kubernetes_executor_config_pb2 import KubernetesExecutorConfig
 from kfp.pipeline_spec import pipeline_spec_pb2 as messages
+from loopback import Handler
 
 NOT_SENT = frozenset(("error", "executor_detail", "pod_name"))
 """Fields of a task that the description has and KFP 2.17's converter of workflows never fills."""
@@ -218,27 +219,19 @@ class KfpServer:
     def __enter__(self) -> "KfpServer":
         owner, self._described = self, described()
 
-        class Handler(BaseHTTPRequestHandler):
+        class Api(Handler):
             def answer(self) -> None:
-                length = int(self.headers.get("Content-Length") or 0)
-                text = self.rfile.read(length).decode()
+                text = self.body().decode()
                 if owner.silent(f"{self.command} {urlsplit(self.path).path}"):
                     self.rfile.read(1)  # until the client gives up
                     self.close_connection = True
                     return
                 status, kind, content = owner.handle(self.command, self.path, self.headers.get("authorization"), text)
-                self.send_response(status)
-                self.send_header("Content-Type", kind)
-                self.send_header("Content-Length", str(len(content)))
-                self.end_headers()
-                self.wfile.write(content)
+                self.send(status, content, kind)
 
             do_GET = do_POST = do_DELETE = answer
 
-            def log_message(self, format: str, *args: Any) -> None:
-                pass
-
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Api)
         if self.certificate:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(self.certificate)

@@ -7,17 +7,17 @@ get their environment from the TrainJob alone, and the numbers that Trainer's to
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from kubeflow_trainer_api.models.trainer_v1alpha1_train_job import TrainerV1alpha1TrainJob
+from loopback import Handler, free_port
 
 JOBS = "/apis/trainer.kubeflow.org/v1alpha1/namespaces/retrieval/trainjobs"
 PODS = "/api/v1/namespaces/retrieval/pods"
@@ -36,13 +36,6 @@ def check_train_job(job: dict[str, Any]) -> None:
     env = [each["name"] for each in job["spec"]["trainer"].get("env", [])]
     if len(set(env)) < len(env) or set(env) & set(RESERVED):
         raise ValueError("must not have reserved envs")
-
-
-def free_port() -> int:
-    """A port of this machine that nothing listens on."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def steps_pod(environment: Mapping[str, str], secrets: Mapping[str, str], log: Path) -> dict[str, Any]:
@@ -124,23 +117,14 @@ class KubernetesApi:
     def __enter__(self) -> "KubernetesApi":
         owner = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class Api(Handler):
             def answer(self) -> None:
-                text = self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode()
-                status, body = owner.handle(self.command, self.path, json.loads(text or "null"))
-                content = json.dumps(body).encode()
-                self.send_response(status)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(content)))
-                self.end_headers()
-                self.wfile.write(content)
+                status, body = owner.handle(self.command, self.path, json.loads(self.body() or "null"))
+                self.send(status, json.dumps(body).encode())
 
             do_GET = do_POST = do_DELETE = answer
 
-            def log_message(self, *_: object) -> None:
-                """Say nothing."""
-
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Api)
         threading.Thread(target=self._http.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{self._http.server_port}"
         context = {"cluster": "here", "user": "step", "namespace": "retrieval"}

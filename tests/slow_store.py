@@ -8,17 +8,18 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from math import inf
 from typing import ClassVar
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
 import pytest
+from loopback import Handler, served
 
 from gnn_encoder.storage.s3 import client
 
 BUCKET = "bucket"
+XML, BYTES = "application/xml", "binary/octet-stream"
 
 
 class SlowStore:
@@ -37,47 +38,39 @@ class SlowStore:
         """Whether objects may be deleted."""
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Bucket(Handler):
     store: ClassVar[SlowStore]
     protocol_version = "HTTP/1.1"
 
-    def _answer(self, status: int, body: bytes = b"", **headers: str) -> None:
-        self.send_response(status)
-        for name, value in {"Content-Length": str(len(body)), **headers}.items():
-            self.send_header(name.replace("_", "-"), value)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
     def _error(self, status: int, code: str) -> None:
-        self._answer(status, f"<Error><Code>{code}</Code></Error>".encode())
+        self.send(status, f"<Error><Code>{code}</Code></Error>".encode(), XML)
 
     @property
     def _key(self) -> str:
         return unquote(urlsplit(self.path).path).removeprefix(f"/{BUCKET}").lstrip("/")
 
     def do_PUT(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
+        body = self.body()
         self.store.room -= 1
         if self.store.room < 0:
             return self._error(403, "QuotaExceeded")
         self.store.opened.wait(self.store.patience)
         self.store.writes.append(self._key)
         self.store.objects[self._key] = body
-        return self._answer(200, ETag=f'"{hashlib.md5(body).hexdigest()}"')
+        return self.send(200, b"", XML, ETag=f'"{hashlib.md5(body).hexdigest()}"')
 
     def do_GET(self) -> None:
         query = parse_qs(urlsplit(self.path).query)
         if "uploads" in urlsplit(self.path).query:
-            return self._answer(200, b"<ListMultipartUploadsResult></ListMultipartUploadsResult>")
+            return self.send(200, b"<ListMultipartUploadsResult></ListMultipartUploadsResult>", XML)
         if not self._key:
-            return self._answer(200, self._listing(query.get("prefix", [""])[0], query.get("delimiter", [""])[0]))
+            return self.send(200, self._listing(query.get("prefix", [""])[0], query.get("delimiter", [""])[0]), XML)
         if self._key not in self.store.objects:
             return self._error(404, "NoSuchKey")
         body, status = self.store.objects[self._key], 200
         if part := re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", "")):
             body, status = body[int(part[1]) : int(part[2]) + 1], 206
-        return self._answer(status, body, ETag=f'"{hashlib.md5(body).hexdigest()}"')
+        return self.send(status, body, BYTES, ETag=f'"{hashlib.md5(body).hexdigest()}"')
 
     do_HEAD = do_GET
 
@@ -85,7 +78,7 @@ class _Handler(BaseHTTPRequestHandler):
         if not self.store.deletes:
             return self._error(403, "AccessDenied")
         self.store.objects.pop(self._key, None)
-        return self._answer(204)
+        return self.send(204, b"", XML)
 
     def _listing(self, prefix: str, delimiter: str) -> bytes:
         items, folders = [], set()
@@ -98,24 +91,19 @@ class _Handler(BaseHTTPRequestHandler):
         items += [f"<CommonPrefixes><Prefix>{escape(each)}</Prefix></CommonPrefixes>" for each in sorted(folders)]
         return f"<ListBucketResult><IsTruncated>false</IsTruncated>{''.join(items)}</ListBucketResult>".encode()
 
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
 
 @contextmanager
 def slow_store(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowStore]:
     """A store at `s3://bucket`, which the environment leads to."""
     store = SlowStore()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"store": store}))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    values = {"ENDPOINT_URL": f"http://127.0.0.1:{server.server_port}", "ACCESS_KEY_ID": "me", "DEFAULT_REGION": "here"}
-    for name, value in {**values, "SECRET_ACCESS_KEY": "secret"}.items():
-        monkeypatch.setenv(f"AWS_{name}", value)
-    monkeypatch.setenv("GNN_ENCODER_S3_ADDRESSING", "path")
-    client.cache_clear()
-    try:
-        yield store
-    finally:
+    with served(type("Bucket", (_Bucket,), {"store": store})) as server:
+        address = f"http://127.0.0.1:{server.server_port}"
+        values = {"ENDPOINT_URL": address, "ACCESS_KEY_ID": "me", "DEFAULT_REGION": "here"}
+        for name, value in {**values, "SECRET_ACCESS_KEY": "secret"}.items():
+            monkeypatch.setenv(f"AWS_{name}", value)
+        monkeypatch.setenv("GNN_ENCODER_S3_ADDRESSING", "path")
         client.cache_clear()
-        server.shutdown()
-        server.server_close()
+        try:
+            yield store
+        finally:
+            client.cache_clear()

@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from bundles import fill_bundle
+from command_line import called
 from http_server import ids, serving
 from published_rerankers import write_reranker
 from trained_root import Trained
@@ -18,7 +18,6 @@ from trained_root import Trained
 from gnn_encoder import Retriever
 from gnn_encoder.artifacts import Dataset, Report, Run, drafting
 from gnn_encoder.artifacts.history import read_history
-from gnn_encoder.cli import app
 from gnn_encoder.errors import UserError
 from gnn_encoder.flow.graph import Graph
 from gnn_encoder.models.dual_encoder import TextEncoder
@@ -41,11 +40,7 @@ SS_BERT = (
 
 
 def rerank(trained: Trained, *more: str) -> int:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["gnn-encoder", "rerank", *trained.command[1:], "--verbose", *more])
-        with pytest.raises(SystemExit) as caught:
-            app.main()
-    return int(caught.value.code or 0)
+    return called("rerank", *trained.command[1:], "--verbose", *more)
 
 
 def reused(shown: str) -> int:
@@ -106,19 +101,6 @@ def test_every_kind_is_trained_ranked_and_compared(
     assert reused(shown) == 8  # all but the comparison
     again = Report.read(Path(shown.split("report ")[-1].strip()).parent).metrics
     assert list(again["results"]["test"]) == ["BM25", "ColBERT, distilled"]
-
-
-@pytest.mark.slow
-def test_two_kinds_are_trained_ranked_and_compared(
-    trained: Trained, same: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert rerank(trained, "--systems", "colbert,bert_dmn_lite", *same) == 0
-    page = Path(capsys.readouterr().out.split("report ")[-1].strip())
-    metrics = Report.read(page.parent).metrics
-    assert list(metrics["results"]["test"]) == ["BM25", "ColBERT", "BERT-DMN lite"]
-    assert (metrics["baseline"], metrics["candidate"]) == ("BM25", "BERT-DMN lite")
-    assert len({json.dumps(figures) for figures in metrics["results"]["test"].values()}) == 3
-    assert {"train_reranker: ColBERT", "rerank: BERT-DMN lite"} <= set(read_history(page.parent))
 
 
 @pytest.mark.slow
@@ -185,12 +167,9 @@ def test_a_bundles_hits_are_re_ranked_and_the_bundle_gets_the_best_re_ranker(
     for hit in answer["results"][0]["hits"]:
         assert sum(part["amount"] for part in hit["why"]["parts"]) == pytest.approx(hit["score"], abs=1e-3)
     explain = ["explain", "one of the words", "--bundle", str(bundle), "-k", "3", "--depth", "20", "--rerank"]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["gnn-encoder", *explain])
-        with pytest.raises(SystemExit) as caught:
-            app.main()
+    assert called(*explain) == 0
     shown = capsys.readouterr().out
-    assert not caught.value.code and shown.count("content × ") == 3 and "structural" in shown
+    assert shown.count("content × ") == 3 and "structural" in shown
 
 
 @pytest.mark.slow
@@ -228,12 +207,8 @@ def test_a_published_re_ranker_is_a_row_a_start_a_teacher_and_the_bundles_re_ran
 
 def study(trained: Trained, capsys: pytest.CaptureFixture[str], *more: str) -> tuple[Report, str]:
     """The report and the output of `gnn-encoder ablate --study …`."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["gnn-encoder", "ablate", *trained.command[1:], "--verbose", "--study", *more])
-        with pytest.raises(SystemExit) as caught:
-            app.main()
+    assert called("ablate", *trained.command[1:], "--verbose", "--study", *more) == 0
     shown = capsys.readouterr().out
-    assert not caught.value.code
     return Report.read(Path(shown.split("report ")[-1].strip()).parent), shown
 
 

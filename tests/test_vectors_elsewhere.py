@@ -1,7 +1,6 @@
 """Encoders whose weights are elsewhere: a service at an address, and vectors in a folder."""
 
 import json
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from bundles import write_bm25
+from command_line import call
 from embeddings_service import MODEL, Service, service_of
 from http_server import ids, serving
 from trained_root import write_beir
@@ -22,7 +22,6 @@ from gnn_encoder.artifacts import Bundle, Dataset, Run, drafting, read_vectors
 from gnn_encoder.artifacts.arrays import EVALUATED, QUERIES, read_rows
 from gnn_encoder.artifacts.digests import WORDS
 from gnn_encoder.artifacts.finished_run import labelled_bundle
-from gnn_encoder.cli import app
 from gnn_encoder.data.given_vectors import GivenVectors
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.collected import evaluated_queries
@@ -328,13 +327,6 @@ def test_given_vectors_that_do_not_fit_are_one_line(
         encoded(tiny_dataset.path, tmp_path / "second", encoder="", vectors=str(tmp_path / "narrow"))
 
 
-def command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["gnn-encoder", *arguments])
-    with pytest.raises(SystemExit) as caught:
-        app.main()
-    return int(caught.value.code or 0)
-
-
 FAST = [
     "--set", "evaluate.permutations=50", "--set", "evaluate.resamples=20", "--set", "encode_with_labels.kinds=[]",
     "--set", "fuse_parts.kinds=[linear]",
@@ -351,7 +343,7 @@ def test_a_run_asks_the_service_and_its_bundle_does_too(
 ) -> None:
     data, root = write_beir(tiny_dataset, tmp_path / "data"), tmp_path / "root"
     ladder = ["run", "--dataset", str(data), "--root", str(root), "--until", "labels", *FAST]
-    assert command(monkeypatch, *ladder, "--encoder", service.address) == 0
+    assert call(monkeypatch, *ladder, "--encoder", service.address) == 0
     shown = capsys.readouterr().out
     assert f"{MODEL} at {service.address}, 32 numbers a vector" in shown and "each text is sent once" in shown
     assert "none: the encoder's weights are elsewhere" in shown
@@ -366,14 +358,14 @@ def test_a_run_asks_the_service_and_its_bundle_does_too(
         service.fails_after = 0
         status, answer = server.search(questions=["another one"])
         assert status == 503 and "gives no vectors" in answer["detail"] and service.address not in answer["detail"]
-    assert command(monkeypatch, "search", "another one", "--bundle", str(bundle)) == 2
+    assert call(monkeypatch, "search", "another one", "--bundle", str(bundle)) == 2
     assert "the quota is used up" in capsys.readouterr().err
     service.fails_after = 1 << 30
     with (data / "corpus.jsonl").open("a", encoding="utf-8") as file:
         file.write(json.dumps({"_id": "later", "title": "", "text": "a passage that came later"}) + "\n")
     service.keys.clear()
     monkeypatch.setenv(ALLOWED, "")
-    assert command(monkeypatch, "update", "--root", str(root)) == 0
+    assert call(monkeypatch, "update", "--root", str(root)) == 0
     assert service.keys == {"Bearer none"}, "the run names the address, and not the user"
     new = set(service.texts - sent) - {"word", "a question that nobody asked", PROBE}
     assert new == {"a passage that came later"}, "an update sends new texts"
@@ -391,8 +383,8 @@ def test_a_run_of_given_vectors(
     data, root = write_beir(tiny_dataset, tmp_path / "data"), tmp_path / "root"
     write_vectors(tmp_path / "given", tiny_dataset, "npy", vectors)
     ladder = ["run", "--dataset", str(data), "--root", str(root), "--until", "labels", *FAST]
-    assert command(monkeypatch, *ladder, "--vectors", str(tmp_path / "given")) == 0
+    assert call(monkeypatch, *ladder, "--vectors", str(tmp_path / "given")) == 0
     assert "labels, after" in capsys.readouterr().out
     bundle = str(labelled_bundle(root / "latest"))
-    assert command(monkeypatch, "search", "a question", "--bundle", bundle) == 2
+    assert call(monkeypatch, "search", "a question", "--bundle", bundle) == 2
     assert "has no vector of this text: name an encoder" in capsys.readouterr().err

@@ -2,15 +2,14 @@
 
 import csv
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from command_line import call
 
 from gnn_encoder.artifacts import Dataset
-from gnn_encoder.cli import app
 from gnn_encoder.engines import pipelines
 from gnn_encoder.engines.local_run import Outcome
 from gnn_encoder.pipelines.train import train
@@ -92,14 +91,12 @@ class Trained:
 
     def run(self, *more: str) -> Outcome:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sys, "argv", ["gnn-encoder", *self.command, "--verbose", *more])
             job = pipelines.Training
             real = job.run
             patch.setattr(job, "run", lambda *a, **k: self.outcomes.append(real(*a, **k)) or self.outcomes[-1])
-            with pytest.raises(SystemExit) as caught:
-                app.main()
+            code = call(patch, *self.command, "--verbose", *more)
         outcome = self.outcomes[-1]
-        assert caught.value.code == outcome.exit_code
+        assert code == outcome.exit_code
         return outcome
 
     def titles(self) -> list[str]:

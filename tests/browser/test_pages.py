@@ -4,7 +4,6 @@
 """
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 from browser_page import Page
+from loopback import free_port
 from table_cells import cells
 from trained_root import Trained
 
@@ -64,9 +64,7 @@ def test_the_page_tells_of_steps_power_and_the_recommendation(
 @pytest.fixture(scope="module")
 def dashboard(trained: Trained, metrics: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address that `gnn-encoder dashboard` prints."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     program = Path(sys.executable).with_name("gnn-encoder")
     command = [str(program), "dashboard", "--root", str(trained.root), "--port", str(port)]
     log = tmp_path_factory.mktemp("dashboard") / "log"

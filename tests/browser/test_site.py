@@ -2,15 +2,15 @@
 
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
 from documentation import PROJECT
+from loopback import served
 from required import missing
 
 pytestmark = pytest.mark.browser
@@ -54,10 +54,8 @@ class Quiet(SimpleHTTPRequestHandler):
 
 @pytest.fixture
 def address(site: Path) -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(site)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
+    with served(partial(Quiet, directory=str(site))) as server:
+        yield f"http://127.0.0.1:{server.server_port}"
 
 
 def test_each_kind_of_page_opens_and_says_what_it_should(site: Path, page: Any) -> None:

@@ -191,13 +191,6 @@ def test_rerank_and_ablate_reuse_what_a_training_has_run(root: Root, table: Tabl
         assert {title for title, row in rows.items() if row[0] == "cached"} == {*FIRST}, command
 
 
-def test_an_update_needs_a_finished_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert call(monkeypatch, "update", "--root", str(tmp_path / "root"), "--dry-run") == 2
-    assert "no finished run at" in capsys.readouterr().err and not list(tmp_path.iterdir())
-
-
 def test_without_a_preset_the_times_are_the_plans(
     first_root: Root, tiny_backbone: Path, tiny_seq2seq: Path, tmp_path: Path, table: Table,
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],

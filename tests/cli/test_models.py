@@ -2,15 +2,14 @@
 
 import os
 import re
-import sys
 from pathlib import Path
 
 import pytest
+from command_line import call
 from gate_inputs import write_bundle
 from registered import register
 
 from gnn_encoder.artifacts import Dataset
-from gnn_encoder.cli import app
 from gnn_encoder.errors import UserError
 from gnn_encoder.promotion.registry import CHAMPION, PREVIOUS, named_bundle, open_registry, parse_name
 
@@ -31,13 +30,6 @@ def root(tmp_path_factory: pytest.TempPathFactory, tiny_dataset: Dataset, tiny_b
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-
-
-def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["gnn-encoder", *arguments])
-    with pytest.raises(SystemExit) as caught:
-        app.main()
-    return int(caught.value.code or 0)
 
 
 @pytest.mark.slow

@@ -154,16 +154,7 @@ def test_dpr(tmp_path: Path, packed: bool) -> None:
     assert answers["who is it"] == ["Wilhelm Conrad", "O'Neill"] and answers["what now"] == ["now"]
 
 
-def test_a_header_line_is_no_passage_of_msmarco(tmp_path: Path) -> None:
-    folder = write_msmarco(tmp_path / "m")
-    path = folder / "collection.tsv"
-    path.write_text("PID\tpassage\n" + path.read_text())
-    report = check(Ingest(dataset=str(folder)))
-    assert report.passages == 40 and [p.kind for p in report.problems] == [Kind.BAD_ROW]
-    assert "collection.tsv line 1: a header line" in report.problems[0].places[0]
-
-
-@pytest.mark.parametrize("coding", ["latin-1", "cp1252", "utf-16", "utf-32", "gzip"])
+@pytest.mark.parametrize("coding", ["latin-1", "utf-16", "gzip"])
 def test_dpr_json_in_another_coding_is_unreadable(tmp_path: Path, coding: str) -> None:
     folder = write_dpr(tmp_path / "nq")
     path = folder / "biencoder-nq-train.json"

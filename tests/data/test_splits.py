@@ -57,11 +57,6 @@ def test_twins_are_set_apart_together() -> None:
         assert np.array_equal(backwards, split.ravel())
 
 
-def test_a_leak_is_seen_through_blanks_and_composition() -> None:
-    texts = pa.chunked_array([["What is caf\u00e9", "what  is cafe\u0301 ", "what is cafe"]])
-    assert leaked(texts, np.array([TRAIN, TEST, TRAIN], dtype=np.int8)).tolist() == [True, False, False]
-
-
 def test_of_several_splits_the_latest_counts() -> None:
     own = np.array([NONE, NONE, TRAIN, NONE], dtype=np.int8)
     query, split = np.array([0, 0, 1, 2]), np.array([TEST, TRAIN, DEV, TRAIN], dtype=np.int8)

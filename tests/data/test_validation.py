@@ -272,18 +272,6 @@ def test_a_damaged_gzip_is_fatal(tmp_path: Path) -> None:
     assert Kind.UNREADABLE in problems_of(folder)
 
 
-def test_the_same_words_in_train_and_test_cost_the_training_query(tmp_path: Path) -> None:
-    queries = [*QUERIES, {"_id": "q7", "text": " What IS number 4"}]
-    folder = write_beir(
-        tmp_path / "d", queries=lines(queries), qrels={**QRELS, "train": [*QRELS["train"], ("q7", "d5", 1)]}
-    )
-    report = check(Ingest(dataset=str(folder)))
-    assert report.problems == []
-    assert report.queries == {"train": 3, "dev": 1, "test": 1}
-    assert report.labels == {"train": 3, "dev": 1, "test": 1}
-    assert any(remark.startswith("1 queries have the words of one in a later split") for remark in report.remarks)
-
-
 def test_only_the_first_places_are_kept_and_all_are_counted() -> None:
     problems = Problems()
     for line in range(1, 1001):
@@ -301,6 +289,7 @@ def test_only_the_first_places_are_kept_and_all_are_counted() -> None:
 def test_a_test_query_in_another_form_of_its_characters_leaks_nowhere(tmp_path: Path) -> None:
     """A byte order mark and the like are left out by tokenizers, so these training queries would be the test query."""
     forms = ["{}\u200b", "\ufeff{}", "{}\u200e", "what is num\u00adber 4", "what is number \uff14"]
+    forms += [" What IS  number 4", "{} "]
     texts = ["what is number 0", "what is number 1", "what is number 4", "what is number 3"]
     texts += [form.format("what is number 4") for form in forms]
     rows = [(f"q{i}", f"d{i % 6}", 1) for i in range(len(texts))]

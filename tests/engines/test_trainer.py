@@ -383,9 +383,6 @@ CASES: dict[str, tuple[Any, Any, dict[str, Any], tuple[str, ...]]] = {
     "train_dpr": (train_dpr, TrainDpr, LENGTHS, ("bm25_run",)),
     "train_cross_encoder": (train_cross_encoder, TrainCrossEncoder, {"pair_length": 40}, ("bm25_run", "dpr_run")),
     "train_query_generator": (train_query_generator, TrainQueryGenerator, LENGTHS, ()),
-    "train_dual_encoder": (
-        train_dual_encoder, TrainDualEncoder, {**LENGTHS, "start_from": "dpr"}, ("training_set", "start"),
-    ),
     "converged": (
         train_dual_encoder,
         TrainDualEncoder,
@@ -435,30 +432,19 @@ def test_two_pods_train_what_one_process_trains(
     assert read_manifest(tmp_path / "several").metrics["steps"] == read_manifest(tmp_path / "alone").metrics["steps"]
 
 
-RERANKERS: dict[str, dict[str, Any]] = {
-    "cross_encoder": {"pair_length": 40},
-    "colbert": {"in_batch_negatives": True},
-    "lim": {"in_batch_negatives": True, "graph_dropout": 0.0, "document_negatives": 0.0, "graph_heads": 4},
-}
-"""System → its settings."""
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("name", RERANKERS)
-def test_two_pods_train_the_re_ranker_that_one_process_trains(
-    name: str, tiny_documents: Dataset, tiny_backbone: Path, store: SlowStore, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    """`lim` with as many processes: a passage that another process reads is in the cache of the epoch's start."""
+def test_two_pods_train_the_re_ranker_that_two_processes_train(
+    tiny_documents: Dataset, tiny_backbone: Path, store: SlowStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`lim`: a passage that another process reads is in the cache of the epoch's start; see `test_shared_pairs`."""
     graph, run = tmp_path / "document_graph", write_first_run(tiny_documents, tmp_path / "first_run")
-    given = {"dataset": tiny_documents.path, "first_run": run}
-    if name == "lim":
-        build_document_graph(BuildDocumentGraph(), dataset=tiny_documents.path, document_graph=graph)
-        given |= {"document_graph": graph}
-    values = {**TRAIN, **LENGTHS, **RERANKERS[name], "backbone": str(tiny_backbone), "token_width": 16}
-    values |= {"head_learning_rate": 1e-3, "adam_epsilon": 1e-4, "keep": "last"}
-    counts = {"processes": 1, "nodes": 2}, {"processes": 2 if name == "lim" else 1, "nodes": 1}
-    several, alone = (TrainReranker.model_validate({**values, **count}).for_system(name) for count in counts)
+    build_document_graph(BuildDocumentGraph(), dataset=tiny_documents.path, document_graph=graph)
+    given = {"dataset": tiny_documents.path, "first_run": run, "document_graph": graph}
+    values = {**TRAIN, **LENGTHS, "backbone": str(tiny_backbone), "token_width": 16, "graph_heads": 4, "keep": "last"}
+    values |= {"in_batch_negatives": True, "graph_dropout": 0.0, "document_negatives": 0.0}
+    values |= {"head_learning_rate": 1e-3, "adam_epsilon": 1e-4}
+    counts = {"processes": 1, "nodes": 2}, {"processes": 2, "nodes": 1}
+    several, alone = (TrainReranker.model_validate({**values, **count}).for_system("lim") for count in counts)
     with cluster(monkeypatch, tmp_path / "cluster", ROOT):
         one = trained(train_reranker, alone, given, tmp_path / "alone")
         addresses = stored(given, "s3://bucket/run")

@@ -3,7 +3,6 @@
 import io
 import json
 import shutil
-import sys
 from dataclasses import fields, is_dataclass, replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -12,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from command_line import call
 from manifests import write_manifest
 from rich.console import Console
 from tiny_graph import ROUNDED, encode, write_models
 
 from gnn_encoder.artifacts import Bundle, Dataset, Encoding, Graph
-from gnn_encoder.cli import app
 from gnn_encoder.explanation.passages import LEGEND, NEEDED
 from gnn_encoder.explanation.search import ExplainedHit, explain_search, ranks, show_hit
 from gnn_encoder.report.page import fill
@@ -104,19 +103,12 @@ def test_ranks_in_any_chunk_and_with_ties(monkeypatch: pytest.MonkeyPatch) -> No
     assert ranks(vectors, question, rows, torch.neg) != expected.tolist()
 
 
-def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["gnn-encoder", "explain", *arguments])
-    with pytest.raises(SystemExit) as caught:
-        app.main()
-    return int(caught.value.code or 0)
-
-
 def test_the_command_shows_it_and_writes_the_page(
     latest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = tmp_path / "why.html"
     options = ("--bundle", str(latest / "bundle"), "-k", "60", "--neighbors", "1", "--html", str(page))
-    assert call(monkeypatch, QUESTION, *options) == 0
+    assert call(monkeypatch, "explain", QUESTION, *options) == 0
     shown = capsys.readouterr().out
     assert [line.split()[0] for line in shown.splitlines() if "[p" in line and line.startswith("  ")][:1] == ["1"]
     for words in ("with the graph", "without it", "gate open by", "the passage itself", "training query", str(page)):
@@ -189,7 +181,7 @@ def test_a_flipped_bit_in_what_explains_is_one_line(
     content = bytearray((tmp_path / file).read_bytes())
     content[len(content) // 2] ^= 1
     (tmp_path / file).write_bytes(content)
-    assert call(monkeypatch, QUESTION, "--bundle", str(tmp_path / "bundle")) == 2
+    assert call(monkeypatch, "explain", QUESTION, "--bundle", str(tmp_path / "bundle")) == 2
     captured = capsys.readouterr()
     assert captured.out == "" and captured.err.count("\n") == 1
     assert f"{file} is corrupt: its digest differs" in captured.err
@@ -201,7 +193,7 @@ def test_a_missing_sibling_is_one_line(
 ) -> None:
     for name in {"bundle", *NEEDED} - {missing}:
         (tmp_path / name).symlink_to(latest / name)
-    assert call(monkeypatch, QUESTION, "--bundle", str(tmp_path / "bundle")) == 2
+    assert call(monkeypatch, "explain", QUESTION, "--bundle", str(tmp_path / "bundle")) == 2
     captured = capsys.readouterr()
     assert captured.out == "" and captured.err.count("\n") == 1
     assert f"no {missing} beside it" in captured.err and "give --bundle ROOT/latest/bundle" in captured.err
@@ -220,6 +212,6 @@ def test_what_belongs_to_another_bundle_is_refused(
     digest = Bundle.read(latest / "bundle").manifest.inputs[other]
     assert digest in text
     write_manifest(manifest.parent, json.loads(text.replace(digest, "0" * 64)))
-    assert call(monkeypatch, QUESTION, "--bundle", str(tmp_path / "bundle")) == 2
+    assert call(monkeypatch, "explain", QUESTION, "--bundle", str(tmp_path / "bundle")) == 2
     captured = capsys.readouterr()
     assert f"{other} is not what" in captured.err and captured.err.count("\n") == 1

@@ -1,7 +1,6 @@
 """Language models behind one interface: a service that fails in every way, and models of this machine."""
 
 import re
-import socket
 import time
 from collections.abc import Iterator
 from multiprocessing import get_context
@@ -12,6 +11,7 @@ import openai
 import pytest
 import torch
 from chat_service import MODEL, Service, chat_service
+from loopback import free_port
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from gnn_encoder.errors import Unreachable, UserError
@@ -205,9 +205,7 @@ def test_a_killed_process_pays_again_only_what_was_under_way(service: Service, t
 
 
 def test_a_service_that_is_not_there_is_one_line(tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
+    address = f"http://127.0.0.1:{free_port()}/v1"
     with pytest.raises(Unreachable, match=f"{address}# gives no models: "):
         open_language_model(address, Asking())
     with pytest.raises(UserError, match="has a password or a query"):

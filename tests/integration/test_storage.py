@@ -17,7 +17,7 @@ from small_disk import small_disk
 from gnn_encoder.artifacts import Dataset, drafting
 from gnn_encoder.errors import UserError
 from gnn_encoder.storage import CACHE, local_folder
-from gnn_encoder.storage.s3 import AUTHORITIES, Address, client
+from gnn_encoder.storage.s3 import Address, client
 from gnn_encoder.storage.transfer import (
     FETCHING,
     INDEX,
@@ -56,17 +56,6 @@ def test_a_bucket_says_whether_it_keeps_what_was_deleted(bucket: str, tmp_path: 
         put_folder(folder, f"{bucket}/a")
         remove_folder(f"{bucket}/a")
         assert not keys(bucket) and has_former_versions(f"{bucket}/a") == kept
-
-
-def test_many_small_files(bucket: str, tmp_path: Path) -> None:
-    source = tmp_path / "source"
-    (source / "sub").mkdir(parents=True)
-    for number in range(300):
-        (source / "sub" / f"{number}.txt").write_text("x" * number)
-    put_folder(source, f"{bucket}/a")
-    assert len(keys(f"{bucket}/a")) == 301
-    get_folder(f"{bucket}/a", tmp_path / "target")
-    assert contents(tmp_path / "target") == contents(source)
 
 
 def test_another_folder_at_the_same_address_leaves_nothing_of_the_first(bucket: str, tmp_path: Path) -> None:
@@ -270,24 +259,6 @@ def test_a_full_cache_names_itself_and_goes_on_when_there_is_room(
             disk.grow()
             assert contents(local_folder(f"{bucket}/{source.name}")) == contents(source)
             assert not list(disk.path.glob(f"cache/**/{FETCHING}"))
-
-
-def test_a_store_whose_certificate_a_private_authority_signed(
-    ceph: Ceph, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = folder_of(tmp_path / "source", 20)
-    monkeypatch.setenv("AWS_ENDPOINT_URL", ceph.tls_endpoint)
-    for name in (AUTHORITIES, "REQUESTS_CA_BUNDLE"):
-        monkeypatch.delenv(name, raising=False)
-    client.cache_clear()
-    with pytest.raises(UserError, match=rf"{ceph.tls_endpoint} .*: set {AUTHORITIES} to a PEM file") as caught:
-        put_folder(source, f"{bucket}/a")
-    assert "\n" not in str(caught.value)
-    monkeypatch.setenv(AUTHORITIES, str(ceph.authority))
-    client.cache_clear()
-    put_folder(source, f"{bucket}/a")
-    get_folder(f"{bucket}/a", tmp_path / "target")
-    assert contents(tmp_path / "target") == contents(source)
 
 
 def test_a_data_set_and_a_bundle_are_read_from_the_store(

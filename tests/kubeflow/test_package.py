@@ -214,9 +214,8 @@ def test_a_cluster_file_changes_needs_alone(pipeline: str) -> None:
     assert bare != plain
 
 
-@pytest.mark.parametrize("pipeline", ["train", "rerank"])
-def test_without_a_file_nothing_is_asked_for(pipeline: str) -> None:
-    spec, platforms = made(Cluster(), pipeline)
+def test_without_a_file_nothing_is_asked_for() -> None:
+    spec, platforms = made(Cluster())
     assert platforms == {}
     assert all(set(each) == {"image", "command", "args"} for each in containers(spec).values())
     assert {each["image"] for each in containers(spec).values()} == {IMAGE}

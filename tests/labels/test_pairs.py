@@ -196,8 +196,9 @@ def test_vectors_of_fp16(name: str, inputs: dict[str, Path], tmp_path: Path) -> 
     assert_equal(bundle, wanted, atol=5e-4)
 
 
-@pytest.mark.parametrize("index", ["flat_fp16", "sq8", "ivf", "hnsw"])
-@pytest.mark.parametrize("name", ["sum", "max", "clusters"])
+@pytest.mark.parametrize(
+    ("name", "index"), [("sum", "sq8"), ("max", "ivf"), ("clusters", "flat_fp16"), ("clusters", "hnsw")]
+)
 def test_a_search_by_an_index_finds_the_new_vectors(
     name: str, index: str, inputs: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -308,12 +309,10 @@ def test_wrong_labels_and_other_folders_are_one_line(
         return line
 
     data, before = Dataset(inputs["dataset"]), (latest / "bundle").resolve()
-    train, test = (data.query_rows(split)[0] for split in ("train", "test"))
+    train = data.query_rows("train")[0]
     answer = f"p{data.qrels.passage[data.qrels.query == train][0]}"
-    asked, tested = data.query_texts(np.array([train, test]))
+    (asked,) = data.query_texts(np.array([train]))
     assert "this label exists already" in refused("add", asked, answer)
-    assert "a test query has these words" in refused("add", tested.upper(), "p7")
-    assert "the bundle has no such passage" in refused("add", NEW, "p40")
     assert "no such label was added" in refused("remove", asked, answer)
     assert "was made by encode_with_labels, and not from a graph" in refused("suggest")
     other = with_labels(data, tmp_path / "other", [Wanted(NEW, "p7")])

@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from typing import Any
 
 import pytest
 from gate import Gate
+from loopback import free_port
 from mlflow_store import write_store
 
 from gnn_encoder.artifacts import Dataset
@@ -178,16 +178,10 @@ def test_a_process_that_is_killed_leaves_no_version(gate: Gate) -> None:
     assert sorted(states) == ["PENDING", "READY"], "the control: it was killed while it logged the model"
 
 
-def port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
-
-
 @contextlib.contextmanager
 def serving(log: Path, ready: str, *arguments: str) -> Iterator[str]:
     """A server of MLflow, once it answers at the path `ready`; yields its address."""
-    at = port()
+    at = free_port()
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
     command = [sys.executable, "-m", "mlflow", *arguments, "--host", "127.0.0.1", "--port", str(at)]
     environment = {**os.environ, "PATH": path, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}

@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from bundles import fill_bundle
+from command_line import call
 
 from gnn_encoder import Retriever, UserError
 from gnn_encoder.artifacts import Bundle, Dataset, DatasetWriter, drafting
 from gnn_encoder.artifacts.bundle import VECTOR_PASSAGES
-from gnn_encoder.cli import app
 from gnn_encoder.inference.encoding import encode_texts
 from gnn_encoder.models.backbone_files import sentence_transformers_layout
 from gnn_encoder.models.dual_encoder import TextEncoder
@@ -148,10 +148,8 @@ def test_on_the_command_line(
     bundle: Bundle, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run(*arguments: str) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["gnn-encoder", "export", "--bundle", str(bundle.path), *arguments])
-        with pytest.raises(SystemExit) as caught:
-            app.main()
-        return int(caught.value.code or 0), "".join(capsys.readouterr())
+        code = call(monkeypatch, "export", "--bundle", str(bundle.path), *arguments)
+        return code, "".join(capsys.readouterr())
 
     target = str(tmp_path / "out")
     code, shown = run("--format", "parquet", target)

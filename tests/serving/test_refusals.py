@@ -4,13 +4,13 @@ import json
 import random
 import shutil
 import socket
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import call
 from http_server import JSON, Server, serving
 
 from gnn_encoder.artifacts.folder import MANIFEST
@@ -212,13 +212,9 @@ def test_what_cannot_be_served_is_one_line(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from gnn_encoder.cli import app
-
     with socket.create_server(("127.0.0.1", 0)) as taken:
         number = str(taken.getsockname()[1] if port == "taken" else 0)
         if token is not None:
             monkeypatch.setenv(TOKEN_NAME, token)
-        monkeypatch.setattr(sys, "argv", ["gnn-encoder", "serve", "--bundle", "not/there", "--port", number, *more])
-        with pytest.raises(SystemExit) as caught:
-            app.main()
-    assert caught.value.code == 2 and words in capsys.readouterr().err
+        code = call(monkeypatch, "serve", "--bundle", "not/there", "--port", number, *more)
+    assert code == 2 and words in capsys.readouterr().err

@@ -1,8 +1,9 @@
 """Names of measures."""
 
+import ir_measures
 import pytest
 
-from gnn_encoder.settings.measures import DEFAULT, Parts, checked_list, cutoff, of_documents, split_names
+from gnn_encoder.settings.measures import DEFAULT, Parts, checked, checked_list, cutoff, of_documents, split_names
 
 
 @pytest.mark.parametrize(
@@ -28,14 +29,20 @@ def test_a_name_is_taken_apart(name: str, parts: tuple[str, str, int, int]) -> N
 @pytest.mark.parametrize(
     "name",
     [
-        "", "MAP", "MAP@5", "MRR@10", "PRES", "PRES(D)@5", "PREC", "MAP(doc)", "AP(D)", "R(doc)", "R()@5",
+        "", "R", "P", "rr@10", "RR@-1", "nDCG(rel=2)@10",
+        "MAP", "MAP@5", "MRR@10", "PRES", "PRES(D)@5", "PREC", "MAP(doc)", "AP(D)", "R(doc)", "R()@5",
         "R(,rel=2)@5", "R(doc,)@5", "R(docrel=2)@5", "R(rel=2,doc)@5", "R(rel=0)@5", "R@0", "R@05", "nDCG(rel=2)",
         "nDCG(doc,rel=2)", "Judged", "Judged(doc)@5", "Rprec@5", "R(doc)@100 ", "R(doc)(rel=2)@5", "R@1e3",
     ],
 )  # fmt: skip
 def test_other_names_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match="is no measure known here: write RR@k"):
-        Parts.of_name(name)
+        checked(name)
+
+
+@pytest.mark.parametrize("name", ["RR", "RR(rel=2)@10", "nDCG@3", "AP@7", "AP(rel=3)", "Rprec", "P@1", "Success@5"])
+def test_a_measure_of_passages_is_one_of_ir_measures(name: str) -> None:
+    assert checked(name) == name == str(ir_measures.parse_measure(name))
 
 
 def test_the_same_measure_of_a_ranking_has_a_plain_name() -> None:

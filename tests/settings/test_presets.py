@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import ir_measures
 import pytest
 
 from gnn_encoder.engines.pipelines import dataset_override
@@ -16,7 +15,6 @@ from gnn_encoder.pipelines.ladder import ladder
 from gnn_encoder.pipelines.rerank import rerank
 from gnn_encoder.pipelines.train import train
 from gnn_encoder.pipelines.update import update
-from gnn_encoder.settings.measures import checked
 from gnn_encoder.settings.pipeline import PIPELINES, Settings
 from gnn_encoder.settings.presets import load_settings, parse_settings, preset_names, settable
 
@@ -238,21 +236,6 @@ def test_dpr_may_be_recommended_if_its_bundle_searches_exactly() -> None:
         assert ("DPR" in recommend.order) is may
         titles = {node.title for node in graph.nodes}
         assert ("bundle_dual_encoder: DPR" in titles, "fuse: DPR" in titles) == (may, may)
-
-
-@pytest.mark.parametrize(
-    "name", ["RR", "RR@1000", "RR(rel=2)@10", "nDCG@3", "AP@7", "AP(rel=3)", "Rprec", "P@1", "Success@5"]
-)
-def test_every_form_of_a_measure_is_one_of_ir_measures(name: str) -> None:
-    assert checked(name) == name == str(ir_measures.parse_measure(name))
-
-
-@pytest.mark.parametrize(
-    "name", ["R", "P", "Judged", "nDCG(rel=2)@10", "RR@0", "RR@-1", "rr@10", "map", "", "RR@10 ", "AP(rel=0)"]
-)
-def test_other_names_are_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="is no measure known here: write RR@k"):
-        checked(name)
 
 
 def test_ingest_knows_which_settings_choose_by_dev_queries() -> None:

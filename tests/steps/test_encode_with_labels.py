@@ -1,10 +1,10 @@
 """Bundles of labelled queries: what they hold, how they are searched, explained and compared."""
 
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from command_line import call
 from labelled import best_by_loop, scores_by_loop
 from labelled_bundles import USES, made, write_inputs
 from tiny_graph import ROUNDED
@@ -12,7 +12,6 @@ from tiny_graph import ROUNDED
 from gnn_encoder.artifacts import Bundle, Dataset, Run, drafting, read_manifest, read_vectors
 from gnn_encoder.artifacts.arrays import create_rows, create_vectors, read_rows
 from gnn_encoder.artifacts.tables import System
-from gnn_encoder.cli import app
 from gnn_encoder.explanation.labels import explain_by_labels
 from gnn_encoder.inference.encoding import encode_texts
 from gnn_encoder.models.dual_encoder import TextEncoder
@@ -132,12 +131,9 @@ def test_words_and_vectors_together(name: str, bundles: dict[str, Path]) -> None
 def test_explain_on_the_command_line(
     bundles: dict[str, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    command = ["gnn-encoder", "explain", "what is river in north number 0", "--bundle", str(bundles["clusters"])]
+    command = ["explain", "what is river in north number 0", "--bundle", str(bundles["clusters"])]
     for more, code in ((["-k", "2"], 0), (["--html", "page.html"], 2)):
-        monkeypatch.setattr(sys, "argv", [*command, *more])
-        with pytest.raises(SystemExit) as caught:
-            app.main()
-        assert int(caught.value.code or 0) == code
+        assert call(monkeypatch, *command, *more) == code
     shown, complaint = capsys.readouterr()
     assert shown.count("the passage itself") == 2 and "[q" in shown
     assert "--html shows the graph's effect" in complaint

@@ -1,13 +1,11 @@
 """The cross-encoder: its figures on dev, its losses, and the epoch that is kept."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 from conftest import first_stage
 from safetensors.numpy import load_file
-from saved_states import wait_for_each
 
 from gnn_encoder.artifacts import Dataset, Run, drafting, read_manifest
 from gnn_encoder.artifacts.history import read_history
@@ -106,7 +104,7 @@ def test_adapters_change_the_linear_layers_by_matrices_of_their_rank(
 
 
 @pytest.mark.slow
-def test_the_best_epoch_is_kept_and_after_an_interruption_too(
+def test_the_best_epoch_is_kept(
     inputs: dict[str, Path], tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     figures = iter([0.2, 0.7, 0.7, 0.1, 0.7])  # of four epochs; and of the kept model, for the report
@@ -137,42 +135,6 @@ def test_the_best_epoch_is_kept_and_after_an_interruption_too(
     monkeypatch.setattr(module, "Objective", spying)
     train(inputs, tmp_path / "seen", tiny_backbone, epochs=4, keep="best", seed=0)
     assert len(weights) == 5 and same(weights[1], weights[4]) and not same(weights[1], weights[2])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("stop", [25, 40, 55])
-def test_a_resumed_training_keeps_the_same_epoch(
-    stop: int, inputs: dict[str, Path], tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Eight steps an epoch: killed in the fourth, the sixth and the seventh; the second is the best."""
-    wait_for_each(monkeypatch)
-    measured = {1: 0.3, 2: 0.8, 3: 0.8, 4: 0.2, 5: 0.5, 6: 0.7, 7: 0.1, 8: 0.1}
-    steps, real = 0, module.pair_loss
-
-    def counted(*arguments, **named):
-        nonlocal steps
-        if steps == stop:
-            raise InterruptedError
-        steps += 1
-        return real(*arguments, **named)
-
-    monkeypatch.setattr(module, "pair_loss", counted)
-    monkeypatch.setattr(DevCandidates, "measure", lambda *_: {"dev/reranked_RR_at_10": measured[steps // 8]})
-    wanted = {"epochs": 7, "keep": "best", "checkpoint_seconds": 1e-9}
-    with pytest.raises(InterruptedError):
-        train(inputs, tmp_path / "cut", tiny_backbone, **wanted)
-    stop, interrupted_at = -1, stop
-    resumed = train(inputs, tmp_path / "cut", tiny_backbone, **wanted)
-    assert steps == 56, f"{interrupted_at} steps were not taken again"
-    steps = 0
-    whole = train(inputs, tmp_path / "whole", tiny_backbone, **wanted)
-    assert same(resumed, whole)
-    curves, metrics = (
-        [read_history(tmp_path / name)["train_cross_encoder"].curves for name in ("cut", "whole")],
-        [read_manifest(tmp_path / name).metrics["kept_epoch"] for name in ("cut", "whole")],
-    )
-    assert [len(each.pop("batches_per_second")) for each in curves] == [6, 7], "not of the epoch that was resumed"
-    assert metrics == [2, 2] and json.dumps(curves[0]) == json.dumps(curves[1])
 
 
 def test_without_dev_figures_no_epoch_is_the_best(inputs: dict[str, Path], tiny_backbone: Path, tmp_path: Path) -> None:

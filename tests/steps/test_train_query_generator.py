@@ -9,7 +9,6 @@ import torch
 import torch.distributed as dist
 from rouge_score.rouge_scorer import RougeScorer
 from safetensors.numpy import load_file
-from saved_states import wait_for_each
 from torch import multiprocessing
 
 from gnn_encoder.artifacts import Dataset, DatasetWriter, Qrels, drafting, read_manifest
@@ -17,7 +16,6 @@ from gnn_encoder.inference.generation import generate, pair_batch, passage_ids, 
 from gnn_encoder.inference.tokens import Tokens
 from gnn_encoder.models.query_generator import QueryGenerator
 from gnn_encoder.settings.foundation import TrainQueryGenerator
-from gnn_encoder.steps import train_query_generator as module
 from gnn_encoder.steps.train_query_generator import (
     rouge,
     split_pairs,
@@ -152,45 +150,8 @@ def test_the_separator_counts_in_the_token_budget(tiny_causal: Path) -> None:
         assert len(found) == parts and sorted(np.concatenate([part for part, _ in found])) == rows.tolist()
 
 
-class Killed(BaseException):
-    pass
-
-
 def weights(path: Path) -> dict[str, np.ndarray]:
     return load_file(path / "model.safetensors")
-
-
-@pytest.mark.slow
-def test_resumed_equals_undisturbed(
-    tmp_path: Path, tiny_dataset: Dataset, tiny_seq2seq: Path, checkpoints: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wait_for_each(monkeypatch)
-    settings = settings_for(tiny_seq2seq, epochs=2, checkpoint_seconds=1e-9)
-    train_query_generator(settings, dataset=tiny_dataset.path, query_generator=tmp_path / "whole")
-    real, calls = module.token_loss, 0
-
-    def dies(*arguments: object) -> object:
-        nonlocal calls
-        calls += torch.is_grad_enabled()  # not those that measure
-        if calls == 10:
-            raise Killed
-        return real(*arguments)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(module, "token_loss", dies)
-    with pytest.raises(Killed):
-        train_query_generator(settings, dataset=tiny_dataset.path, query_generator=tmp_path / "cut")
-    assert not (tmp_path / "cut").exists() and list(checkpoints.iterdir())
-    calls = 100
-    train_query_generator(settings, dataset=tiny_dataset.path, query_generator=tmp_path / "cut")
-    assert calls == 100 + 14 - 9, "the steps before the kill are not done again"
-    whole, cut = weights(tmp_path / "whole"), weights(tmp_path / "cut")
-    assert whole.keys() == cut.keys()
-    assert all(np.array_equal(whole[name], cut[name]) for name in whole)
-    assert not list(checkpoints.iterdir())
-    train_query_generator(
-        settings_for(tiny_seq2seq, epochs=2, seed=1), dataset=tiny_dataset.path, query_generator=tmp_path / "other"
-    )
-    assert any(not np.array_equal(whole[name], value) for name, value in weights(tmp_path / "other").items())
 
 
 def test_new_weights_of_a_pair_are_seeded(tmp_path: Path, tiny_dataset: Dataset, tiny_backbone: Path) -> None:
@@ -276,7 +237,7 @@ def test_order_is_of_seed_and_epoch() -> None:
     assert len({tuple(order(seed, epoch)) for seed in (0, 1) for epoch in (0, 1)}) == 4
 
 
-@pytest.mark.parametrize("wanted", [3, 40, 100, 200])
+@pytest.mark.parametrize("wanted", [3, 200])
 def test_few_answers_to_many_questions_leave_pairs_to_train_on(wanted: int) -> None:
     """12 passages with 40 queries each: any 40 queries touch all passages."""
     pairs = Qrels(np.arange(480), np.arange(480) % 12, np.ones(480, int))

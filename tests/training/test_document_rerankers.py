@@ -292,12 +292,3 @@ def test_a_trained_encoder_goes_on_at_its_own_rate(
         out = tmp_path / f"{kind}-{moved}"
         weight = train(inputs, out, backbone, kind, **rates)["weight"]
         assert (np.abs(weight - known).max() > 1e-3) == moved
-
-
-@pytest.mark.slow
-def test_two_processes_train_with_one_cache(inputs: dict[str, Path], tiny_backbone: Path, tmp_path: Path) -> None:
-    """The step in whole; `test_shared_pairs` has the weights."""
-    weights = train(inputs, tmp_path / "out", tiny_backbone, "lim", processes=2)
-    figures = read_manifest(tmp_path / "out").metrics
-    assert figures["steps"] == 10 and np.isfinite(figures["final_loss"]) and figures["dev/reranked_AP"] > 0
-    assert weights["mixture"] != 0 and not list((tmp_path / "checkpoints").rglob(NAME.format("*")))

@@ -67,20 +67,6 @@ def test_the_matryoshka_loss_is_a_sum_over_first_components(unit_length):
     assert abs(matryoshka_loss(loss, queries, passages, (8, 5, 2), not unit_length).item() - expected) > 1e-3
 
 
-@pytest.mark.parametrize("labels", [0, 1, 400])
-def test_excluded_pairs_are_those_of_a_plain_search(labels):
-    generator = np.random.default_rng(labels)
-    known = KnownPositives(generator.integers(-1, 30, labels), generator.integers(0, 60, labels))
-    query = generator.integers(-1, 30, 50).astype(np.int32)
-    passages = np.sort(generator.permutation(60)[:40]).astype(np.int32)
-    positive = generator.integers(0, 40, 50)
-    wanted = known.contains(query[:, None], passages[None, :]) & (query[:, None] >= 0)
-    wanted[np.arange(50), positive] = False
-    found = known.excluded(query, passages, positive)
-    assert sorted(found.T.tolist()) == np.argwhere(wanted).tolist()
-    assert (labels < 400) or len(found.T) > 100
-
-
 def test_scores_are_fp32_under_autocast():
     torch.manual_seed(1)
     queries, passages = 4 * torch.randn(4, 64), torch.randn(7, 64)
@@ -91,11 +77,6 @@ def test_scores_are_fp32_under_autocast():
         assert (queries.float() @ passages.float().T).dtype is torch.bfloat16  # what it is kept from
 
 
-def test_generated_queries_exclude_nothing():
-    known = KnownPositives(np.array([0, -1]), np.array([5, 5]))
-    assert not known.excluded(np.array([-1]), np.array([4, 5]), np.array([0])).size
-
-
 def test_known_positives_are_labels_and_further_pairs(tiny_dataset: Dataset):
     labels = tiny_dataset.split_qrels("train")
     other = (labels.passage + 1) % 100
@@ -104,25 +85,6 @@ def test_known_positives_are_labels_and_further_pairs(tiny_dataset: Dataset):
     assert np.flatnonzero(known.contains(labels.query, other)).tolist() == [0]
     dev = tiny_dataset.split_qrels("dev")
     assert not known.contains(dev.query, dev.passage).any()
-
-
-@pytest.mark.parametrize("twins", [True, False])
-def test_queries_of_one_group_share_their_positives(twins):
-    """Against a plain search; without groups the same pairs are fewer."""
-    generator = np.random.default_rng(0)
-    groups = np.where(np.arange(30) < 10, np.arange(30) // 2 * 2, np.arange(30)) if twins else np.arange(30)
-    asked, answers = generator.integers(0, 30, 80), generator.integers(0, 60, 80)
-    pairs = {(q, p) for q in range(30) for q2, p in zip(asked, answers, strict=True) if groups[q] == groups[q2]}
-    known = KnownPositives(asked, answers, groups)
-    found = known.contains(np.arange(30)[:, None], np.arange(60)[None, :])
-    assert {(q, p) for q, p in np.argwhere(found).tolist()} == pairs
-    assert (pairs == set(zip(asked, answers, strict=True))) != twins
-    query, passages = np.arange(-1, 30), np.arange(0, 60, 2)
-    positive = generator.integers(0, 30, 31)
-    excluded = [
-        [i, j] for i, q in enumerate(query) for j, p in enumerate(passages) if (q, p) in pairs and j != positive[i]
-    ]
-    assert sorted(known.excluded(query, passages, positive).T.tolist()) == excluded
 
 
 def test_loss_scale():

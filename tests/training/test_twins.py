@@ -8,16 +8,14 @@ import pytest
 import torch
 from beir_folder import lines, write_beir
 
-from gnn_encoder.artifacts import Dataset, Graph, Run, TrainingSet, drafting, reverse_csr
+from gnn_encoder.artifacts import Dataset, Graph, TrainingSet, drafting, reverse_csr
 from gnn_encoder.data import canonicalize, open_source
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.models.gnn import GNN, GnnConfig, GnnEncoder
 from gnn_encoder.query_graph.edge_features import EdgeFeatures
-from gnn_encoder.retrieval.first_stage import negative_pool
 from gnn_encoder.settings.foundation import Ingest
 from gnn_encoder.settings.graph import TrainGnn
-from gnn_encoder.steps.train_dpr import lexical_examples
-from gnn_encoder.training.masked_graph import MaskedGraphTraining, training_examples
+from gnn_encoder.training.masked_graph import MaskedGraphTraining
 from gnn_encoder.training.prefetch import batches_of
 
 N, M = 30, 40
@@ -140,17 +138,6 @@ def test_a_twins_positive_is_no_in_batch_negative(
         assert sorted(map(tuple, batch.excluded.T.tolist())) == expected
         of_twins += len(expected)
     assert of_twins > 3
-
-
-def test_a_twins_positive_is_no_hard_negative(dataset: Dataset, graph: Graph, examples: TrainingSet) -> None:
-    """Of BM25's hits, of the cross-encoder's candidates, and of what M_de retrieved; all other hits stay."""
-    run = Run.from_hits(graph.queries, graph.edges, np.zeros(graph.edges.shape))
-    expected = [[-1 if p in answers(q) else p for p in graph.edges[q].tolist()] for q in examples.query.tolist()]
-    assert lexical_examples(dataset, run, 8).negatives.tolist() == expected
-    assert negative_pool(dataset, [run], 8).tolist() == expected
-    settings = TrainGnn(hard_negatives="retrieved")
-    assert training_examples(settings, dataset, examples, graph).negatives.tolist() == expected
-    assert sum(row.count(-1) for row in expected) > N
 
 
 def test_edges_to_a_twins_positive_are_dropped_as_its_own_are(

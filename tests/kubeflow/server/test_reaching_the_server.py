@@ -1,21 +1,15 @@
 """Addresses, tokens, login pages and namespaces: what stands between `gnn-encoder submit` and the server."""
 
-import socket
 from pathlib import Path
 
 import pytest
 from command_line import call
 from kfp_api import EXAMPLE, KfpServer
+from loopback import free_port
 from private_ca import write_certificates
 from submitting import submit
 
 from gnn_encoder.kubeflow import server as kubeflow_server
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.mark.parametrize("token", ["", "wrong"])
