@@ -16,6 +16,7 @@ from gnn_encoder.errors import UserError
 from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.retrieval import exact
+from gnn_encoder.retrieval.scorers import save_scorer
 from gnn_encoder.settings.foundation import Ingest
 from gnn_encoder.settings.graph import BuildGraph
 from gnn_encoder.settings.shared import Merge
@@ -56,7 +57,7 @@ def inputs(tiny_dataset: Dataset, tiny_backbone: Path, tmp_path_factory: pytest.
         with drafting(folder / name, "model") as draft:
             encoders.save(draft.path)
     with drafting(folder / "cross_encoder", "model") as draft:
-        CrossEncoder.from_backbone(str(tiny_backbone), 40).save(draft.path)
+        save_scorer("cross_encoder", CrossEncoder.from_backbone(str(tiny_backbone), 40), draft.path)
     return {name: folder / name for name in ("dataset", "drawn", "dual_encoder", "short", "cross_encoder")}
 
 
