@@ -16,6 +16,7 @@ from tiny_graph import ROUNDED, encode_in_tasks, write_models
 
 from gnn_encoder.artifacts import Bundle, Dataset, Graph, drafting, read_manifest
 from gnn_encoder.artifacts.added_labels import new_query_id
+from gnn_encoder.artifacts.finished_run import graph_bundle
 from gnn_encoder.errors import UserError
 from gnn_encoder.explanation.search import ExplainedHit, explain_search
 from gnn_encoder.inference.encoding import fast_bf16
@@ -76,6 +77,9 @@ def finished(
     bm25_index = write_bm25(dataset, out / "made" / "bm25_index")
     indexed = {**both, "index": index, "index_parts": parts}
     encode_corpus(EncodeCorpus.model_validate(indexed), **places, bm25_index=bm25_index)
+    of_graph = graph_bundle(out / "made")
+    of_graph.parent.mkdir()
+    of_graph.symlink_to(places["bundle"])
     places |= {name: models[name] for name in ("dual_encoder", "cross_encoder")}
     (out / "latest").mkdir()
     for name, target in places.items():
