@@ -21,6 +21,7 @@ import socket
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -107,14 +108,16 @@ class Forgetting:
     def note(self, change: str, *objects: Path | str) -> None:
         """Notes what is "rewritten", "deleted", or "left" because it may have a text and is not changed here."""
         with self._unfinished.open("a", encoding="utf-8") as file:
-            file.writelines(f"{json.dumps([change, str(one)])}\n" for one in objects)
+            # A line begins with its end, so that one which a full disk has cut spoils no other.
+            file.writelines(f"\n{json.dumps([change, str(one)])}" for one in objects)
 
     def notes(self) -> dict[str, list[str]]:
         """Returns what was noted, of interrupted attempts, too."""
         notes: dict[str, dict[str, None]] = {change: {} for change in ("began", "rewritten", "deleted", "left")}
         for line in self._unfinished.read_text("utf-8").splitlines():
-            change, one = json.loads(line)
-            notes[change][one] = None
+            with suppress(ValueError):  # it was cut
+                change, one = json.loads(line)
+                notes[change][one] = None
         return {change: list(objects) for change, objects in notes.items()}
 
     def manifests(self) -> dict[Path, Manifest]:
