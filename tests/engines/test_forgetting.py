@@ -190,6 +190,18 @@ def test_an_interrupted_forgetting_goes_on(updated: Path, monkeypatch: pytest.Mo
     assert not again["deleted"] and again["trained"], "weights are listed until they are trained anew"
 
 
+def test_reports_since_another_interrupted_forgetting_go(updated: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(forgetting.Forgetting, "take_labels_out", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            forget(updated, {"p7"}, set())
+    report = updated / "artifacts" / "c" / "artifacts" / "report"
+    report.mkdir(parents=True)
+    (report / "index.js").write_text("of all queries but of that passage")
+    forget(updated, {"p7"}, {QUERY})
+    assert not report.exists()
+
+
 def test_what_a_link_in_the_root_leads_to_stays(updated: Path) -> None:
     for name in ("tokens", "tmp"):
         (updated / name).rename(updated.parent / name)
