@@ -180,12 +180,26 @@ def test_an_interrupted_forgetting_goes_on(updated: Path, monkeypatch: pytest.Mo
         with pytest.raises(KeyboardInterrupt):
             forget(updated, {"p7"}, {QUERY})
     assert with_text(updated, PASSAGE, QUERY), "the artifacts are still there"
+    with (updated / "forgotten" / forgetting.UNFINISHED).open("a") as notes:
+        notes.write('\n["deleted", "/cut by a full di')
     record = forget(updated, {"p7"}, {QUERY})
     assert record["trained"] and not with_text(updated, PASSAGE, QUERY)
     assert str(updated / "logs" / "run.log") in record["rewritten"], "by the first attempt"
     assert {str(updated / "tokens" / "0123"), str(updated / "pipeline" / "whole")} < {*record["deleted"]}
     again = forget(updated, {"p7"}, {QUERY})
     assert not again["deleted"] and again["trained"], "weights are listed until they are trained anew"
+
+
+def test_reports_since_another_interrupted_forgetting_go(updated: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(forgetting.Forgetting, "take_labels_out", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            forget(updated, {"p7"}, set())
+    report = updated / "artifacts" / "c" / "artifacts" / "report"
+    report.mkdir(parents=True)
+    (report / "index.js").write_text("of all queries but of that passage")
+    forget(updated, {"p7"}, {QUERY})
+    assert not report.exists()
 
 
 def test_what_a_link_in_the_root_leads_to_stays(updated: Path) -> None:
@@ -242,6 +256,8 @@ def test_object_stores_and_mlflow_servers_lose_what_is_of_the_root(
     reasons = {"mlflow.parentRunId": parent, "key": key + "0" * 44, "error": f"no vector of {QUERY!r}"}
     child = run({"profile/a.json": "{}", "profile/b.json": json.dumps(PASSAGE), "counts.md": "7"}, **reasons)
     foreign = run({"report/index.js": PASSAGE}, **{**of_root, "log": "/of/another/machine.log"}, error=QUERY)
+    (top / "another.log").touch()  # of a root whose path differs in a quote
+    another = run({"report/index.js": PASSAGE}, **{**of_root, "log": str(top / "another.log")})
     bundle, names = (
         updated / "pipeline" / "pruned-between",
         ["s3://bucket/models/of-version", "s3://bucket/models/kept"],
@@ -263,7 +279,9 @@ def test_object_stores_and_mlflow_servers_lose_what_is_of_the_root(
         record = forget(updated, {"p7"}, {QUERY})
         assert {name.split("/")[1] for name in store.objects} == {"kept", f"train_gnn-{other}"}
     assert {name.split("/")[0] for name in before} > {"root", "served", "elsewhere.db"}, "the control"
-    assert with_text(top / "served", PASSAGE, QUERY) == {f"{foreign}/artifacts/report/index.js"}
+    assert with_text(top / "served", PASSAGE, QUERY) == {
+        f"{name}/artifacts/report/index.js" for name in (foreign, another)
+    }
     assert [file.path for file in client.list_artifacts(parent)] == ["systems.json"]
     assert [file.path for file in client.list_artifacts(child)] == ["counts.md"]
     assert "error" not in client.get_run(child).data.tags and "error" in client.get_run(foreign).data.tags

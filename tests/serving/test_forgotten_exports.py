@@ -10,6 +10,7 @@ from table_engines import PostgresEngine, expected, write_bundle
 from gnn_encoder.artifacts import Bundle
 from gnn_encoder.engines.forgotten_files import Traces
 from gnn_encoder.engines.forgotten_stores import remove, renew
+from gnn_encoder.errors import UserError
 from gnn_encoder.storage.transfer import get_folder, put_folder
 
 PASSAGE = "an unheard of word in a passage that is forgotten"
@@ -69,7 +70,36 @@ def test_a_copy_in_an_object_store_is_made_anew(whole: Bundle, tmp_path: Path, m
         get_folder("s3://bucket/copy", tmp_path / "fetched")
         assert before and not {*before.values()} & {*store.objects.values()}
     assert Bundle.read(tmp_path / "fetched").manifest.digest == less.manifest.digest
-    assert changes == ["left", "rewritten", "s3://bucket/copy", "left"], "the second time nothing is sent"
+    assert changes == ["rewritten", "s3://bucket/copy", "left", "left"], "the second time nothing is sent"
+
+
+def test_a_copy_that_was_sent_in_part_is_sent_again(
+    whole: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    less, changes = Bundle.read(tmp_path / "latest" / "bundle"), list[str]()
+
+    def renewed() -> None:
+        renew("s3://bucket/copy", tmp_path / "latest", Traces([PASSAGE]), lambda *line: changes.extend(line))
+
+    with slow_store(monkeypatch) as store:
+        put_folder(whole.path, "s3://bucket/copy")
+        store.room = 3
+        with pytest.raises(UserError, match="full"):
+            renewed()
+        with pytest.raises(UserError, match="is not complete"):
+            get_folder("s3://bucket/copy", tmp_path / "in-part")
+        store.room = 1000
+        renewed()
+        get_folder("s3://bucket/copy", tmp_path / "fetched")
+    assert Bundle.read(tmp_path / "fetched").manifest.digest == less.manifest.digest
+    assert "s3://bucket/copy" in changes and not any((tmp_path / "forgotten").iterdir())
+
+
+@pytest.mark.parametrize("password", ["hun#ter2", "hun#ter2@x", "hun%ter2", "hun ter2"])
+def test_a_password_is_in_no_message(password: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        renew(f"postgresql://someone:{password}@localhost:1/db#passages", tmp_path, Traces([PASSAGE]), print)
+    assert not any(part in str(caught.value) for part in ("hun", "ter2", "someone:"))
 
 
 def test_what_a_store_keeps_is_noted(former: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:

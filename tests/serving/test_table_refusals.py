@@ -205,6 +205,8 @@ def test_a_wide_vector_has_no_index_of_pgvector(former: Bundle, monkeypatch: pyt
         "postgresql://localhost:1/db?user=someone&password=hunter2",
         "postgresql://someone:hunter2@localhost:1/db?nonsense=1",
         "postgresql://someone:hunter2@localhost:port/db",
+        "postgresql://someone:%hunter2@localhost:1/db",
+        "postgresql://localhost:1/db?user=someone&password=%hunter2",
     ],
 )
 def test_a_password_is_in_no_message(former: Bundle, address: str) -> None:

@@ -21,6 +21,7 @@ import socket
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,7 @@ class Forgetting:
 
     holding   files in which forgotten queries and passages are kept as such → their (kind, id)
     texts     the forgotten texts that the root had, passages with and without titles
+    began     when the first attempt with these names began: reports before have them
     """
 
     def __init__(self, root: Path) -> None:
@@ -107,14 +109,16 @@ class Forgetting:
     def note(self, change: str, *objects: Path | str) -> None:
         """Notes what is "rewritten", "deleted", or "left" because it may have a text and is not changed here."""
         with self._unfinished.open("a", encoding="utf-8") as file:
-            file.writelines(f"{json.dumps([change, str(one)])}\n" for one in objects)
+            # A line begins with its end, so that one which a full disk has cut spoils no other.
+            file.writelines(f"\n{json.dumps([change, str(one)])}" for one in objects)
 
     def notes(self) -> dict[str, list[str]]:
         """Returns what was noted, of interrupted attempts, too."""
         notes: dict[str, dict[str, None]] = {change: {} for change in ("began", "rewritten", "deleted", "left")}
-        for line in self._unfinished.read_text("utf-8").splitlines():
-            change, one = json.loads(line)
-            notes[change][one] = None
+        for line in self._unfinished.read_text("utf-8").splitlines() if self._unfinished.exists() else ():
+            with suppress(ValueError):  # it was cut
+                change, one = json.loads(line)
+                notes[change][one] = None
         return {change: list(objects) for change, objects in notes.items()}
 
     def manifests(self) -> dict[Path, Manifest]:
@@ -150,15 +154,18 @@ class Forgetting:
             if forgotten.digest(name) not in forgotten.names | forgotten.queries | forgotten.passages:
                 missing = f"nothing in {self.root} has {name[:80]!r} among its {kind}"
                 raise UserError(f"{missing}: name an id or a whole text")
-        forgotten.names.update(forgotten.digest(name) for names in by_text.values() for name in names)
+        asked = {forgotten.digest(name) for names in by_text.values() for name in names}
+        self.file.parent.mkdir(exist_ok=True)
+        if not asked <= forgotten.names or not self.notes()["began"]:  # else the command of an interrupted attempt
+            self.note("began", str(time.time()))
+        self.began = float(self.notes()["began"][-1])
+        forgotten.names.update(asked)
         self.look()
         for path, manifest in self.manifests().items():
             if self.holds(path):
                 of = manifest.digest if manifest.schema == "dataset" else manifest.inputs.get("dataset", "")
                 forgotten.datasets.update({of} - {""})
         forgotten.write(self.file)
-        self.note("began", str(time.time()))
-        self.began = float(self.notes()["began"][0])
 
     def look(self) -> None:
         """Finds the files that hold forgotten texts."""
@@ -359,7 +366,9 @@ class Forgetting:
     def record(self, wanted: Iterable[str], signed: str) -> tuple[Path, dict[str, Any]]:
         """Writes the record of all attempts; returns the file and its content."""
         notes, trained = self.notes(), self.trained()
-        began, ended = (time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at)) for at in (self.began, time.time()))
+        began, ended = (
+            time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at)) for at in (float(notes["began"][0]), time.time())
+        )
         record = {
             "began": began, "ended": ended, "signed": signed or f"{getpass.getuser()}@{socket.gethostname()}",
             "version": __version__, "salt": self.forgotten.salt,

@@ -5,12 +5,15 @@ keeps, and what a store refuses.
 """
 
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from gnn_encoder.engines.forgotten_files import Traces, bundle_of, renewed
+from gnn_encoder.engines.latest import FORGOTTEN
 from gnn_encoder.engines.prune import OF_CALL
 from gnn_encoder.errors import Missing, UserError, without_password
 from gnn_encoder.serving.exports import export, postgres_table
@@ -32,23 +35,47 @@ def renew(target: str, latest: Path, traces: Traces, note: Note) -> None:
     """As `forgotten_files.renewed`, also of a table, `postgresql://…#TABLE`, and of a folder at an `s3://` address."""
     name = without_password(target)
     if is_remote(target):
-        with tempfile.TemporaryDirectory() as temporary:
-            get_folder(target, folder := Path(temporary) / "folder", Transfer(f"fetching {target}"))
-            if changed := renewed(folder, latest, traces):
-                put_folder(folder, target, Transfer(f"sending {target}"))
-        note("left", *_former(target))
+        _renew_remote(target, latest, traces, note)
     elif "://" in target:
-        address, _, table = target.partition("#")
-        table = table or "passages"
+        before, at, after = target.rpartition("@")  # what is before may be a password
+        after, _, table = after.partition("#")
+        address, table = f"{before}{at}{after}", table or "passages"
         known = postgres_table.read_facts(address, table)
         bundle = bundle_of(latest, known["system"], known.get("served_as", ""), name)
-        if changed := known["bundle_digest"] != bundle.manifest.digest:
+        if known["bundle_digest"] != bundle.manifest.digest:
             export(bundle, known["format"], address, table=table, update=True)
+            note("rewritten", name)
         note("left", *postgres_table.vacuum(address, table))
-    else:
-        changed = renewed(Path(target), latest, traces)
-    if changed:
+    elif renewed(Path(target), latest, traces):
         note("rewritten", name)
+
+
+def _renew_remote(target: str, latest: Path, traces: Traces, note: Note) -> None:
+    """Makes the folder at an `s3://` address anew.
+
+    Nobody can read a folder that was sent in part, so what is sent lies in the root until all of it has arrived.
+    """
+    unsent = (latest.parent / FORGOTTEN).with_name(f"unsent-{sha256(target.encode()).hexdigest()[:16]}")
+    partial = unsent.with_suffix(".partial")
+
+    def send() -> None:
+        put_folder(unsent, target, Transfer(f"sending {target}"))
+        note("rewritten", target)
+        unsent.rename(partial / "sent")
+
+    shutil.rmtree(partial, ignore_errors=True)  # of a killed process
+    partial.mkdir(parents=True)
+    try:
+        if unsent.exists():
+            send()
+        get_folder(target, folder := partial / "folder", Transfer(f"fetching {target}"))
+        if renewed(folder, latest, traces):
+            shutil.rmtree(partial / "sent", ignore_errors=True)
+            folder.rename(unsent)
+            send()
+    finally:
+        shutil.rmtree(partial)
+    note("left", *_former(target))
 
 
 def remove(address: str, note: Note) -> None:

@@ -125,11 +125,13 @@ def _quotable(root: Path) -> str:
 def runs_of(client: Any, root: Path) -> list[Any]:
     """Returns MLflow's runs of a root in all experiments: those of pipelines, and those of their steps.
 
-    A run without its log in the root is left out: it may be of a root with the same path on another machine.
+    A run without its log in the root is left out: it may be of a root with the same path on another machine, or of one
+    whose path differs in a quote.
     """
     experiments = [experiment.experiment_id for experiment in mlflow_runs.all_pages(client.search_experiments)]
     named = mlflow_runs.all_pages(client.search_runs, experiments, f"tags.root = '{_quotable(root)}'")
-    parents = [run for run in named if Path(run.data.tags.get("log", "")).is_file()]
+    logs = [Path(run.data.tags.get("log", "")) for run in named]
+    parents = [run for run, log in zip(named, logs, strict=True) if log.is_relative_to(root) and log.is_file()]
     steps = (
         mlflow_runs.all_pages(client.search_runs, experiments, f"tags.mlflow.parentRunId = '{parent.info.run_id}'")
         for parent in parents

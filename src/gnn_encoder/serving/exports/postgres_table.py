@@ -160,6 +160,12 @@ def _connected(address: str, autocommit: bool = False) -> Iterator["psycopg.Conn
         )
     try:
         options: dict[str, Any] = {"connect_timeout": CONNECTING} | conninfo_to_dict(address)
+    except psycopg.Error:  # its text has the part that it does not understand, which may be the password
+        raise UserError(
+            f"{without_password(address)} is no address of a database: postgresql://USER:PASSWORD@HOST/DATABASE, with "
+            "a % written as %25 and a space as %20"
+        ) from None
+    try:
         with psycopg.connect(**options, autocommit=autocommit) as connection:
             connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
             register_vector(connection)
