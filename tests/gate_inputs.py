@@ -10,8 +10,10 @@ from bundles import fill_bundle
 
 from gnn_encoder.artifacts import Bundle, Dataset, Evaluation, Graph, Recommended, Run, drafting, read_manifest
 from gnn_encoder.artifacts.bundle import Serving
+from gnn_encoder.artifacts.calibration import FirstHits
 from gnn_encoder.artifacts.history import Record, write_history
-from gnn_encoder.evaluation.measures import NAMES
+from gnn_encoder.artifacts.tables import System
+from gnn_encoder.evaluation.measures import NAMES, labelled_queries
 from gnn_encoder.inference.encoding import encode_texts
 from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.settings.outcome import Evaluate
@@ -72,7 +74,10 @@ def write_evaluation(
         "digests": {"test": "data"},
     }
     with drafting(path, "evaluation") as draft:
-        Evaluation.write(draft, metrics=metrics, per_query=pa.table({"query": [0]}), answers=None, first_hits={})
+        dev, queries = dataset.judged("dev"), labelled_queries(dataset.judged("dev"))
+        dev_first = {System.of(run).name: FirstHits.of(Run.read(run), queries, dev) for run in runs}
+        table = pa.table({"query": [0]})
+        Evaluation.write(draft, metrics=metrics, per_query=table, answers=None, first_hits={}, dev_first=dev_first)
         draft.manifest.inputs = {"dataset": dataset.manifest.digest}
         draft.manifest.inputs |= {f"runs.{i}": read_manifest(run).digest for i, run in enumerate(runs)}
         draft.manifest.settings = Evaluate(permutations=500, precision="fp32").model_dump(mode="json")

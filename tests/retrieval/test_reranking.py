@@ -150,6 +150,15 @@ def test_the_copy_keeps_the_bundles_origin_and_files_and_one_re_ranker(
         == 1
     )
     assert Bundle.read(bundle).searched == old.files == Bundle.read(plain).searched
+    # Neither does a re-ranker that orders every search change the first stage; the control: another first stage.
+    digests, alone = [], Bundle.read(plain).serving
+    reranking = Reranking(alone.system, 1.0, 7)
+    for number, serving in enumerate((alone, Serving("Re-ranked", None, None, reranking), Serving("BM25", 0.0))):
+        with drafting(tmp_path / str(number), "bundle") as draft:
+            Bundle.read(bundle).serve(draft, serving)
+        source = FirstStage(source=str(tmp_path / str(number)))
+        digests.append(source_digests("first_stage", source)["first_stage"])
+    assert digests[0] == digests[1] != digests[2]
     assert set(new.files) - set(old.files) == {f"{RERANKER}/{path}" for path in written(bundle / RERANKER)}
 
     with drafting(tmp_path / "scorer", "model") as draft:

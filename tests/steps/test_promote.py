@@ -208,9 +208,17 @@ def test_a_bundle_with_a_re_ranker_is_registered_and_compared_as_it_is_served(ga
     served = bundled("reranked", runs[1])
     assert served.reranks and served == Serving(CANDIDATE, None, None, Reranking("GNN-encoder", 1.0, 7))
     assert "The first 7 hits are ordered by" in (gate.folder / "reranked" / README).read_text("utf-8")
+
+    def right_on_dev(name: str) -> tuple[str, int] | None:
+        known = Bundle.read(gate.folder / name).calibration
+        return (known.system, int((~known.hits.wrong).sum())) if known else None
+
+    of_reranker = right_on_dev("reranked")
+    assert of_reranker and of_reranker[0] == CANDIDATE and of_reranker[1] > 0, "what it is calibrated on"
     # The control: without a significant gain on dev, it re-ranks on request, and its system is the first stage.
     asked = bundled("on request", runs[1], significance=0.0)
     assert not asked.reranks and (asked.system, asked.reranking.depth) == ("GNN-encoder", 7)
+    assert right_on_dev("on request") == ("GNN-encoder", 0), "the first stage has the passages at rank 2"
 
     def decided(**changes: float | None) -> dict[str, Any]:
         settings = CALM.model_copy(update=changes)

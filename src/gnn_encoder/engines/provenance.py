@@ -15,8 +15,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 from gnn_encoder.artifacts import Bundle
+from gnn_encoder.artifacts.bundle import SERVING
+from gnn_encoder.artifacts.calibration import CALIBRATION
 from gnn_encoder.artifacts.finished_run import BUNDLE, graph_bundle
 from gnn_encoder.artifacts.folder import MANIFEST, digest_of, folder_digest, read_manifest, sha256
 from gnn_encoder.errors import UserError, without_password
@@ -193,7 +196,7 @@ def _first_stage_digest(values: FirstStage) -> dict[str, str]:
         return {}
     if values.bundle:
         if not is_remote(values.bundle):
-            return {"first_stage": digest_of(Bundle.read(values.bundle).searched)}
+            return {"first_stage": digest_of(_of_first_stage(Bundle.read(values.bundle)))}
         listing = list_folder(values.bundle, indexed=False)
         if MANIFEST not in listing:
             endings = ", ".join(RUN_FILES)
@@ -205,6 +208,12 @@ def _first_stage_digest(values: FirstStage) -> dict[str, str]:
         known = f"{BM25}, {POOL}, a TREC run file, or the folder of a finished run, such as ROOT/latest"
         raise UserError(f"no first stage {values.source!r}: give {known}")
     return {"first_stage": _file_digest(values.source)}
+
+
+def _of_first_stage(bundle: Bundle) -> dict[str, Any]:
+    """Returns what the hits of a bundle's first stage depend on, which are the same when it has got a re-ranker."""
+    files = {name: facts for name, facts in bundle.searched.items() if name != CALIBRATION}
+    return {**files, SERVING: bundle.serving.first_stage.facts()}
 
 
 def _file_digest(path: str) -> str:

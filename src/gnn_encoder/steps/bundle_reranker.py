@@ -6,13 +6,14 @@ from pathlib import Path
 
 from gnn_encoder.artifacts import Bundle, Dataset, Draft, Evaluation, read_manifest
 from gnn_encoder.artifacts.bundle import SERVING, Reranking
+from gnn_encoder.artifacts.calibration import CALIBRATION, Calibration
 from gnn_encoder.artifacts.folder import README
 from gnn_encoder.artifacts.history import read_history
 from gnn_encoder.artifacts.tables import System
 from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.collected import dev_values
-from gnn_encoder.evaluation.measures import mean_name
+from gnn_encoder.evaluation.measures import labelled_queries, mean_name
 from gnn_encoder.evaluation.significance import paired
 from gnn_encoder.promotion.model_card import Described
 from gnn_encoder.settings.outcome import Evaluate
@@ -63,6 +64,9 @@ def bundle_reranker(
     (bundle / SERVING).write_text(json.dumps(served.facts(), indent=1), encoding="utf-8")
     headline += ", so a search re-ranks" if is_better else ", so a search re-ranks on request"
     facts = {"system": title if is_better else evaluated.metrics["baseline"], "sentence": headline}
+    hits = evaluated.dev_first(facts["system"])
+    if "dev" not in data.written_splits and len(hits.score):  # the first stage's calibration is of another ranking
+        Calibration.of(data, labelled_queries(data.judged("dev")), hits, served.system).write(bundle / CALIBRATION)
     readme = Described(source, served, data, history, facts, evaluated).readme(reranker=True)
     (bundle / README).write_text(readme, encoding="utf-8")
     return {"passages": len(source.passages), "headline": headline}
