@@ -104,7 +104,7 @@ def explain_reranked(
     explained = []
     for hit, row in zip(searcher.hits(run.score[:k], run.passage[:k]), run.passage[:k].tolist(), strict=True):
         if isinstance(scorer, DocumentScorer):  # it names other passages
-            parts = scorer.explain(data, question, row, only)
+            parts = scorer.explain(data, question, row, only, reranking.precision if reranking else "auto")
         else:
             parts = scorer.explain(data, question, row)
         if reranking and reranking.weight < 1:

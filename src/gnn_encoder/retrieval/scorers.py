@@ -199,7 +199,9 @@ class DocumentScorer(LateInteractionScorer):
             self.reranker, data, contexts, query, passage, passage, token_vectors=self.token_vectors, **options
         )
 
-    def explain(self, data: Texts, query: str, passage: int, only: Selection | None = None) -> list[Contribution]:
+    def explain(
+        self, data: Texts, query: str, passage: int, only: Selection | None = None, precision: str = "auto"
+    ) -> list[Contribution]:
         """The passage's content, and the `NAMED` neighbours with the largest amounts, of either sign; then the rest.
 
         With `only`, the neighbours that may be named are the passages in `seen`, and the rest is not counted.
@@ -210,8 +212,8 @@ class DocumentScorer(LateInteractionScorer):
         text, matching, stored = self.reranker.text, self.reranker.context.to(device()), self._context_of(data)
         config = matching.network.config
         reads = within(stored.graph, np.array([passage]), config.layers, config.edge_types)
-        tokens = encode_texts(text, data.passages, stored.titles, reads)
-        (query_vectors,) = encode_queries(text, [query], "auto")
+        tokens = encode_texts(text, data.passages, stored.titles, reads, precision=precision)
+        (query_vectors,) = encode_queries(text, [query], precision)
         explanation = explained(matching, stored.graph, tokens, query_vectors, passage)
         share, parts = explanation.share, []
         if matching.uses_content:
