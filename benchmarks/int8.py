@@ -94,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return TextEncoder.from_backbone(o.backbone, "mean", "yes", o.length).eval()
 
     plain = new()
-    tokens, asked = Tokens.of(plain.tokenizer, texts, o.length), Tokens.of(plain.tokenizer, questions, o.length)
+    tokens, queries = Tokens.of(plain.tokenizer, texts, o.length), Tokens.of(plain.tokenizer, questions, o.length)
 
     def vectors(encoder: TextEncoder, of: Tokens, precision: str = "fp32") -> np.ndarray:
         out = np.empty((len(of), encoder.width), np.float32)
@@ -102,15 +102,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return out
 
     exact = vectors(plain, tokens)
-    hits = first_hits(exact, vectors(plain, asked))
+    hits = first_hits(exact, vectors(plain, queries))
     rounding = {f"int8: {name}": with_layers(new(), ends, lambda x: Rounded(x, True)) for name, ends in GROUPS.items()}
     rounding["int8 weights alone"] = with_layers(new(), GROUPS["all"], lambda x: Rounded(x, False))
     table = []
     for name, encoder, precision in [("bf16", plain, "bf16"), *((n, e, "fp32") for n, e in rounding.items())]:
-        found = vectors(encoder, tokens, precision)
-        tens = first_hits(found, vectors(encoder, asked, precision))
+        encoded = vectors(encoder, tokens, precision)
+        tens = first_hits(encoded, vectors(encoder, queries, precision))
         shares = [(tens == hits).all(1), (np.sort(tens) == np.sort(hits)).all(1), tens[:, 0] == hits[:, 0]]
-        cosine = (found * exact).sum(1)
+        cosine = (encoded * exact).sum(1)
         table.append(
             (name, *(f"{share.mean():.1%}" for share in shares), f"{cosine.mean():.5f}", f"{cosine.min():.5f}")
         )

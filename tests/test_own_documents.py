@@ -86,8 +86,8 @@ def test_they_are_searched_and_explained(dataset: Dataset, tiny_backbone: Path, 
     bundle = tmp_path / "latest" / "bundle"
     searcher = Searcher(Bundle.read(bundle))
     # The vectors are of a random model; the words alone find the section.
-    found = searcher.run("add a setting with a type, a default and a docstring", 3, weight=0.0)
-    assert searcher.hits(found.score, found.passage)[0].passage_id.startswith("CONTRIBUTING.md#")
+    run = searcher.run("add a setting with a type, a default and a docstring", 3, weight=0.0)
+    assert searcher.hits(run.score, run.passage)[0].passage_id.startswith("CONTRIBUTING.md#")
     explained = explain_search(searcher, "how is a champion promoted", k=len(dataset.passages), neighbors=2)
     assert [each.hit.rank for each in explained] == list(range(1, len(dataset.passages) + 1))
     for each in explained:

@@ -201,8 +201,8 @@ def test_a_bundle_with_a_re_ranker_is_registered_and_compared_as_it_is_served(ga
     paths: dict[str, Any] = {"dataset": gate.dataset.path, "evaluation": evaluation, "runs": runs}
 
     def bundled(name: str, reranked: Path, **settings: float) -> Serving:
-        asked = {**paths, "runs": [plain, reranked], "first_stage": stage, "reranker": gate.folder / "scorer"}
-        bundle_reranker(BundleReranker(**settings), **asked, bundle=gate.folder / name)
+        inputs = {**paths, "runs": [plain, reranked], "first_stage": stage, "reranker": gate.folder / "scorer"}
+        bundle_reranker(BundleReranker(**settings), **inputs, bundle=gate.folder / name)
         return Bundle.read(gate.folder / name).serving
 
     served = bundled("reranked", runs[1])
@@ -216,8 +216,8 @@ def test_a_bundle_with_a_re_ranker_is_registered_and_compared_as_it_is_served(ga
     of_reranker = right_on_dev("reranked")
     assert of_reranker and of_reranker[0] == CANDIDATE and of_reranker[1] > 0, "what it is calibrated on"
     # The control: without a significant gain on dev, it re-ranks on request, and its system is the first stage.
-    asked = bundled("on request", runs[1], significance=0.0)
-    assert not asked.reranks and (asked.system, asked.reranking.depth) == ("GNN-encoder", 7)
+    on_request = bundled("on request", runs[1], significance=0.0)
+    assert not on_request.reranks and (on_request.system, on_request.reranking.depth) == ("GNN-encoder", 7)
     assert right_on_dev("on request") == ("GNN-encoder", 0), "the first stage has the passages at rank 2"
 
     def decided(**changes: float | None) -> dict[str, Any]:

@@ -154,12 +154,12 @@ class Forgetting:
             if forgotten.digest(name) not in forgotten.names | forgotten.queries | forgotten.passages:
                 missing = f"nothing in {self.root} has {name[:80]!r} among its {kind}"
                 raise UserError(f"{missing}: name an id or a whole text")
-        asked = {forgotten.digest(name) for names in by_text.values() for name in names}
+        digests = {forgotten.digest(name) for names in by_text.values() for name in names}
         self.file.parent.mkdir(exist_ok=True)
-        if not asked <= forgotten.names or not self.notes()["began"]:  # else the command of an interrupted attempt
+        if not digests <= forgotten.names or not self.notes()["began"]:  # else the command of an interrupted attempt
             self.note("began", str(time.time()))
         self.began = float(self.notes()["began"][-1])
-        forgotten.names.update(asked)
+        forgotten.names.update(digests)
         self.look()
         for path, manifest in self.manifests().items():
             if self.holds(path):

@@ -68,12 +68,12 @@ def promote(
         UserError: the evaluation is of another dataset, the recommendation of another evaluation, or the bundle of
             another recommendation or evaluation; or the store of the champion's bundle is not usable.
     """
-    evaluated, made = Evaluation.read(evaluation), [Record(), *read_history(bundle).values()][-1]
+    evaluated, bundled = Evaluation.read(evaluation), [Record(), *read_history(bundle).values()][-1]
     advice = Recommended.read(recommendation) if recommendation else None
     for before, after, inputs in (
         (dataset, evaluation, evaluated.manifest.inputs),
         *([(evaluation, recommendation, advice.manifest.inputs)] if recommendation and advice else ()),
-        (recommendation or evaluation, bundle, made.inputs),
+        (recommendation or evaluation, bundle, bundled.inputs),
         *((run, evaluation, evaluated.manifest.inputs) for run in runs or ()),
     ):
         if read_manifest(before).digest not in inputs.values():
@@ -84,7 +84,7 @@ def promote(
         context,
         settings,
         evaluated,
-        advice.facts if advice else {"system": system, "sentence": made.metrics["headline"]},
+        advice.facts if advice else {"system": system, "sentence": bundled.metrics["headline"]},
         Dataset(dataset),
         opened,
         Graph.read(graph) if graph else None,
