@@ -15,7 +15,7 @@ from random_filters import columns, fits, random_filter, random_records
 from gnn_encoder.artifacts.labelled_queries import LabelUse
 from gnn_encoder.data.fields import FieldColumns
 from gnn_encoder.errors import UserError
-from gnn_encoder.retrieval import index_file, parts
+from gnn_encoder.retrieval import parts, passage_index
 from gnn_encoder.retrieval.filters import Filters, Selection, filter_of
 from gnn_encoder.retrieval.index_file import ChangedIndex, Index, build_index, load_index, search_index
 from gnn_encoder.retrieval.learned_fusion import Alone, Fusion, Linear, Trees
@@ -88,19 +88,15 @@ def test_what_fits_is_what_plain_python_says() -> None:
 
 
 @pytest.mark.parametrize("count", MANY)
-@pytest.mark.parametrize("few", [0, M])
 @pytest.mark.parametrize("index_parts", [1, 3])
 @pytest.mark.parametrize("kind", ["flat", "flat_fp16", "sq8", "ivf", "hnsw", "changed"])
-def test_every_kind_of_index_equals_brute_force(
-    kind: str, index_parts: int, few: int, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Small integers: equal scores are really equal, and there are many. `few` 0: ivf and hnsw search as they do."""
-    monkeypatch.setattr(index_file, "FEW", few)
+def test_every_kind_of_index_equals_brute_force(kind: str, index_parts: int, count: int, tmp_path: Path) -> None:
+    """Small integers: equal scores are really equal, and there are many."""
     filtered = Filtered()
     vectors = filtered.generator.integers(-3, 4, (M, 8)).astype(np.float32)
     queries = filtered.generator.integers(-3, 4, (3, 8)).astype(np.float32)
-    probes, stored = 40 if few == 0 else 1, "flat_fp16" if kind == "changed" else kind
-    how = IndexKind(index=stored, ivf_lists=10, ivf_probes=probes, hnsw_breadth=512, index_parts=index_parts)  # type: ignore[arg-type]
+    stored = "flat_fp16" if kind == "changed" else kind
+    how = IndexKind(index=stored, ivf_lists=10, ivf_probes=40, hnsw_breadth=512, index_parts=index_parts)  # type: ignore[arg-type]
     former = vectors.copy()
     if kind == "changed":
         rows = np.sort(filtered.generator.choice(M, 40, replace=False))
@@ -118,6 +114,28 @@ def test_every_kind_of_index_equals_brute_force(
         k = (1, 7, M + 20)[number % 3]
         for scores, rows, every in zip(*search_index(index, queries, k, selection), of_all, strict=True):
             assert_best(scores, rows, every, mask, ties=kind == "flat")
+
+
+@pytest.mark.parametrize("kind", ["sq8", "ivf", "hnsw"])
+def test_a_few_passages_are_compared_by_their_vectors(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then ties are ordered by row, and the codes of `sq8` cost no precision."""
+    filtered = Filtered()
+    vectors = unit(filtered.generator.normal(size=(M, 8)))
+    queries = unit(filtered.generator.normal(size=(3, 8)))
+    build_index(vectors, tmp_path / "index.faiss", IndexKind(index=kind, ivf_lists=10, ivf_probes=1))  # type: ignore[arg-type]
+    index = PassageIndex(load_index(tmp_path / "index.faiss", vectors.shape), vectors)
+    of_all, selections = queries @ vectors.T, [*filtered.selections(40)]
+    for selection, mask in selections:
+        for scores, rows, every in zip(*index.search(queries, 7, selection), of_all, strict=True):
+            assert_best(scores, rows, every, mask)
+    monkeypatch.setattr(passage_index, "FEW", 0)
+    by_index = np.stack([index.search(queries, 7, selection)[0] for selection, _ in selections])
+    by_vectors = np.stack(
+        [PassageIndex(vectors, vectors).search(queries, 7, selection)[0] for selection, _ in selections]
+    )
+    assert (by_index != by_vectors).any()
 
 
 @pytest.mark.parametrize("count", MANY)

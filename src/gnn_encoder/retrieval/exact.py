@@ -13,9 +13,10 @@ it would take longer than the search. For many, torch widens each chunk, seven t
 """
 
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, cast
 
 import faiss
@@ -36,6 +37,8 @@ CHUNK = 65_536
 FEW, CODES = 20, 16_384
 """From so many queries on FAISS multiplies matrices. For fewer, so many fp16 vectors are copied at a time, a copy that
 stays in the processor's caches."""
+GATHERED = 4096
+"""The same of vectors at chosen rows, which are copied twice."""
 PRODUCTS_BELOW = faiss.cvar.distance_compute_blas_threshold
 """FAISS's own bound, in numbers of all queries, below which it multiplies vector by vector."""
 QUERIES = 4096
@@ -70,9 +73,11 @@ def search(
     if len(queries) >= FEW and _has_gpu():
         nearest, chunk, together = _OnGpu(), LARGER * chunk, QUERIES // LARGER
     elif vectors.dtype == np.float16 and len(queries) < FEW:
-        fp16 = faiss.ScalarQuantizer.QT_fp16
-        codes = faiss.IndexScalarQuantizer(vectors.shape[1], fp16, faiss.METRIC_INNER_PRODUCT)
-        nearest, chunk = partial(_by_codes, codes), min(chunk, CODES)
+        codes = _codes(vectors.shape[1], threading.get_ident())
+        nearest, chunk = (
+            partial(_by_codes, codes),
+            min(chunk, CODES if only is None else GATHERED),
+        )
     elif vectors.dtype != np.float32:
         wide = np.empty((min(chunk, len(vectors)), vectors.shape[1]), np.float32)
     for start, block in _blocks(vectors, chunk) if only is None else _gathered(vectors, chunk, only):
@@ -105,8 +110,13 @@ def _blocks(vectors: Rows, chunk: int) -> Iterator[tuple[int, np.ndarray]]:
 
 def _gathered(vectors: Rows, chunk: int, rows: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
     """As `_blocks`, of the vectors at some rows; yields their places among the rows."""
+    memory = np.empty((min(chunk, len(rows)), vectors.shape[1]), vectors.dtype)
     for start in range(0, len(rows), chunk):
-        yield start, np.ascontiguousarray(vectors[rows[start : start + chunk]])
+        some = rows[start : start + chunk]
+        if isinstance(vectors, JoinedRows):
+            yield start, np.ascontiguousarray(vectors[some])
+        else:  # into the same memory, since new pages take longer than the copy
+            yield start, np.take(vectors, some, axis=0, out=memory[: len(some)], mode="clip")
 
 
 def _widened(block: np.ndarray, out: np.ndarray) -> np.ndarray:
@@ -146,6 +156,12 @@ class _OnGpu:
         products = on_device(queries) @ self._copy.T
         scores, rows = products.masked_fill_(products.isnan(), -torch.inf).topk(k)
         return scores.cpu().numpy(), rows.masked_fill_(scores.isneginf(), -1).cpu().numpy()
+
+
+@lru_cache(maxsize=8)
+def _codes(width: int, thread: int) -> faiss.IndexScalarQuantizer:
+    """What holds a thread's fp16 vectors. It is kept, since new pages can take longer than the products."""
+    return faiss.IndexScalarQuantizer(width, faiss.ScalarQuantizer.QT_fp16, faiss.METRIC_INNER_PRODUCT)
 
 
 def _by_codes(codes: faiss.IndexScalarQuantizer, block: np.ndarray, queries: np.ndarray, k: int) -> Hits:

@@ -36,8 +36,6 @@ POINTS = 40
 """Training passages per centroid of an inverted list (FAISS warns below 39)."""
 SAMPLE = 65_536
 """Training passages for the range of 8-bit codes."""
-FEW = 65_536
-"""Passages left by a filter that ivf and hnsw compare one by one."""
 FLAT = IndexKind()
 
 
@@ -244,8 +242,7 @@ def _check_file(path: Path, m: int, d: int) -> None:
 def search_index(index: Index, queries: np.ndarray, k: int, only: Selection | None = None) -> Hits:
     """The `k` best passages by the index, in the form of `exact.search`; an array of vectors is searched exactly.
 
-    With `only`, the best among these passages. Where they are `FEW` at most, or an index finds fewer than it could, it
-    compares all of them: then also ivf and hnsw miss none.
+    With `only`, the best among these passages. An index that finds fewer than it could compares all of them.
     """
     if isinstance(index, np.ndarray):
         return exact.search(index, queries, k, only=only and only.rows)
@@ -253,16 +250,18 @@ def search_index(index: Index, queries: np.ndarray, k: int, only: Selection | No
         return index.search(queries, k, only)
     if index.ntotal == 0 or (only and not len(only.rows)):
         return exact.search(np.empty((0, index.d), np.float32), queries, k)
-    scores, rows = _searched(index, queries, k, only, only is not None and len(only.rows) <= FEW)
+    scores, rows = _searched(index, queries, k, only)
     if only and (rows[:, min(k, len(only.rows)) - 1] < 0).any():
-        scores, rows = _searched(index, queries, k, only, True)
+        scores, rows = _searched(index, queries, k, only, compares_all=True)
     if rows.min(initial=0) < -1 or rows.max(initial=-1) >= index.ntotal:
         raise UserError("the index names a passage that is not in the corpus: run encode_corpus again")
     scores[rows < 0] = -np.inf
     return best_first(scores, rows.astype(np.int32))
 
 
-def _searched(index: faiss.Index, queries: np.ndarray, k: int, only: Selection | None, compares_all: bool) -> Hits:
+def _searched(
+    index: faiss.Index, queries: np.ndarray, k: int, only: Selection | None, compares_all: bool = False
+) -> Hits:
     """FAISS's hits in its order; ivf and hnsw look at as many of the passages in `only` as of all without it."""
     api: Any = faiss  # its types know neither the selectors nor the parameters
     selector, more = (api.IDSelectorBitmap(only.bits), index.ntotal / len(only.rows)) if only else (None, 1.0)

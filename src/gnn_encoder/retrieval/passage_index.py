@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from gnn_encoder.retrieval.learned_search import LearnedSearch
 
 
+FEW = 65_536
+"""Vectors left by a filter that are compared one by one with every kind of index: so ivf and hnsw miss none."""
+
+
 @dataclass(frozen=True)
 class PassageIndex:
     """An index over `vectors` [v, d], the vectors themselves, and a memory.
@@ -66,10 +70,14 @@ class PassageIndex:
     def search(self, queries: np.ndarray, k: int, only: Selection | None = None) -> Hits:
         """The best passages of `queries` [n, d], in the form of `exact.search`; with `only`, the best of these."""
         if self.of is None:
-            hits = search_index(self.index, queries, k, only)
+            hits = search_index(self._index(only), queries, k, only)
         else:
             hits = self._several(queries, k, self.of, only)
         return self.memory.search(self.vectors, queries, hits, of=self.of, only=only) if self.memory else hits
+
+    def _index(self, only: Selection | None) -> Index:
+        """What a search reads. The vectors of few passages take less time than an index of all."""
+        return self.vectors if only is not None and len(only.rows) <= FEW else self.index
 
     @cached_property
     def _vectors_of(self) -> Callable[[Selection], Selection]:
@@ -78,14 +86,15 @@ class PassageIndex:
 
     def _several(self, queries: np.ndarray, k: int, of: np.ndarray, only: Selection | None) -> Hits:
         """Searches passages with several vectors; the changed ones are searched exactly, as in `ChangedIndex`."""
-        search = partial(search_index, self.index, only=only and self._vectors_of(only))
+        inside = only and self._vectors_of(only)
+        search = partial(search_index, self._index(inside), only=inside)
         if self.changed is None:
             return distinct(search, of, queries, k)
         vectors, changed_passages = self.changed
         scores, rows = distinct(search, of, queries, k + len(np.unique(changed_passages)))
         former = np.isin(rows, changed_passages)
         scores, rows = np.where(former, -np.inf, scores), np.where(former, -1, rows)
-        inside = only and only.at(changed_passages).rows
-        changed = distinct(partial(exact.search, vectors, only=inside), changed_passages, queries, k)
+        among_changed = only and only.at(changed_passages).rows
+        changed = distinct(partial(exact.search, vectors, only=among_changed), changed_passages, queries, k)
         scores, rows = merge(scores, rows, *changed)
         return scores[:, :k], rows[:, :k]
