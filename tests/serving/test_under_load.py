@@ -99,6 +99,14 @@ def load(port: int) -> Iterator[list[Client]]:
             assert not client.is_alive()
 
 
+def until_answered(clients: list[Client]) -> None:
+    """Waits until each client has an answer."""
+    deadline = time.monotonic() + 60
+    while not all(client.answers for client in clients):
+        assert time.monotonic() < deadline, "no answer for a minute"
+        time.sleep(0.05)
+
+
 @pytest.fixture
 def registry(bundles: dict[str, Path], tmp_path: Path) -> Registry:
     """Versions 1 and 2, and 3, whose vectors are damaged; 1 is the champion."""
@@ -177,13 +185,13 @@ def test_a_killed_server_is_ready_again_at_the_same_port(
 ) -> None:
     server = Process(tmp_path)
     with load(server.port) as clients:
-        time.sleep(0.5)
+        until_answered(clients)
         server.kill()
     check(clients, expected, {"1"})
     again = Process(tmp_path, server.port)
     try:
         with load(again.port) as clients:
-            time.sleep(0.5)
+            until_answered(clients)
         assert not [error for client in clients for error in client.broken]
         assert check(clients, expected, {"1"})
     finally:
