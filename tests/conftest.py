@@ -23,8 +23,8 @@ DETAILS = ("north", "old", "bright", "heavy", "silent", "broken", "early", "hidd
 WORDS = (*TOPICS, *DETAILS, "the", "of", "a", "what", "about", "is", "and", "in")
 
 LONGEST = (
-    "test_resume.py", "test_pipeline.py", "test_rerank_pipeline.py", "test_local.py", "test_promote.py",
-    "test_submission.py", "test_train_reranker.py",
+    "test_resume.py", "test_pipeline.py", "test_after_a_run.py", "test_rerank_pipeline.py", "test_local.py",
+    "test_promote.py", "test_submission.py", "test_train_reranker.py",
 )  # fmt: skip
 """Files that take a minute or more of a core, in the order in which they begin."""
 

@@ -7,8 +7,9 @@ import numpy as np
 import torch
 from bundles import fill_bundle, write_bm25
 
-from gnn_encoder.artifacts import Contents, Dataset, Graph, Run, drafting
+from gnn_encoder.artifacts import Contents, Dataset, DatasetWriter, Graph, Run, drafting
 from gnn_encoder.artifacts.arrays import EVALUATED, QUERIES, create_rows, create_vectors
+from gnn_encoder.artifacts.dataset import SPLITS
 from gnn_encoder.artifacts.history import Record, write_history
 from gnn_encoder.evaluation.collected import evaluated_queries
 from gnn_encoder.inference.encoding import encode_passages, encode_texts
@@ -125,3 +126,30 @@ def reported(inputs: dict[str, Path], settings: Evaluate, folder: Path) -> Path:
     bundles = [plain_bundle["bundle"], inputs["bundle"]]
     report(of["report"], **data, **parts, **explained, bundles=bundles, report=folder / "report")
     return folder / "report"
+
+
+def rewritten(data: Dataset, path: Path, labelled: tuple[str, ...] = SPLITS, answers: bool = False) -> Dataset:
+    """The same data with labels of some splits alone, or with an answer to every second query."""
+    with drafting(path, "dataset") as draft:
+        writer = DatasetWriter(draft)
+        passages = data.passages.take(np.arange(len(data.passages)))
+        writer.passages(passages.ids, passages.titles, passages.texts)
+        table, qrels = data.queries.to_pydict(), data.qrels
+        texts = {q: passages.texts[p] for q, p in zip(qrels.query.tolist(), qrels.passage.tolist(), strict=True)}
+        given = [[texts[q].upper()] if answers and q % 2 else [] for q in range(len(table["text"]))]
+        writer.queries(table["query_id"], table["text"], table["split"], given)
+        for q, p in zip(qrels.query.tolist(), qrels.passage.tolist(), strict=True):
+            if table["split"][q] in labelled:
+                writer.qrels([f"q{q}"], [f"p{p}"], [1], [q], [p])
+        writer.close()
+    return Dataset(path)
+
+
+def one_passage_dataset(path: Path, split: str, relevance: int, text: str = "a stone") -> Dataset:
+    with drafting(path, "dataset") as draft:
+        writer = DatasetWriter(draft)
+        writer.passages(["p"], [""], ["the old stone"])
+        writer.queries(["q", "r"], [text, "a river"], [split, "train"], [[], []])
+        writer.qrels(["q"], ["p"], [relevance], [0], [0])
+        writer.close()
+    return Dataset(path)

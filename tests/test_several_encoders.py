@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from climbs import QUESTION, run_here, settings_of
 from command_line import call
 from conftest import write_tiny_backbone
 from packages import packaged
 from published_folders import publish
 from safetensors.torch import load_file
-from test_ladder import QUESTION, run_here, settings_of
 from trained_root import write_beir
 
 from gnn_encoder import Retriever

@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 import yaml
-from command_line import call
+from command_line import call, called
 
 from gnn_encoder.artifacts import Dataset
+from gnn_encoder.artifacts.finished_run import place_of
 from gnn_encoder.engines import pipelines
 from gnn_encoder.engines.local_run import Outcome
 from gnn_encoder.pipelines.train import train
 from gnn_encoder.settings.presets import load_settings
+from gnn_encoder.settings.systems import GNN_ENCODER
 
 
 def write_beir(dataset: Dataset, folder: Path) -> Path:
@@ -112,3 +114,10 @@ class Trained:
 
         client = MlflowClient(f"sqlite:///{self.root / 'mlflow.db'}")
         return list(client.search_runs(["1"], order_by=["attributes.start_time"]))
+
+
+GRAPH_BUNDLE = place_of(GNN_ENCODER)
+
+
+def explain(trained: Trained, question: str, bundle_name: str = GRAPH_BUNDLE) -> int:
+    return called("explain", question, "--bundle", str(trained.root / "latest" / bundle_name), "-k", "3")

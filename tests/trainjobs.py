@@ -1,7 +1,8 @@
 """Trainings as TrainJobs of a cluster whose pods are local processes (`kubernetes_api`)."""
 
 import os
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -95,3 +96,13 @@ def assert_close(several: dict[str, torch.Tensor], alone: dict[str, torch.Tensor
     assert several.keys() == alone.keys()
     for name, weight in alone.items():
         assert (several[name] - weight).abs().max() < 1e-5, name
+
+
+ROOT = "s3://bucket/checkpoints"
+
+
+def wait_for(done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 300
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""When a retraining has nothing to do, and what it says of one that had. With training: tests/test_pipeline.py."""
+"""When a retraining has nothing to do, and what it says of one that had. With training: tests/test_after_a_run.py."""
 
 import math
 import shlex

@@ -1,0 +1,129 @@
+"""What is counted of the data, and measured of the machine, before a plan."""
+
+from dataclasses import replace
+from functools import partial
+from itertools import count
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from conftest import write_tiny_backbone
+from plan_inputs import RATES, facts
+from torch import nn
+
+from gnn_encoder.artifacts import Dataset
+from gnn_encoder.models.dual_encoder import DualEncoder
+from gnn_encoder.planning import rates as measuring
+from gnn_encoder.planning.facts import data_facts
+from gnn_encoder.planning.plan import plan_run
+from gnn_encoder.planning.rates import measure_rates
+from gnn_encoder.planning.rung_times import Candidate
+from gnn_encoder.settings.shared import LargeModelTraining, LongPassages
+
+
+def test_facts_are_counted(tiny_dataset: Dataset, tiny_backbone: Path) -> None:
+    found = data_facts(tiny_dataset, str(tiny_backbone), 0)
+    assert (found.passages, found.queries, found.labels) == (100, {"train": 60, "dev": 20, "test": 20}, 60)
+    assert found.shared == 0.0  # each passage has one query
+    assert len(found.passage_tokens) == 100 and found.mean_passage(8) <= 8 < found.mean_passage(64)
+
+
+def test_rates_are_tokens_over_seconds(
+    tiny_dataset: Dataset, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Each look at this clock is a second later. The texts are encoded, and batches trained on, three times after the
+    # first; then the clock is read once more. A GPU works on for two seconds after the first and the last batch.
+    clock = count()
+    monkeypatch.setattr(measuring, "time", SimpleNamespace(monotonic=partial(next, clock)))
+    monkeypatch.setattr(measuring, "_wait", lambda: (next(clock), next(clock)))
+    monkeypatch.setattr(measuring, "SECONDS", 2.5)
+    found = measure_rates(tiny_dataset, str(tiny_backbone), 0)
+    lengths = data_facts(tiny_dataset, str(tiny_backbone), 0).passage_tokens
+    assert lengths.min() == lengths.max()
+    assert found.encoding == pytest.approx(3 * measuring.TEXTS * lengths[0] / 4)
+    assert found.training == pytest.approx(3 * measuring.BATCH * lengths[0] / (4 + 2))
+    assert "memory" in found.machine
+
+
+def test_a_model_with_few_positions_is_measured_too(
+    tiny_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measuring, "SECONDS", 0.0)
+    backbone = write_tiny_backbone(tmp_path / "bert", positions=8)
+    assert data_facts(tiny_dataset, str(backbone), 0).passage_tokens.min() > 8
+    found = measure_rates(tiny_dataset, str(backbone), 0)
+    assert found.encoding > 0 and found.training > 0
+
+
+def test_the_measured_training_has_the_dropout_of_the_planned_ones(
+    tiny_dataset: Dataset, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dropouts: set[float] = set()
+
+    def look(model: nn.Module, *_: object) -> float:
+        dropouts.update(module.p for module in model.modules() if isinstance(module, nn.Dropout))
+        return 100.0
+
+    monkeypatch.setattr(measuring, "_encoding", look)
+    monkeypatch.setattr(measuring, "_training", look)
+    measure_rates(tiny_dataset, str(tiny_backbone), 0)
+    assert dropouts == {plan_run(facts(), RATES, 3600.0, "minilm").settings["shared"]["dropout"]}
+
+
+def test_the_measured_training_is_that_of_the_settings(
+    tiny_dataset: Dataset, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained: list[set[str]] = []
+    checkpointed: list[bool] = []
+
+    def look(model: DualEncoder, *_: object) -> float:
+        backbone = model.passage_encoder.backbone
+        trained.append({name for name, value in backbone.named_parameters() if value.requires_grad})
+        checkpointed.append(backbone.is_gradient_checkpointing)
+        return 100.0
+
+    monkeypatch.setattr(measuring, "_encoding", lambda *_: 100.0)
+    monkeypatch.setattr(measuring, "_training", look)
+    for settings in (LargeModelTraining(lora_rank=4), LargeModelTraining(gradient_checkpointing=True)):
+        measure_rates(tiny_dataset, str(tiny_backbone), 0, settings)
+    assert trained[0] and all("lora_" in name for name in trained[0])
+    assert not any("lora_" in name for name in trained[1])
+    assert checkpointed == [False, True]
+
+
+def test_an_encoding_takes_the_tokens_of_all_windows() -> None:
+    lengths = np.array([5, 100, 101, 190, 1000])
+    texts = [["word"] * length for length in lengths]
+    windows = LongPassages(long_passages="windows", window_overlap=10)
+    read = 0
+    for text in texts:
+        start = 0
+        read += len(text[:100])
+        while start + 100 < len(text):
+            start += 90
+            read += len(text[start : start + 100])
+    plain = replace(facts(), passage_tokens=lengths)
+    given = replace(plain, reading=windows)
+    assert given.mean_read(100) == pytest.approx(read / 5)
+    assert given.mean_passage(100) == plain.mean_read(100) == pytest.approx(405 / 5)
+    late = replace(plain, reading=LongPassages(long_passages="late"))
+    assert late.mean_read(100) == pytest.approx((405 + lengths.sum()) / 5)
+    seconds = [Candidate("a", "a", some, RATES).seconds(100) for some in (plain, given)]
+    assert seconds[1] - seconds[0] == pytest.approx(13_000 * (read - 405) / 5 / RATES.encoding)
+    calls = [plan_run(some, RATES, 36_000.0, "minilm").calls for some in (plain, given)]
+    assert calls[1]["build_graph"] > calls[0]["build_graph"] and calls[1]["encode_nodes"] == calls[0]["encode_nodes"]
+
+
+@pytest.mark.parametrize(
+    ("trained", "taken", "said"), [([10.0, 50.0], 50.0, 1), ([10.0, 10.0, 10.0], 10.0, 2), ([50.0], 50.0, 0)]
+)
+def test_unlikely_rates_are_measured_again(
+    trained: list[float], taken: float, said: int, tiny_dataset: Dataset, tiny_backbone: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    left = iter(trained)
+    monkeypatch.setattr(measuring, "_encoding", lambda *_: 200.0)
+    monkeypatch.setattr(measuring, "_training", lambda *_: next(left))
+    assert measure_rates(tiny_dataset, str(tiny_backbone), 0).training == taken
+    assert not list(left) and capsys.readouterr().err.count("measured again") == said
