@@ -20,6 +20,7 @@ from gnn_encoder.data.copies import SecondReading, passage_groups
 from gnn_encoder.data.corpus import Corpus
 from gnn_encoder.data.documents import Documents
 from gnn_encoder.data.pool import Pool
+from gnn_encoder.data.question_counts import question_counts
 from gnn_encoder.data.questions import Questions
 from gnn_encoder.data.rows import Source
 from gnn_encoder.data.validation import SHOWN, DataReport, Kind, Problems, refusal
@@ -69,7 +70,7 @@ def canonicalize(
             source=source.name,
             format=source.format,
             passages=len(corpus.ids),
-            **questions.counts(len(corpus.ids)),
+            **question_counts(questions, len(corpus.ids)),
             passage_words=corpus.mean_words,
             problems=problems.all(),
             structure=documents.counts if documents else None,

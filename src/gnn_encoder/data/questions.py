@@ -1,7 +1,6 @@
 """Queries and labels: joins them to each other and to the corpus, checks them, and assigns splits."""
 
 from collections.abc import Iterator, Mapping
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -12,23 +11,27 @@ import pyarrow.compute as pc
 from gnn_encoder.artifacts import DatasetWriter, pair_keys
 from gnn_encoder.artifacts.added_labels import read_labels
 from gnn_encoder.artifacts.dataset import SPLITS
-from gnn_encoder.artifacts.passages import BATCH, passage_text
-from gnn_encoder.artifacts.texts import blank, folded
+from gnn_encoder.artifacts.passages import passage_text
+from gnn_encoder.artifacts.texts import folded
 from gnn_encoder.data.forgotten import Forgotten
 from gnn_encoder.data.query_log import QueryLog
-from gnn_encoder.data.rows import Label, Query, Source, duplicates, storable
+from gnn_encoder.data.question_tables import (
+    ADDED,
+    LABELS,
+    QUERIES,
+    TEXT,
+    add_problems,
+    added_rows,
+    read_tables,
+    usable_queries,
+    with_rows,
+)
+from gnn_encoder.data.rows import Source, duplicates
 from gnn_encoder.data.splits import DEV, NONE, TRAIN, complete, drawn, highest, leaked
 from gnn_encoder.data.twins import recurring, twin_groups
 from gnn_encoder.data.validation import FEWEST_TRAINING, Kind, Problems, WithoutMissing
 from gnn_encoder.errors import UserError
 from gnn_encoder.settings.foundation import Ingest
-
-TEXT, NUMBER, SPLIT = pa.string(), pa.int32(), pa.int8()
-ORIGIN = {"split": SPLIT, "file": TEXT, "line": NUMBER}
-QUERIES = pa.schema({"id": TEXT, "text": TEXT, "answers": pa.list_(TEXT), **ORIGIN, "value": TEXT})
-ADDED = "added labels"
-"""File of the rows that `ingest.labels` added."""
-LABELS = pa.schema({"query_id": TEXT, "passage_id": TEXT, "relevance": NUMBER, **ORIGIN})
 
 
 class Questions:
@@ -58,7 +61,7 @@ class Questions:
         self.remarks: list[str] = []
         log, self._traffic = settings.log, dict[str, float]()
         forgotten = Forgotten.read(settings.forgotten) if settings.forgotten else None
-        queries, self.labels = _tables(source.questions(WithoutMissing(problems) if log else problems), problems)
+        queries, self.labels = read_tables(source.questions(WithoutMissing(problems) if log else problems), problems)
         if log:
             labelled = [split for code, split in enumerate(SPLITS) if code in self.labels["split"].to_numpy()]
             read = QueryLog(settings, passage_ids, labelled, problems)
@@ -67,9 +70,9 @@ class Questions:
             rows = forgotten.without(read.rows) if forgotten else read.rows
             queries, self.labels = (
                 pa.concat_tables(tables).combine_chunks()
-                for tables in zip((queries, self.labels), _tables(iter(rows), problems), strict=True)
+                for tables in zip((queries, self.labels), read_tables(iter(rows), problems), strict=True)
             )
-        self.queries = _usable(queries, problems)
+        self.queries = usable_queries(queries, problems)
         field, valued = settings.query_field, pc.any(pc.not_equal(self.queries["value"], ""))
         if field and len(self.queries) and not valued.as_py():  # data without a query have a problem of their own
             raise UserError(
@@ -90,7 +93,7 @@ class Questions:
             (passage, Kind.UNKNOWN_PASSAGE, "passage_id", passage_ids),
         ):
             if len(known):
-                _count(problems, kind, self.labels.filter(rows.is_null()), name)
+                add_problems(problems, kind, self.labels.filter(rows.is_null()), name)
         self._passages = len(passage_ids)
         missing = self.labels["passage_id"].combine_chunks().dictionary_encode().indices.to_numpy()
         in_corpus = passage.is_valid().to_numpy()
@@ -127,8 +130,8 @@ class Questions:
 
     def _drawn(self, most: Mapping[int, int], seed: int) -> np.ndarray:
         """bool [queries]: as `splits.drawn`; queries that came with added labels are kept besides the draw."""
-        drawing = np.where(_added(self.queries), NONE, self.split)
-        return drawn(drawing, self.queries["text"], self._answered(), most, seed)
+        drawing = np.where(added_rows(self.queries), NONE, self.split)
+        return drawn(drawing, self.queries["text"], self.answered(), most, seed)
 
     def _lacks(self, passages: int) -> Iterator[Kind]:
         """Yields what a run needs and the queries lack; a step would find it only after hours of training."""
@@ -143,71 +146,40 @@ class Questions:
             yield Kind.NO_TRAINING
         elif self.needs == "labels" and not self.has_negatives(np.arange(passages)):
             yield Kind.NO_NEGATIVE
-        if not (self._answered(findable=True) & (self.split != TRAIN)).any():
+        if not (self.answered(findable=True) & (self.split != TRAIN)).any():
             yield Kind.NO_EVALUATION
 
     def _different(self, chosen: np.ndarray) -> int:
         """Number of queries, of those in `chosen` (bool [queries]), that have a relevant passage; twins are one."""
-        return len(np.unique(self.groups[self.query[self._positive() & chosen[self.query]]]))
+        return len(np.unique(self.groups[self.query[self.positive() & chosen[self.query]]]))
 
     def has_negatives(self, passage_groups: np.ndarray) -> bool:
         """Whether a passage is irrelevant to a query that is trained on; copies by `Dataset.passage_groups` are one."""
-        pair, alike = self._positive() & self.trained[self.query], np.flatnonzero(self.trained & (self.identical >= 0))
+        pair, alike = self.positive() & self.trained[self.query], np.flatnonzero(self.trained & (self.identical >= 0))
         query = np.concatenate([self.query[pair], alike])
         passage = passage_groups[np.concatenate([self.passage[pair], self.identical[alike]])]
         relevant = np.unique(np.unique(pair_keys(self.groups[query], passage)) >> 32, return_counts=True)[1]
         return bool((relevant < len(np.unique(passage_groups))).any())
 
-    def _positive(self) -> np.ndarray:
+    def positive(self) -> np.ndarray:
+        """bool [labels]: labels of at least 1."""
         return _numbers(self.labels["relevance"]) >= 1
 
-    def _in_corpus(self) -> np.ndarray:
+    def in_corpus(self) -> np.ndarray:
         """bool [labels]: labels of passages that the corpus has."""
         return self.passage < self._passages
 
-    def _answered(self, findable: bool = False) -> np.ndarray:
+    def answered(self, findable: bool = False) -> np.ndarray:
         """bool [queries]: queries with a label of at least 1; `findable`: of a passage in the corpus."""
         answered = np.zeros(len(self.queries), dtype=bool)
-        answered[self.query[self._positive() & (self._in_corpus() if findable else True)]] = True
+        answered[self.query[self.positive() & (self.in_corpus() if findable else True)]] = True
         return answered
-
-    def counts(self, passages: int) -> dict[str, Any]:
-        """The fields of a `DataReport` about queries and labels, given a corpus of `passages`."""
-        rows = {"queries": self.split, "labels": self.split[self.query[self._in_corpus()]]}
-        rows["without_positive"] = self.split[~self._answered()]
-        rows["findable"] = self.split[self._answered(findable=True)]
-        positive = self._positive() & self._in_corpus()
-        passage, split = self.passage[positive], self.split[self.query[positive]]
-        # Training queries of each passage. Twins count once, because they leave the graph together.
-        asking = np.unique(pair_keys(self.groups[self.query[positive]], passage)[split == TRAIN])
-        trained = np.bincount(asking & 0xFFFFFFFF, minlength=passages)
-        shared = trained[passage] > (split == TRAIN)
-        labelled, warm = np.unique(self.query[positive]), np.unique(self.query[positive][shared])
-        words = pc.list_value_length(pc.utf8_split_whitespace(pc.utf8_trim_whitespace(self.queries["text"])))
-        return {
-            **{
-                name: {split: int((codes == code).sum()) for code, split in enumerate(SPLITS)}
-                for name, codes in rows.items()
-            },
-            "shared_labels": _shares(shared, split),
-            "warm_queries": _shares(np.isin(labelled, warm), self.split[labelled]),
-            "twins": int((np.bincount(self.groups, minlength=1)[self.groups] > 1).sum()),
-            "recurring": {
-                name: dict(zip(SPLITS, self.recurring[self.split == code].sum(axis=0).tolist(), strict=True))
-                for code, name in enumerate(SPLITS)
-            },
-            "train_before_draw": self.train_before_draw,
-            "trained": int(self.trained.sum()),
-            "dev_before_draw": self.dev_before_draw,
-            "isolated_passages": passages - len(np.unique(passage)),
-            "query_words": float(pc.mean(words).as_py() or 0.0),
-        }
 
     def write(self, writer: DatasetWriter) -> None:
         """Write both tables."""
         ids, texts, answers = self.queries.select(["id", "text", "answers"]).columns
         writer.queries(ids, texts, np.array(SPLITS)[self.split].tolist(), answers, self.groups)
-        in_corpus = self._in_corpus()
+        in_corpus = self.in_corpus()
         columns = self.labels.select(["query_id", "passage_id", "relevance"])
         query_ids, passage_ids, relevance = columns.filter(pa.array(in_corpus)).columns
         writer.qrels(query_ids, passage_ids, relevance, self.query[in_corpus], self.passage[in_corpus])
@@ -227,8 +199,8 @@ class Questions:
             writer.query_values(valued, [values[row] for row in valued])
         if self.trained.sum() < (self.split == TRAIN).sum():
             writer.trained(np.flatnonzero(self.trained))
-        added_rows = self.labels.filter(pa.array(_added(self.labels))).select(["query_id", "passage_id"]).to_pylist()
-        used = {(row["query_id"], row["passage_id"]) for row in added_rows}
+        added = self.labels.filter(pa.array(added_rows(self.labels))).select(["query_id", "passage_id"]).to_pylist()
+        used = {(row["query_id"], row["passage_id"]) for row in added}
         if labels := [label for label in self._added if (label.query_id, label.passage_id) in used]:
             writer.added(labels)
 
@@ -248,8 +220,8 @@ class Questions:
         ids = pa.array(list(first), TEXT)
         known = set(self.queries["id"].filter(pc.is_in(self.queries["id"], value_set=ids)).to_pylist())
         queries = [row for query, row in reversed(first.items()) if query not in known]
-        self.queries = _appended(self.queries, queries, QUERIES)
-        self.labels = _appended(self.labels, labels, LABELS)
+        self.queries = with_rows(self.queries, queries, QUERIES)
+        self.labels = with_rows(self.labels, labels, LABELS)
 
     def _measurable(self, in_corpus: np.ndarray) -> np.ndarray:
         """bool [labels]: labels of dev and test, and those of queries with a label of a passage that is `in_corpus`.
@@ -262,7 +234,7 @@ class Questions:
 
     def _settle_splits(self, settings: Ingest, problems: Problems) -> None:
         """Assigns a split to every query; leaves out queries and labels without a split."""
-        of_label, added = _numbers(self.labels["split"]), _added(self.labels)
+        of_label, added = _numbers(self.labels["split"]), added_rows(self.labels)
         self.split = highest(_numbers(self.queries["split"]), self.query[~added], of_label[~added])
         labelled = np.zeros(len(self.queries), dtype=bool)
         labelled[self.query[added]] = True
@@ -272,7 +244,7 @@ class Questions:
         self._remark(stray & added, "added labels are of a dev or test query and were left out")
         strays = self.labels.filter(pa.array(stray & ~added))
         first = ~duplicates(strays["query_id"].combine_chunks())
-        _count(problems, Kind.SHARED_QUERY, strays.filter(pa.array(first)), "query_id")
+        add_problems(problems, Kind.SHARED_QUERY, strays.filter(pa.array(first)), "query_id")
         self._keep_labels(~(stray | contradicting))
         repeated = duplicates(pa.array(pair_keys(self.query, self.passage)))
         self._remark(repeated, "labels repeat an earlier one of the same query and passage and were left out")
@@ -280,16 +252,16 @@ class Questions:
         self._remark(self.split == NONE, "queries are in no qrels and were left out")
         self._keep_queries(self.split != NONE)
         fraction, similarity = settings.dev_fraction, settings.twin_similarity
-        alone = _added(self.queries)  # a query that came with its labels trains, whatever the hash of its text
+        alone = added_rows(self.queries)  # a query that came with its labels trains, whatever the hash of its text
         splits = np.where(alone, NONE, self.split)
-        self.split, remarks = complete(splits, self.queries["text"], self._answered(), fraction, similarity)
+        self.split, remarks = complete(splits, self.queries["text"], self.answered(), fraction, similarity)
         self.split[alone] = TRAIN
         self.remarks += remarks
         copies = leaked(self.queries["text"], self.split)
         self._remark(copies, "queries have the words of one in a later split (train, dev, test) and were left out")
         self._keep_queries(~copies)
-        self._keep_labels(self._in_corpus() | (self.split[self.query] != TRAIN))
-        missed = ~self._in_corpus()
+        self._keep_labels(self.in_corpus() | (self.split[self.query] != TRAIN))
+        missed = ~self.in_corpus()
         self._remark(missed, "labels of dev or test name a passage that the corpus lacks: they count as missed")
 
     def _find_identical(self, source: Source, passage_ids: pa.ChunkedArray, left_out: bool) -> None:
@@ -305,7 +277,7 @@ class Questions:
             self.remarks.append(f"{len(query):,} queries have the id of a passage, which may be among their hits")
             return
         self.identical[query] = passage[first]
-        joined = self._positive() & (self.identical[self.query] == self.passage)
+        joined = self.positive() & (self.identical[self.query] == self.passage)
         # BEIR goes by the id alone. Others number queries and passages alike, so the words must be equal, too.
         checked = np.unique(self.query[joined]) if source.format == "beir" else query
         if len(checked):
@@ -349,7 +321,7 @@ class Questions:
         An added label says that a passage is relevant, and not how much, so any relevance of at least 1 agrees with it.
         Labels that are not in `counts`, bool [labels], contradict nothing.
         """
-        relevance, added = _numbers(self.labels["relevance"]), _added(self.labels)
+        relevance, added = _numbers(self.labels["relevance"]), added_rows(self.labels)
         _, first, pair = np.unique(pair_keys(self.query, self.passage), return_index=True, return_inverse=True)
         earlier = first[pair]
         differs = counts & np.where(added, relevance[earlier] < 1, relevance != relevance[earlier])
@@ -388,58 +360,7 @@ class Questions:
             self.remarks.append(f"{int(rows.sum()):,} {remark}")
 
 
-def _added(table: pa.Table) -> np.ndarray:
-    """bool [n]: the rows that `ingest.labels` added."""
-    return np.asarray(pc.equal(table["file"], ADDED).to_numpy(), dtype=bool)
-
-
-def _appended(table: pa.Table, rows: list[tuple[Any, ...]], schema: pa.Schema) -> pa.Table:
-    columns = zip(*rows, strict=True) if rows else [[] for _ in schema]
-    new_rows = pa.table(dict(zip(schema.names, map(list, columns), strict=True)), schema=schema)
-    return pa.concat_tables([table, new_rows]).combine_chunks()
-
-
-def _tables(questions: Iterator[Query | Label], problems: Problems) -> list[pa.Table]:
-    """All queries and all labels that can be stored."""
-    schemas: dict[Any, pa.Schema] = {Query: QUERIES, Label: LABELS}
-    parts = {kind: [schema.empty_table()] for kind, schema in schemas.items()}
-    stream = (row for row in questions if _storable(row, problems))
-    while batch := list(islice(stream, BATCH)):
-        for kind, schema in schemas.items():
-            rows = [row for row in batch if isinstance(row, kind)]
-            if rows:
-                columns = dict(zip(kind._fields, zip(*rows, strict=True), strict=True))
-                columns["split"] = [SPLITS.index(split) if split else NONE for split in columns["split"]]
-                parts[kind].append(pa.table(columns, schema=schema))
-    return [pa.concat_tables(tables).combine_chunks() for tables in parts.values()]
-
-
-def _storable(row: Query | Label, problems: Problems) -> bool:
-    texts = (row.id, row.text, row.value, *row.answers) if isinstance(row, Query) else (row.query_id, row.passage_id)
-    return storable(texts, row.file, row.line, problems)
-
-
-def _usable(queries: pa.Table, problems: Problems) -> pa.Table:
-    """The queries that have a text, of each id the first of them."""
-    empty = blank(queries["text"])
-    _count(problems, Kind.EMPTY_QUERY, queries.filter(pa.array(empty)), "id")
-    queries = queries.filter(pa.array(~empty))
-    repeated = duplicates(queries["id"].combine_chunks())
-    _count(problems, Kind.DUPLICATE_QUERY, queries.filter(pa.array(repeated)), "id")
-    return queries.filter(pa.array(~repeated))
-
-
-def _count(problems: Problems, kind: Kind, rows: pa.Table, shown: str) -> None:
-    for row in rows.select([shown, "file", "line"]).to_pylist():
-        problems.add(kind, row["file"], row["line"], repr(row[shown]))
-
-
 def _numbers(column: pa.ChunkedArray) -> np.ndarray:
     """An Arrow column as NumPy: splits stay int8, rows become int64."""
     array: np.ndarray = column.to_numpy()
     return array if array.dtype == np.int8 else array.astype(np.int64)
-
-
-def _shares(mask: np.ndarray, split: np.ndarray) -> dict[str, float]:
-    """The share of true values of a mask [n] in each split that has any, given the split int8 [n] of each value."""
-    return {name: float(mask[split == code].mean()) for code, name in enumerate(SPLITS) if (split == code).any()}
