@@ -38,7 +38,7 @@ def run_here(graph: Graph, folder: Path) -> dict[str, Path]:
     for node in graph.nodes:
         step = getattr(import_module(f"gnn_encoder.steps.{node.step}"), node.step)
         inputs = {
-            name: [path_of(each) for each in value] if isinstance(value, tuple) else path_of(value)
+            name: [path_of(item) for item in value] if isinstance(value, tuple) else path_of(value)
             for name, value in node.inputs.items()
         }
         target = folder / f"{len(outputs_of):02}"

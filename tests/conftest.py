@@ -136,9 +136,9 @@ def write_tiny_dataset(path: Path, *, documents: bool = False) -> Path:
             titles = [""] * 100 + [TOPICS[i % 10] for i in section]
             document = np.concatenate([passage // 4, section])
             parent = np.concatenate([100 + passage // 4, np.full(25, -1)])
-            place = np.concatenate([1 + passage % 4, np.zeros(25, int)])
+            order_in_parent = np.concatenate([1 + passage % 4, np.zeros(25, int)])
             citations = [passage[:-4:4], passage[4::4]]
-            writer.structure([ids, titles, document, parent, place], [f"d{i}" for i in section], citations)
+            writer.structure([ids, titles, document, parent, order_in_parent], [f"d{i}" for i in section], citations)
         writer.close()
     return path
 
@@ -158,7 +158,7 @@ def first_stage(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
     generator, splits = np.random.default_rng(0), ("train", "dev", "test")
     queries = np.concatenate([dataset.query_rows(split) for split in splits])
     labels = [dataset.split_qrels(split) for split in splits]
-    positive = {q: p for each in labels for q, p in zip(each.query, each.passage, strict=True)}
+    positive = {q: p for split_labels in labels for q, p in zip(split_labels.query, split_labels.passage, strict=True)}
     hits = np.stack([generator.permutation(100)[:8] for _ in queries])
     hits[:, 5] = [positive[q] for q in queries]
     return queries, hits

@@ -22,11 +22,11 @@ def random_structure(seed: int = 0) -> dict[str, np.ndarray]:
     nodes = PASSAGES + SECTIONS
     document = generator.integers(0, DOCUMENTS - 1, nodes)
     document[PASSAGES - 1] = DOCUMENTS - 1  # alone in its document
-    place = generator.permutation(nodes)
+    order = generator.permutation(nodes)
     parent = np.full(nodes, -1)
     for node in range(nodes):
         # A parent comes before its parts; it is a section, or passage 0 or 1.
-        above = [p for p in (0, 1, *range(PASSAGES, nodes)) if document[p] == document[node] and place[p] < place[node]]
+        above = [p for p in (0, 1, *range(PASSAGES, nodes)) if document[p] == document[node] and order[p] < order[node]]
         if above and generator.random() < 0.9:
             parent[node] = generator.choice(above)
     pairs = generator.integers(0, PASSAGES - 1, (9, 2))
@@ -34,7 +34,7 @@ def random_structure(seed: int = 0) -> dict[str, np.ndarray]:
     arrays = {
         "document": document,
         "parent": parent,
-        "reading_order": place,
+        "reading_order": order,
         "citing": pairs[:, 0],
         "cited": pairs[:, 1],
     }

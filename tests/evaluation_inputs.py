@@ -43,8 +43,8 @@ def write_graph(folder: Path, dataset: Dataset, encoders: DualEncoder, vectors: 
         GnnEncoder(encoders, GNN(GnnConfig(width=vectors.shape[1], edge_width=0))).save(draft.path)
     with drafting(folder / "encoding", "encoding") as draft:
         create_rows(draft, "passages", vectors.shape)[:] = vectors
-        asked = encode_texts(encoders.query_encoder, dataset.query_texts(train), precision="fp32")
-        create_rows(draft, "queries", asked.shape)[:] = asked
+        query_vectors = encode_texts(encoders.query_encoder, dataset.query_texts(train), precision="fp32")
+        create_rows(draft, "queries", query_vectors.shape)[:] = query_vectors
         Contents.write(draft, {})
 
 
@@ -67,11 +67,15 @@ def write_inputs(folder: Path, dataset: Dataset, backbone: Path) -> dict[str, Pa
         vectors = create_vectors(draft, m, encoders.passage_encoder.width)
         encode_passages(encoders.passage_encoder, dataset.passages, vectors, precision="fp32")
         vectors.flush()
-        asked = encode_texts(encoders.query_encoder, dataset.query_texts(evaluated_queries(dataset)), precision="fp32")
-        create_rows(draft, EVALUATED, asked.shape)[:] = asked
-        create_rows(draft, QUERIES, (len(dataset.query_rows("train")), asked.shape[1]))[:] = 0
+        query_vectors = encode_texts(
+            encoders.query_encoder, dataset.query_texts(evaluated_queries(dataset)), precision="fp32"
+        )
+        create_rows(draft, EVALUATED, query_vectors.shape)[:] = query_vectors
+        create_rows(draft, QUERIES, (len(dataset.query_rows("train")), query_vectors.shape[1]))[:] = 0
         metrics = {"seconds": 1.0, "peak_memory_gib": 1.0, "headline": "trained"}
-        write_history(draft.path, {"train_dual_encoder": Record({"matryoshka": [8, asked.shape[1]]}, metrics=metrics)})
+        write_history(
+            draft.path, {"train_dual_encoder": Record({"matryoshka": [8, query_vectors.shape[1]]}, metrics=metrics)}
+        )
     with drafting(folder / "bundle", "bundle") as draft:
         # The GNN-encoder's stand-in: the same vectors with noise, so that some queries win and some lose.
         noisy = vectors + np.random.default_rng(0).normal(0, 0.02, vectors.shape).astype(np.float32)
@@ -94,30 +98,30 @@ def reported(inputs: dict[str, Path], settings: Evaluate, folder: Path) -> Path:
         train_dual_encoder=TrainDualEncoder(query_length=16, passage_length=24),
     )
     of: dict[str, Any] = {node.title: node.settings for node in train(chosen).nodes}
-    data, bundle, made = {"dataset": inputs["dataset"]}, {"bundle": inputs["bundle"]}, {LEXICAL: inputs["bm25_run"]}
+    data, bundle, run_of = {"dataset": inputs["dataset"]}, {"bundle": inputs["bundle"]}, {LEXICAL: inputs["bm25_run"]}
     plain = {name: inputs[name] for name in ("dual_encoder", "passage_vectors")}
     plain_bundle = {"bundle": folder / "dual_encoder_bundle"}
     bm25_index = write_bm25(inputs["dataset"], folder / "bm25_index")
     of_plain = of[f"bundle_dual_encoder: {DUAL_ENCODER}"]
     bundle_dual_encoder(of_plain, **data, **plain, bm25_index=bm25_index, **plain_bundle)
     if settings.untrained_backbone:
-        made[UNTRAINED] = folder / UNTRAINED
-        rank(of[f"rank: {UNTRAINED}"], **data, run=made[UNTRAINED])
-    made[DPR] = inputs["dpr_run"]
-    for system, given in {DUAL_ENCODER: plain_bundle, GNN_ENCODER: bundle}.items():
-        made[system] = folder / system
-        rank(of[f"rank: {system}"], **data, **given, run=made[system])
+        run_of[UNTRAINED] = folder / UNTRAINED
+        rank(of[f"rank: {UNTRAINED}"], **data, run=run_of[UNTRAINED])
+    run_of[DPR] = inputs["dpr_run"]
+    for system, bundle_input in {DUAL_ENCODER: plain_bundle, GNN_ENCODER: bundle}.items():
+        run_of[system] = folder / system
+        rank(of[f"rank: {system}"], **data, **bundle_input, run=run_of[system])
     if settings.rerank_depth:
-        made[CROSS_ENCODER] = folder / "reranked"
-        first, scorer = made[GNN_ENCODER], inputs["cross_encoder"]
-        rerank(of["rerank"], **data, first_run=first, scorer=scorer, run=made[CROSS_ENCODER])
+        run_of[CROSS_ENCODER] = folder / "reranked"
+        first, scorer = run_of[GNN_ENCODER], inputs["cross_encoder"]
+        rerank(of["rerank"], **data, first_run=first, scorer=scorer, run=run_of[CROSS_ENCODER])
     fused: dict[str, list[Path]] = {"convex_run": [], "reciprocal_run": []}
     for system in (DUAL_ENCODER, GNN_ENCODER):
         outputs = {name: folder / f"{system} {name}" for name in fused}
-        fuse(of[f"fuse: {system}"], **data, lexical_run=made[LEXICAL], dense_run=made[system], **outputs)
+        fuse(of[f"fuse: {system}"], **data, lexical_run=run_of[LEXICAL], dense_run=run_of[system], **outputs)
         for name, path in outputs.items():
             fused[name].append(path)
-    runs = [*made.values(), *fused["convex_run"], *fused["reciprocal_run"]]
+    runs = [*run_of.values(), *fused["convex_run"], *fused["reciprocal_run"]]
     evaluate(settings, **data, runs=runs, evaluation=folder / "evaluation")
     measure_latency(of["measure_latency"], **data, **plain, **bundle, latency=folder / "latency")
     explained = {name: inputs[name] for name in ("graph", "gnn_encoder", "passage_vectors", "encoding", "bundle")}
@@ -136,8 +140,8 @@ def rewritten(data: Dataset, path: Path, labelled: tuple[str, ...] = SPLITS, ans
         writer.passages(passages.ids, passages.titles, passages.texts)
         table, qrels = data.queries.to_pydict(), data.qrels
         texts = {q: passages.texts[p] for q, p in zip(qrels.query.tolist(), qrels.passage.tolist(), strict=True)}
-        given = [[texts[q].upper()] if answers and q % 2 else [] for q in range(len(table["text"]))]
-        writer.queries(table["query_id"], table["text"], table["split"], given)
+        query_answers = [[texts[q].upper()] if answers and q % 2 else [] for q in range(len(table["text"]))]
+        writer.queries(table["query_id"], table["text"], table["split"], query_answers)
         for q, p in zip(qrels.query.tolist(), qrels.passage.tolist(), strict=True):
             if table["split"][q] in labelled:
                 writer.qrels([f"q{q}"], [f"p{p}"], [1], [q], [p])

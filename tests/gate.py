@@ -76,18 +76,18 @@ class Gate:
     def models(self) -> Registry:
         return open_registry(self.uri, "tiny")
 
-    def inputs(self, name: str, found: int, **more: Any) -> dict[str, Path]:
-        return write_inputs(self.folder / name, self.dataset, self.backbone, found, **more)
+    def inputs(self, name: str, right: int, **more: Any) -> dict[str, Path]:
+        return write_inputs(self.folder / name, self.dataset, self.backbone, right, **more)
 
-    def decided(self, name: str, found: int, settings: Promote | str = CALM, **more: Any) -> dict[str, Any]:
-        promote(settings, decision=self.folder / name / "decision", **self.inputs(name, found, **more))
+    def decided(self, name: str, right: int, settings: Promote | str = CALM, **more: Any) -> dict[str, Any]:
+        promote(settings, decision=self.folder / name / "decision", **self.inputs(name, right, **more))
         return Decision.read(self.folder / name / "decision").facts
 
     def aliases(self) -> dict[str, str]:
         return {alias: version.number for version in self.models.versions() for alias in version.aliases}
 
-    def rival(self, name: str, found: int, method: str, word: str, **more: Any) -> Rival:
-        self.inputs(name, found, **more)
+    def rival(self, name: str, right: int, method: str, word: str, **more: Any) -> Rival:
+        self.inputs(name, right, **more)
         return Rival(self.folder / name, self.dataset, method, word)
 
     def race(self) -> None:

@@ -21,19 +21,19 @@ from gnn_encoder.settings.outcome import Evaluate
 BASELINE, CANDIDATE = "Dual encoder", "GNN-encoder"
 
 
-def write_bundle(path: Path, dataset: Dataset, backbone: Path, found: int, noise: float = 0.0) -> Path:
-    """A bundle that ranks the positive of the first `found` test queries first, and of no other among the first ten.
+def write_bundle(path: Path, dataset: Dataset, backbone: Path, right: int, noise: float = 0.0) -> Path:
+    """A bundle that ranks the positive of the first `right` test queries first, and of no other among the first ten.
 
     `noise` makes another bundle of the same ranking.
     """
     encoder = TextEncoder.from_backbone(str(backbone), pooling="mean", normalize="yes", max_length=16)
     labels = dataset.split_qrels("test")
-    queries, passages = labels.query[:found], labels.passage[:found]
+    queries, passages = labels.query[:right], labels.passage[:right]
     # At the query's own vector there is its passage; the others lie opposite to all queries, the labelled ones last.
-    asked = encode_texts(encoder, dataset.query_texts(labels.query), precision="fp32")
-    vectors = np.tile(-asked.mean(axis=0), (len(dataset.passages), 1)).astype(np.float32)
+    query_vectors = encode_texts(encoder, dataset.query_texts(labels.query), precision="fp32")
+    vectors = np.tile(-query_vectors.mean(axis=0), (len(dataset.passages), 1)).astype(np.float32)
     vectors[labels.passage] *= 2
-    vectors[passages] = asked[: len(queries)]
+    vectors[passages] = query_vectors[: len(queries)]
     vectors *= 1 + noise
     with drafting(path, "bundle") as draft:
         fill_bundle(draft, vectors, dataset, encoder.save)
@@ -82,20 +82,20 @@ def write_evaluation(
         draft.manifest.inputs |= {f"runs.{i}": read_manifest(run).digest for i, run in enumerate(runs)}
         draft.manifest.settings = Evaluate(permutations=500, precision="fp32").model_dump(mode="json")
         draft.manifest.metrics = {"headline": f"GNN-encoder MRR@10 {value:.3f}"}
-        made = Record(metrics={"seconds": 12.4, "headline": f"loss {value}"})
-        ranked = Record(inputs={"bundle": read_manifest(bundle).digest}, metrics=made.metrics)
-        trained = {f"train_{i}": made for i in range(steps)}
-        write_history(draft.path, {"rank: GNN-encoder": ranked, **trained, "evaluate": made})
+        record = Record(metrics={"seconds": 12.4, "headline": f"loss {value}"})
+        ranked = Record(inputs={"bundle": read_manifest(bundle).digest}, metrics=record.metrics)
+        trained = {f"train_{i}": record for i in range(steps)}
+        write_history(draft.path, {"rank: GNN-encoder": ranked, **trained, "evaluate": record})
     return path
 
 
-def write_run(path: Path, system: str, dataset: Dataset, found: int, rank: int = 2, **origin: Any) -> Path:
-    """The hits of a system that has the passages of the first `found` dev and test queries at a rank, 1 or 2.
+def write_run(path: Path, system: str, dataset: Dataset, right: int, rank: int = 2, **origin: Any) -> Path:
+    """The hits of a system that has the passages of the first `right` dev and test queries at a rank, 1 or 2.
 
     origin: fields of the manifest.
     """
     labels = [dataset.split_qrels(split) for split in ("dev", "test")]
-    query, passage = (np.concatenate([getattr(of, name)[:found] for of in labels]) for name in ("query", "passage"))
+    query, passage = (np.concatenate([getattr(of, name)[:right] for of in labels]) for name in ("query", "passage"))
     hits = np.stack([(passage + 1) % len(dataset.passages), passage][:: -1 if rank == 1 else 1], axis=1)
     with drafting(path, "run") as draft:
         Run.from_hits(query, hits, np.tile([2.0, 1.0], (len(hits), 1))).write(draft, system)
@@ -137,17 +137,17 @@ def write_inputs(
     folder: Path,
     dataset: Dataset,
     backbone: Path,
-    found: int,
+    right: int,
     noise: float = 0.0,
     steps: int = 2,
     written: tuple[str, ...] = (),
     runs: Sequence[Path] = (),
 ) -> dict[str, Path]:
     """What `promote` reads."""
-    made = write_bundle(folder / "gnn_encoder", dataset, backbone, found, noise)
-    evaluation = write_evaluation(folder / "evaluation", made, dataset, found / 20, steps, written, runs)
+    bundle_path = write_bundle(folder / "gnn_encoder", dataset, backbone, right, noise)
+    evaluation = write_evaluation(folder / "evaluation", bundle_path, dataset, right / 20, steps, written, runs)
     recommendation = write_recommendation(folder / "recommendation", evaluation)
-    bundle = write_chosen(folder / "bundle", made, recommendation)
+    bundle = write_chosen(folder / "bundle", bundle_path, recommendation)
     graph = write_graph(folder / "graph", dataset)
     return {
         "dataset": dataset.path, "bundle": bundle, "evaluation": evaluation, "recommendation": recommendation,

@@ -63,12 +63,12 @@ class Server:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
         connection.request(method, path, body, headers or {})
         response = connection.getresponse()
-        found = response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
+        reply = response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
         connection.close()
-        return found
+        return reply
 
-    def search(self, **asked: Any) -> tuple[int, Any]:
-        status, headers, body = self.send("POST", "/search", json.dumps(asked).encode(), JSON)
+    def search(self, **question: Any) -> tuple[int, Any]:
+        status, headers, body = self.send("POST", "/search", json.dumps(question).encode(), JSON)
         assert headers["content-type"] == ("application/json" if status == 200 else PROBLEM)
         return status, json.loads(body)
 

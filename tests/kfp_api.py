@@ -77,12 +77,12 @@ def check(value: Any, kind: str, where: str = "body") -> None:
     """Raise ValueError where a JSON value is not what the description has for it."""
     if listed := re.fullmatch(r"list\[(.+)\]", kind):
         _is(value, list, where, kind)
-        for number, each in enumerate(value):
-            check(each, listed[1], f"{where}[{number}]")
+        for number, part in enumerate(value):
+            check(part, listed[1], f"{where}[{number}]")
     elif mapped := re.fullmatch(r"dict\(str, (.+)\)", kind):
         _is(value, dict, where, kind)
-        for name, each in value.items():
-            check(each, mapped[1], f"{where}.{name}")
+        for name, part in value.items():
+            check(part, mapped[1], f"{where}.{name}")
     elif kind in PLAIN:
         _is(value, PLAIN[kind], where, kind)
     elif allowed := getattr(getattr(kfp_server_api, kind), "allowable_values", None):
@@ -90,14 +90,14 @@ def check(value: Any, kind: str, where: str = "body") -> None:
             raise ValueError(f"{where}: {value!r} is none of {allowed}")
     else:
         message = getattr(kfp_server_api, kind)
-        types = {message.attribute_map[name]: each for name, each in message.openapi_types.items()}
+        types = {message.attribute_map[name]: part for name, part in message.openapi_types.items()}
         _is(value, dict, where, kind)
         if kind == "V2beta1PipelineTaskDetail" and (filled := NOT_SENT & set(value)):
             raise ValueError(f"{where}: KFP sends no {min(filled)} of a task")
-        for name, each in value.items():
+        for name, part in value.items():
             if name not in types:
                 raise ValueError(f"{where}: {kind} has no field {name!r}")
-            check(each, types[name], f"{where}.{name}")
+            check(part, types[name], f"{where}.{name}")
         if kind in ("V2beta1Run", "V2beta1RecurringRun") and "pipeline_spec" in value:
             check_pipeline(value["pipeline_spec"])
 
@@ -123,14 +123,14 @@ def check_pipeline(document: dict[str, Any]) -> None:
 def tasks_of(sent: dict[str, Any]) -> dict[str, Any]:
     """The tasks of a run's or a recurring run's pipeline, by name."""
     document = sent["pipeline_spec"]
-    found: dict[str, Any] = document.get("pipeline_spec", document)["root"]["dag"]["tasks"]
-    return found
+    tasks: dict[str, Any] = document.get("pipeline_spec", document)["root"]["dag"]["tasks"]
+    return tasks
 
 
 def arguments_of(sent: dict[str, Any]) -> dict[str, str]:
     """The JSON argument of each task that is a step."""
-    given = {name: task["inputs"].get("parameters", {}).get("arguments") for name, task in tasks_of(sent).items()}
-    return {name: each["runtimeValue"]["constant"] for name, each in given.items() if each}
+    texts = {name: task["inputs"].get("parameters", {}).get("arguments") for name, task in tasks_of(sent).items()}
+    return {name: arguments["runtimeValue"]["constant"] for name, arguments in texts.items() if arguments}
 
 
 def node_hash(name: str) -> int:
@@ -168,8 +168,8 @@ def at(state: str, *history: str, **phases: str | list[str]) -> dict[str, Any]:
         last = add(last, name, phase)
         if phase != "Omitted":
             last = retried = add(last, f"{name}.executor", phase)
-            for number, each in enumerate(several):
-                last = add(retried, f"{retried}({number})", each)
+            for number, one in enumerate(several):
+                last = add(retried, f"{retried}({number})", one)
     tasks = [
         {
             "run_id": "run-0",
@@ -184,8 +184,8 @@ def at(state: str, *history: str, **phases: str | list[str]) -> dict[str, Any]:
         }
         for node, display, phase in shown
     ]
-    told = [{"update_time": BEGUN, "state": each} for each in (*history, state)]
-    return {"state": state, "state_history": told, **({"run_details": {"task_details": tasks}} if phases else {})}
+    states = [{"update_time": BEGUN, "state": one} for one in (*history, state)]
+    return {"state": state, "state_history": states, **({"run_details": {"task_details": tasks}} if phases else {})}
 
 
 @dataclass
@@ -251,7 +251,7 @@ class KfpServer:
 
     def seen(self, method: str, path: str) -> list[Any]:
         """Bodies of the requests of that kind."""
-        return [body for each, where, body in self.requests if each == method and re.fullmatch(path, where)]
+        return [body for verb, where, body in self.requests if verb == method and re.fullmatch(path, where)]
 
     def handle(self, method: str, address: str, authorization: str | None, text: str) -> tuple[int, str, bytes]:
         if self.login_page:
@@ -263,7 +263,7 @@ class KfpServer:
         path = parts.path.removeprefix(self.prefix)
         body = json.loads(text) if text else None
         self.requests.append((method, path, body))
-        operation = next((each for each in self._described if each.matches(method, path)), None)
+        operation = next((one for one in self._described if one.matches(method, path)), None)
         try:
             if operation is None:
                 raise ValueError("the description has no such operation")
@@ -288,36 +288,38 @@ class KfpServer:
         return _json(status, answer)
 
     def _do(self, method: str, path: str, query: dict[str, str], body: Any) -> tuple[int, dict[str, Any]]:
-        place = path.removeprefix("/apis/v2beta1/")
-        if place == "healthz":
+        address = path.removeprefix("/apis/v2beta1/")
+        if address == "healthz":
             return 200, {"multi_user": self.multi_user}
-        if place == "experiments" and method == "POST":
-            made = {**body, "experiment_id": f"experiment-{len(self.experiments)}"}
-            self.experiments.append(made)
-            return 200, made
-        if place == "experiments":
+        if address == "experiments" and method == "POST":
+            record = {**body, "experiment_id": f"experiment-{len(self.experiments)}"}
+            self.experiments.append(record)
+            return 200, record
+        if address == "experiments":
             (predicate,) = json.loads(query["filter"])["predicates"]
-            wanted = [each for each in self.experiments if each["display_name"] == predicate["stringValue"]]
+            wanted = [
+                experiment for experiment in self.experiments if experiment["display_name"] == predicate["stringValue"]
+            ]
             return 200, {"experiments": wanted, "total_size": len(wanted)} if wanted else {}
-        if place.partition("/")[0] == "recurringruns":
-            return self._do_recurring(method, place, query, body)
-        if place == "runs" and method == "POST":
-            made = {**body, "run_id": f"run-{len(self.runs)}", "state": "PENDING", "created_at": BEGUN}
-            self.runs.append(made)
+        if address.partition("/")[0] == "recurringruns":
+            return self._do_recurring(method, address, query, body)
+        if address == "runs" and method == "POST":
+            record = {**body, "run_id": f"run-{len(self.runs)}", "state": "PENDING", "created_at": BEGUN}
+            self.runs.append(record)
             self.execute(arguments_of(body))
-            return 200, made
-        if place == "runs":
+            return 200, record
+        if address == "runs":
             mine = [run for run in self.runs if run["experiment_id"] == query["experiment_id"]]
             return 200, {"runs": mine[: int(query["page_size"])], "total_size": len(mine)}
-        run = next((run for run in self.runs if place == f"runs/{run['run_id']}"), None)
+        run = next((run for run in self.runs if address == f"runs/{run['run_id']}"), None)
         if run is None:
-            return 404, {"code": 5, "message": f"{place} not found"}
+            return 404, {"code": 5, "message": f"{address} not found"}
         if self.failures:
             return self.failures.pop(0), {"code": 14, "message": "upstream connect error"}
         now = self.progress.pop(0) if len(self.progress) > 1 else self.progress[0]
         return 200, {**run, **now}
 
-    def _do_recurring(self, method: str, place: str, query: dict[str, str], body: Any) -> tuple[int, dict[str, Any]]:
+    def _do_recurring(self, method: str, address: str, query: dict[str, str], body: Any) -> tuple[int, dict[str, Any]]:
         """Answers for recurring runs, with what KFP 2.17's server checks of them."""
         if method == "POST":
             (schedule,) = body["trigger"].values()
@@ -329,18 +331,18 @@ class KfpServer:
                 message = "Max concurrency of a recurring run must be at least 1 and at most 10"
                 return 400, {"code": 3, "message": message}
             status = "ENABLED" if body.get("mode") == "ENABLE" else "DISABLED"
-            made = {**body, "recurring_run_id": str(len(self.schedules)), "status": status, "created_at": BEGUN}
-            self.schedules.append(made)
-            return 200, made
+            record = {**body, "recurring_run_id": str(len(self.schedules)), "status": status, "created_at": BEGUN}
+            self.schedules.append(record)
+            return 200, record
         if method == "DELETE":
-            kept = [each for each in self.schedules if place != f"recurringruns/{each['recurring_run_id']}"]
+            kept = [one for one in self.schedules if address != f"recurringruns/{one['recurring_run_id']}"]
             if len(kept) == len(self.schedules):
-                return 404, {"code": 5, "message": f"{place} not found"}
+                return 404, {"code": 5, "message": f"{address} not found"}
             self.schedules = kept
             return 200, {}
-        mine = [each for each in self.schedules if each["experiment_id"] == query["experiment_id"]]
+        mine = [one for one in self.schedules if one["experiment_id"] == query["experiment_id"]]
         for predicate in json.loads(query.get("filter", "{}")).get("predicates", []):
-            mine = [each for each in mine if each[predicate["key"]] == predicate["stringValue"]]
+            mine = [one for one in mine if one[predicate["key"]] == predicate["stringValue"]]
         return 200, {"recurringRuns": mine[: int(query["page_size"])], "total_size": len(mine)} if mine else {}
 
 

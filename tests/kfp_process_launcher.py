@@ -65,18 +65,18 @@ class PackageRun:
         declared = self._spec["root"].get("inputDefinitions", {}).get("parameters", {})
         if unknown := parameters.keys() - declared.keys():
             raise ValueError(f"no parameter {', '.join(sorted(unknown))} in the package")
-        given = {name: each.get("defaultValue") for name, each in declared.items()} | dict(parameters)
+        of_run = {name: declaration.get("defaultValue") for name, declaration in declared.items()} | dict(parameters)
         waiting = dict(self._spec["root"]["dag"]["tasks"])
         while waiting:
             ready = [name for name, task in waiting.items() if not {*task.get("dependentTasks", ())} & waiting.keys()]
             if not ready:
                 raise ValueError(f"{', '.join(waiting)} wait for each other")
             task = waiting.pop(ready[0])
-            self._execute(ready[0], task, given, execute)
+            self._execute(ready[0], task, of_run, execute)
             yield ready[0]
 
     def _execute(
-        self, name: str, task: Mapping[str, Any], given: Mapping[str, Any], execute: Callable[[ReadyTask], None]
+        self, name: str, task: Mapping[str, Any], of_run: Mapping[str, Any], execute: Callable[[ReadyTask], None]
     ) -> None:
         component = self._spec["components"][task["componentRef"]["name"]]
         executor = self._spec["deploymentSpec"]["executors"][component["executorLabel"]]
@@ -89,12 +89,16 @@ class PackageRun:
                 self.artifacts[name, key] = {**artifact, "uri": executor["importer"]["artifactUri"]["constant"]}
             return
         known = component.get("inputDefinitions", {}).get("parameters", {})
-        values = {key: each["defaultValue"] for key, each in known.items() if "defaultValue" in each}
+        values = {
+            key: declaration["defaultValue"] for key, declaration in known.items() if "defaultValue" in declaration
+        }
         for key, value in task.get("inputs", {}).get("parameters", {}).items():
             constant = "runtimeValue" in value
-            values[key] = value["runtimeValue"]["constant"] if constant else given[value["componentInputParameter"]]
-        sources = {k: each["taskOutputArtifact"] for k, each in task.get("inputs", {}).get("artifacts", {}).items()}
-        inputs = {k: self.artifacts[each["producerTask"], each["outputArtifactKey"]] for k, each in sources.items()}
+            values[key] = value["runtimeValue"]["constant"] if constant else of_run[value["componentInputParameter"]]
+        sources = {k: of["taskOutputArtifact"] for k, of in task.get("inputs", {}).get("artifacts", {}).items()}
+        inputs = {
+            k: self.artifacts[source["producerTask"], source["outputArtifactKey"]] for k, source in sources.items()
+        }
         # A cluster's container has a disk of its own, so KFP has one path for the file of all tasks.
         output_file = Path(
             "/tmp/kfp_outputs" if "://" in self._root else f"{self._root}/{name}", "output_metadata.json"
@@ -115,17 +119,17 @@ class PackageRun:
                 name,
                 container["image"],
                 [part.replace(INPUT, json.dumps(executor_input)) for part in command],
-                {each["name"]: each["value"] for each in container.get("env", ())},
+                {variable["name"]: variable["value"] for variable in container.get("env", ())},
                 [str(artifact["uri"]) for artifact in inputs.values()],
                 [str(artifact["uri"]) for artifact in outputs.values()],
             )
         )
         if "://" not in self._root and output_file.is_file():
-            told = json_format.Parse(output_file.read_text("utf-8"), messages.ExecutorOutput())
+            executor_output = json_format.Parse(output_file.read_text("utf-8"), messages.ExecutorOutput())
             for (
                 key,
                 listed,
-            ) in told.artifacts.items():  # KFP's launcher adds to the artifacts of the task, and makes none
+            ) in executor_output.artifacts.items():  # KFP's launcher adds to the artifacts of the task, and makes none
                 outputs[key]["metadata"] |= json_format.MessageToDict(listed.artifacts[0].metadata)
         self.artifacts |= {(name, key): artifact for key, artifact in outputs.items()}
 
@@ -160,4 +164,4 @@ def _end_of(ended: "subprocess.CompletedProcess[str]") -> str:
 
 
 if __name__ == "__main__":
-    run_processes(Path(sys.argv[1]), Path(sys.argv[2]), **dict(each.split("=", 1) for each in sys.argv[3:]))
+    run_processes(Path(sys.argv[1]), Path(sys.argv[2]), **dict(word.split("=", 1) for word in sys.argv[3:]))

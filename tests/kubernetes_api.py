@@ -33,7 +33,7 @@ def check_train_job(job: dict[str, Any]) -> None:
         raise ValueError(f"strict decoding error: {job} is {again}")
     if not re.fullmatch("[a-z]([-a-z0-9]*[a-z0-9])?", job["metadata"]["name"]) or len(job["metadata"]["name"]) > 63:
         raise ValueError("metadata.name must match RFC 1035 DNS label format")
-    env = [each["name"] for each in job["spec"]["trainer"].get("env", [])]
+    env = [variable["name"] for variable in job["spec"]["trainer"].get("env", [])]
     if len(set(env)) < len(env) or set(env) & set(RESERVED):
         raise ValueError("must not have reserved envs")
 
@@ -54,7 +54,7 @@ def steps_pod(environment: Mapping[str, str], secrets: Mapping[str, str], log: P
         "/var/run/argo",
         "/var/run/secrets/kubernetes.io/serviceaccount",
     ]
-    own = [
+    volumes = [
         {"name": "hub", "secret": {"secretName": "model-hub", "defaultMode": 420}},
         {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "8Gi"}},
     ]
@@ -82,7 +82,7 @@ def steps_pod(environment: Mapping[str, str], secrets: Mapping[str, str], log: P
         },
         "spec": {
             "containers": [{"name": "wait", "image": "argoexec"}, main],
-            "volumes": [{"name": f"kfp-{i}", "emptyDir": {}} for i in range(len(mounts))] + own,
+            "volumes": [{"name": f"kfp-{i}", "emptyDir": {}} for i in range(len(mounts))] + volumes,
             "serviceAccountName": "pipeline-runner",
             "nodeSelector": {"cloud.example.com/accelerator": "nvidia-l4"},
             "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
@@ -147,7 +147,7 @@ class KubernetesApi:
     def handle(self, method: str, address: str, body: Any) -> tuple[int, Any]:
         parts = urlsplit(address)
         query = parse_qs(parts.query)
-        wanted = dict(each.split("=") for each in query.get("labelSelector", [""])[0].split(",") if each)
+        wanted = dict(pair.split("=") for pair in query.get("labelSelector", [""])[0].split(",") if pair)
         if refusal := self.refusals.get(f"{method} {parts.path}"):
             return refusal[0], {"kind": "Status", "code": refusal[0], "message": refusal[1]}
         if (method, parts.path) == ("GET", f"{PODS}/{STEP_POD}"):
@@ -155,8 +155,8 @@ class KubernetesApi:
         if (method, parts.path) == ("GET", PODS) and (of := wanted.get("jobset.sigs.k8s.io/jobset-name")):
             return 200, {"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": self._pods_of(of)}
         if (method, parts.path) == ("GET", JOBS):
-            found = [job for job in self.jobs.values() if wanted.items() <= job["metadata"]["labels"].items()]
-            return 200, {"items": found}
+            jobs = [job for job in self.jobs.values() if wanted.items() <= job["metadata"]["labels"].items()]
+            return 200, {"items": jobs}
         if (method, parts.path) == ("POST", JOBS) and query["fieldValidation"] == ["Strict"]:
             try:
                 check_train_job(body)
@@ -187,28 +187,28 @@ class KubernetesApi:
         self.jobs[name] = job
         self.created.append(job)
         env = {}
-        for each in trainer["env"] if self._starts else ():
-            key = each.get("valueFrom", {}).get("secretKeyRef", {}).get("key")
-            env[each["name"]] = self._secrets[key] if key else each["value"]
+        for entry in trainer["env"] if self._starts else ():
+            key = entry.get("valueFrom", {}).get("secretKeyRef", {}).get("key")
+            env[entry["name"]] = self._secrets[key] if key else entry["value"]
         numbers = {
             "PET_NNODES": str(trainer["numNodes"]), "PET_NPROC_PER_NODE": str(trainer["numProcPerNode"]),
             "PET_MASTER_ADDR": "127.0.0.1", "PET_MASTER_PORT": str(free_port()),
         }  # fmt: skip
         for rank in range(trainer["numNodes"]) if self._starts else ():
-            own = {**numbers, "PET_NODE_RANK": str(rank), "PATH": os.environ["PATH"], "HOME": str(self._folder)}
+            of_pod = {**numbers, "PET_NODE_RANK": str(rank), "PATH": os.environ["PATH"], "HOME": str(self._folder)}
             for variable in self._per_pod:
-                own[variable] = str(self._folder / f"{name}-{rank}-{variable.lower()}")
-                Path(own[variable]).mkdir()
+                of_pod[variable] = str(self._folder / f"{name}-{rank}-{variable.lower()}")
+                Path(of_pod[variable]).mkdir()
             env["GNN_ENCODER_TERMINATION_LOG"] = str(self._folder / f"{name}-{rank}.end")
             command = [sys.executable, *trainer["command"][1:], *trainer["args"]]
             with (self._folder / f"{name}-{rank}.log").open("wb") as log:
-                process = subprocess.Popen(command, env=env | own, stdout=log, stderr=log)
+                process = subprocess.Popen(command, env=env | of_pod, stdout=log, stderr=log)
             self.processes.append(process)
             self._of.setdefault(name, []).append(process)
 
     def _pods_of(self, name: str) -> list[dict[str, Any]]:
         """A container that ended with an error has been started again, as in the pods of a JobSet."""
-        found = []
+        pods = []
         for rank, process in enumerate(self._of.get(name, [])):
             code, status = (
                 process.poll(),
@@ -219,5 +219,5 @@ class KubernetesApi:
                 message = log.read_text("utf-8") if log.is_file() else ""
                 status["lastState"] = {"terminated": {"exitCode": code, "message": message}}
             about = {"name": f"{name}-node-0-{rank}", "labels": {"batch.kubernetes.io/job-completion-index": str(rank)}}
-            found.append({"metadata": about, "status": {"phase": "Running", "containerStatuses": [status]}})
-        return [*found, *self.pods.get(name, [])]
+            pods.append({"metadata": about, "status": {"phase": "Running", "containerStatuses": [status]}})
+        return [*pods, *self.pods.get(name, [])]

@@ -38,26 +38,26 @@ def queries_of(labels: LabelledQueries, passage: int) -> list[int]:
 
 def scores_by_loop(use: LabelUse, passages: np.ndarray, labels: LabelledQueries, question: np.ndarray) -> np.ndarray:
     """The score of every passage for one query, from the equations."""
-    p, q, asked = passages.astype(np.float64), labels.vectors.astype(np.float64), question.astype(np.float64)
+    p, q, query = passages.astype(np.float64), labels.vectors.astype(np.float64), question.astype(np.float64)
     scale = float(np.mean([vector @ vector for vector in q])) if len(q) else 1.0
-    near = sorted(range(len(q)), key=lambda i: -(asked @ q[i]))[: use.neighbours]
-    powers = {i: np.exp((asked @ q[i]) / (use.temperature * scale)) for i in near}
+    near = sorted(range(len(q)), key=lambda i: -(query @ q[i]))[: use.neighbours]
+    powers = {i: np.exp((query @ q[i]) / (use.temperature * scale)) for i in near}
     scores = []
     for row, vector in enumerate(p):
-        own, mine = asked @ vector, queries_of(labels, row)
+        score, mine = query @ vector, queries_of(labels, row)
         if mine and use.method == "sum":
             moved = vector + use.weight * sum(q[i] for i in mine)
-            own = asked @ moved * np.linalg.norm(vector) / np.linalg.norm(moved)
+            score = query @ moved * np.linalg.norm(vector) / np.linalg.norm(moved)
         elif mine and use.method == "max":
-            own += use.weight * max(asked @ q[i] for i in mine)
+            score += use.weight * max(query @ q[i] for i in mine)
         elif use.method == "softmax":
-            counted = [i for i in near if i in mine and asked @ q[i] >= use.threshold * scale]
-            own += use.weight * scale * sum(powers[i] for i in counted) / sum(powers.values())
+            counted = [i for i in near if i in mine and query @ q[i] >= use.threshold * scale]
+            score += use.weight * scale * sum(powers[i] for i in counted) / sum(powers.values())
         elif mine and use.method == "clusters":
             for centroid in centroids_by_loop(q[mine], use.clusters):
                 moved = vector + use.weight * centroid
-                own = max(own, asked @ moved * np.linalg.norm(vector) / np.linalg.norm(moved))
-        scores.append(own)
+                score = max(score, query @ moved * np.linalg.norm(vector) / np.linalg.norm(moved))
+        scores.append(score)
     return np.array(scores)
 
 
@@ -78,7 +78,9 @@ def centroids_by_loop(queries: np.ndarray, most: int) -> list[np.ndarray]:
             break
         groups = now
         for group in set(groups):
-            centroids[group] = np.mean([query for query, own in zip(queries, groups, strict=True) if own == group], 0)
+            centroids[group] = np.mean(
+                [query for query, group_of_query in zip(queries, groups, strict=True) if group_of_query == group], 0
+            )
     return [centroids[group] for group in sorted(set(groups))]
 
 

@@ -47,16 +47,16 @@ def write_inputs(folder: Path, backbone: Path) -> dict[str, Path]:
 
 def built(dataset: Path, dual_encoder: Path, folder: Path, vector_type: str = "fp32") -> dict[str, Path]:
     """The inputs of `encode_with_labels`: a dataset, a dual encoder, its vectors and a BM25 index."""
-    given = {"dataset": dataset, "dual_encoder": dual_encoder}
-    own = {"precision": "fp32", "edge_features": "none", "vector_type": vector_type}
+    artifacts = {"dataset": dataset, "dual_encoder": dual_encoder}
+    graph_settings = {"precision": "fp32", "edge_features": "none", "vector_type": vector_type}
     out = {"graph": folder / "graph", "passage_vectors": folder / "vectors"}
     cross_encoder = dual_encoder.with_name("cross_encoder")
-    build_graph(BuildGraph.model_validate({**GRAPH, **own}), **given, cross_encoder=cross_encoder, **out)
+    build_graph(BuildGraph.model_validate({**GRAPH, **graph_settings}), **artifacts, cross_encoder=cross_encoder, **out)
     bm25_index = write_bm25(dataset, folder / "bm25_index")
-    return {**given, "passage_vectors": folder / "vectors", "bm25_index": bm25_index}
+    return {**artifacts, "passage_vectors": folder / "vectors", "bm25_index": bm25_index}
 
 
-def made(inputs: dict[str, Path], folder: Path, name: str, **more: Any) -> Path:
+def bundle_of(inputs: dict[str, Path], folder: Path, name: str, **more: Any) -> Path:
     """The bundle of a use of labels; `more`: other settings."""
     settings = EncodeWithLabels.model_validate({"precision": "fp32", "smallest_dev": 10, **USES[name], **more})
     encode_with_labels(settings, **inputs, bundle=folder / name)
@@ -74,8 +74,8 @@ def with_labels(dataset: Dataset, path: Path, labels: Sequence[Wanted], added: S
     with drafting(path, "dataset") as draft:
         writer = DatasetWriter(draft)
         writer.passages(table.ids, table.titles, table.texts)
-        own = {each.query: each.query_id for each in added}
-        ids = [*queries["query_id"], *(own.get(text, f"new{i}") for text, i in rows.items())]
+        id_of = {label.query: label.query_id for label in added}
+        ids = [*queries["query_id"], *(id_of.get(text, f"new{i}") for text, i in rows.items())]
         splits = [*queries["split"], *("train" for _ in rows)]
         writer.queries(ids, list(every), splits, [[] for _ in ids])
         query = [*qrels.query.tolist(), *(every[w.query] for w in labels)]

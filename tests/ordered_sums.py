@@ -19,8 +19,8 @@ class OrderedSums(TorchDispatchMode):
 
     def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if operation.overloadpacket in UNORDERED and args[3:4] == (True,):
-            given = [index for index in args[1] if index is not None]
-            parts = [index.nonzero(as_tuple=True) if index.dtype is torch.bool else (index,) for index in given]
+            indices = [index for index in args[1] if index is not None]
+            parts = [index.nonzero(as_tuple=True) if index.dtype is torch.bool else (index,) for index in indices]
             places = torch.stack([rows.flatten() for rows in torch.broadcast_tensors(*chain(*parts))])
             assert places.unique(dim=1).shape[1] == places.shape[1], "several threads add to one place in any order"
         return operation(*args, **(kwargs or {}))

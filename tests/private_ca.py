@@ -33,7 +33,9 @@ def _certificate(
     name: str, key: ec.EllipticCurvePrivateKey, by: str, by_key: ec.EllipticCurvePrivateKey
 ) -> x509.CertificateBuilder:
     now, hour = datetime.datetime.now(datetime.UTC), datetime.timedelta(hours=1)
-    subject, issuer = (x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, each)]) for each in (name, by))
+    subject, issuer = (
+        x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, certificate_name)]) for certificate_name in (name, by)
+    )
     identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(by_key.public_key())
     return (
         x509.CertificateBuilder(issuer, subject, key.public_key(), x509.random_serial_number(), now - hour, now + hour)

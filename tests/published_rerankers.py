@@ -39,15 +39,15 @@ def write_reranker(folder: Path, kind: str = "bert", activation: str = "", **con
         "modernbert": transformers.ModernBertConfig,
         **dict.fromkeys(CAUSAL, transformers.Qwen3Config),
     }
-    own: dict[str, dict[str, Any]] = {
+    special: dict[str, dict[str, Any]] = {
         "modernbert": {"bos_token_id": 2, "eos_token_id": 3, "cls_token_id": 2, "sep_token_id": 3},
         **{key: {"bos_token_id": 2, "eos_token_id": 3, "head_dim": 8, "num_key_value_heads": 2} for key in CAUSAL},
     }
     sizes = {"vocab_size": words, "max_position_embeddings": 64, "pad_token_id": 0, "num_labels": 1}
-    given = configs[kind](**{**SIZES, **sizes, **own.get(kind, {}), **config})
+    config_of = configs[kind](**{**SIZES, **sizes, **special.get(kind, {}), **config})
     loader = transformers.AutoModelForCausalLM if kind == "yes-no" else transformers.AutoModelForSequenceClassification
     torch.manual_seed(0)
-    model = loader.from_config(given)
+    model = loader.from_config(config_of)
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() > 1:
@@ -119,12 +119,16 @@ def _write_sentence_transformers(folder: Path, linear: dict[str, torch.Tensor], 
 
     expansion = {"strategy": "fixed", "length": 20, "attend": True}
     transformer = Transformer(str(folder), **{"query_expansion": expansion, "document_length": 40, **settings})
-    own = {"module_input_name": "token_embeddings"}
+    module_config = {"module_input_name": "token_embeddings"}
     weight = linear["linear.weight"]
     dense = Dense(
-        *reversed(weight.shape), bias=False, activation_function=torch.nn.Identity(), init_weight=weight, **own
+        *reversed(weight.shape),
+        bias=False,
+        activation_function=torch.nn.Identity(),
+        init_weight=weight,
+        **module_config,
     )
-    parts = [transformer, dense, MultiVectorMask(skiplist_words=[",", ".", "the"]), Normalize(**own)]
+    parts = [transformer, dense, MultiVectorMask(skiplist_words=[",", ".", "the"]), Normalize(**module_config)]
     prompts = {"query": "[unused0] ", "document": "[unused1] "}
     MultiVectorEncoder(modules=parts, prompts=prompts).save_pretrained(str(folder), create_model_card=False)
 
@@ -141,12 +145,12 @@ def _write_pylate(folder: Path, linear: dict[str, torch.Tensor], settings: dict[
     sizes = {"in_features": SIZES["hidden_size"], "out_features": 16}
     change(folder / paths[1] / "config.json", **sizes, bias=False, activation_function=identity)
     save_file(linear, folder / paths[1] / "model.safetensors")
-    own = {
+    pylate_config = {
         "model_type": "ColBERT", "query_prefix": "[Q] ", "document_prefix": "[D] ", "query_length": 20,
         "document_length": 40, "attend_to_expansion_tokens": False, "do_query_expansion": True,
         "skiplist_words": list(string.punctuation), "prompts": {}, "similarity_fn_name": "MaxSim",
     }  # fmt: skip
-    change(folder / "config_sentence_transformers.json", **own | settings)
+    change(folder / "config_sentence_transformers.json", **pylate_config | settings)
 
 
 def _write_stanford(folder: Path, linear: dict[str, torch.Tensor], settings: dict[str, Any]) -> None:
@@ -154,8 +158,8 @@ def _write_stanford(folder: Path, linear: dict[str, torch.Tensor], settings: dic
     weights = {f"bert.{name}": weight for name, weight in load_file(folder / "model.safetensors").items()}
     save_file(weights | linear, folder / "model.safetensors", metadata={"format": "pt"})
     change(folder / "config.json", architectures=["HF_ColBERT"])
-    own = {
+    artifact_config = {
         "query_maxlen": 20, "doc_maxlen": 40, "query_token_id": "[unused0]", "doc_token_id": "[unused1]", "dim": 16,
         "mask_punctuation": True, "attend_to_mask_tokens": False, "similarity": "cosine",
     }  # fmt: skip
-    change(folder / "artifact.metadata", **own | settings)
+    change(folder / "artifact.metadata", **artifact_config | settings)

@@ -29,8 +29,8 @@ class ReferenceAttention:
 
     @staticmethod
     def _text(query: Tensor, key: Tensor, value: Tensor, window: tuple[int, int], scale: Any, gqa: bool) -> Tensor:
-        place = torch.arange(len(query))
-        apart = place[None] - place[:, None]
+        position = torch.arange(len(query))
+        apart = position[None] - position[:, None]
         left, right = (len(query) if side < 0 else side for side in window)
         heads = (x.transpose(0, 1)[None] for x in (query, key, value))
         seen = (apart >= -left) & (apart <= right)

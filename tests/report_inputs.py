@@ -102,21 +102,21 @@ def render(
     browsed: int = 300, changed: Mapping[str, Mapping[str, Any]] = {},
 ) -> str:  # fmt: skip
     """The page without its library, so that a test reads what is said."""
-    found = [
+    ranked = [
         RankedPassage(
             1, 0, "p1", "stone", "the <b>old</b> stone " + "x" * 1000, True, parts=(Contribution("words", 0.5),)
         )
     ]
-    example = Example("q1", query, {BASELINE: 0.5, CANDIDATE: 1.0}, {BASELINE: found, CANDIDATE: found})
-    metrics, made = metrics or fabricated_metrics(), history() if made_by is None else made_by
+    example = Example("q1", query, {BASELINE: 0.5, CANDIDATE: 1.0}, {BASELINE: ranked, CANDIDATE: ranked})
+    metrics, steps = metrics or fabricated_metrics(), history() if made_by is None else made_by
     page = render_page(
         metrics,
         headline="GNN-encoder MRR@10 0.5",
-        drawn={**report_charts(metrics, made), **{name: {"mark": name} for name in DRAWN}},
+        drawn={**report_charts(metrics, steps), **{name: {"mark": name} for name in DRAWN}},
         won=[example],
         lost=[],
         manifests={"dataset": Manifest("dataset", 1, step="ingest", rows={"corpus": 1234}, digest="abc")},
-        history=made,
+        history=steps,
         browsed=browsed,
         commands={"Search": "gnn-encoder search 'x'"},
         changed=changed,

@@ -12,7 +12,7 @@ import pyarrow as pa
 import torch
 from bundles import write_bm25
 from conftest import DETAILS, TOPICS
-from labelled_bundles import built, made
+from labelled_bundles import built, bundle_of
 from tiny_graph import encode, write_models
 
 from gnn_encoder.artifacts import Bundle, Dataset, DatasetWriter, DocumentContext, drafting
@@ -76,9 +76,9 @@ class Corpus:
         with drafting(path, "dataset") as draft:
             writer = DatasetWriter(draft)
             writer.passages([f"mark{row}" for row in range(40)], [f"Title mark{row}" for row in range(40)], texts)
-            asked = [f"what is {generator.choice(TOPICS)} ask{query}" for query in range(60)]
+            query_texts = [f"what is {generator.choice(TOPICS)} ask{query}" for query in range(60)]
             splits = ["train"] * 45 + ["dev"] * 10 + ["test"] * 5
-            writer.queries([f"ask{query}" for query in range(60)], asked, splits, [[] for _ in asked])
+            writer.queries([f"ask{query}" for query in range(60)], query_texts, splits, [[] for _ in query_texts])
             pairs = [(query, row) for query, rows in self.labels.items() for row in sorted(rows)]
             query, row = zip(*pairs, strict=True)
             writer.qrels([f"ask{q}" for q in query], [f"mark{p}" for p in row], [1] * len(row), [*query], [*row])
@@ -97,7 +97,7 @@ def write_bundles(corpus: Corpus, folder: Path, backbone: Path) -> dict[str, Pat
     models = write_models(folder, backbone)
     inputs = built(dataset, models["dual_encoder"], folder)
     weights = {"sum_weights": (0.5,), "memory_weights": (1.0,), "cluster_weights": (0.5,)}
-    bundles = {name: made(inputs, folder, name, **weights) for name in ("sum", "max", "softmax", "clusters")}
+    bundles = {name: bundle_of(inputs, folder, name, **weights) for name in ("sum", "max", "softmax", "clusters")}
     read = {name: inputs[name] for name in ("dataset", "passage_vectors", "bm25_index")}
     make_parts(MakeParts(), **read, parts=folder / "parts")
     for kind in ("linear", "field"):

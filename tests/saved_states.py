@@ -24,8 +24,8 @@ def wait_for_each(monkeypatch: pytest.MonkeyPatch, share: float = math.inf) -> N
         wait([saver._work])
         return ready(saver)
 
-    def sharing(saver: Saver, *given: Any) -> None:
-        begin(saver, *given)
+    def sharing(saver: Saver, *arguments: Any) -> None:
+        begin(saver, *arguments)
         saver._share = share
 
     monkeypatch.setattr(Saver, "__init__", sharing)
@@ -37,7 +37,9 @@ def slow_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """In the block, files of states are written only after the event is set."""
     ready = threading.Event()
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "save_file", lambda *given, **named: (ready.wait(60), save_file(*given, **named)))
+        patch.setattr(
+            checkpoint, "save_file", lambda *arguments, **named: (ready.wait(60), save_file(*arguments, **named))
+        )
         try:
             yield ready
         finally:

@@ -88,7 +88,7 @@ class _Bucket(Handler):
                 folders.add(prefix + below.split(delimiter)[0] + delimiter)
             elif key.startswith(prefix):
                 items.append(f"<Contents><Key>{escape(key)}</Key><Size>{len(body)}</Size><ETag>x</ETag></Contents>")
-        items += [f"<CommonPrefixes><Prefix>{escape(each)}</Prefix></CommonPrefixes>" for each in sorted(folders)]
+        items += [f"<CommonPrefixes><Prefix>{escape(folder)}</Prefix></CommonPrefixes>" for folder in sorted(folders)]
         return f"<ListBucketResult><IsTruncated>false</IsTruncated>{''.join(items)}</ListBucketResult>".encode()
 
 

@@ -44,8 +44,8 @@ class LanceEngine:
         return json.loads((Path(self.target) / FACTS).read_text())
 
     def search(self, query: np.ndarray, k: int) -> list[str]:
-        found = self._table().search(query).distance_type("dot").limit(k).to_arrow()
-        return list(found.column("passage_id").to_pylist())
+        nearest = self._table().search(query).distance_type("dot").limit(k).to_arrow()
+        return list(nearest.column("passage_id").to_pylist())
 
     def alter(self, passage: str) -> None:
         self._table().update(where=f"passage_id = '{passage}'", values={"text": "altered"})
@@ -83,8 +83,8 @@ class PostgresEngine:
         return json.loads(self._run("SELECT obj_description('{}'::regclass, 'pg_class')")[0][0])
 
     def search(self, query: np.ndarray, k: int) -> list[str]:
-        found = self._run("SELECT passage_id FROM {} ORDER BY vector <#> %s LIMIT %s", query, k)
-        return [passage for (passage,) in found]
+        nearest = self._run("SELECT passage_id FROM {} ORDER BY vector <#> %s LIMIT %s", query, k)
+        return [passage for (passage,) in nearest]
 
     def alter(self, passage: str) -> None:
         self._run("UPDATE {} SET text = 'altered' WHERE passage_id = %s", passage)
@@ -100,12 +100,12 @@ class PostgresEngine:
 
 
 def _rows(ids: Any, parts: Any, titles: Any, texts: Any, vectors: np.ndarray) -> Rows:
-    found = {
+    by_id = {
         (name, part): (title, text, vector.tobytes())
         for name, part, title, text, vector in zip(ids, parts, titles, texts, vectors, strict=True)
     }
-    assert len(found) == len(vectors)
-    return found
+    assert len(by_id) == len(vectors)
+    return by_id
 
 
 def expected(bundle: Bundle) -> Rows:

@@ -71,18 +71,25 @@ def test_applications_open_the_champion_by_name_and_learn_why(trained: Trained) 
     assert champion.search(question) == Retriever.load(latest / "bundle").search(question)
     by_graph = Retriever.load(latest / place_of(GNN_ENCODER))
     explained = by_graph.explain(question, 3)
-    assert [each.hit.passage_id for each in explained] == [hit.passage_id for hit in by_graph.search(question, 3)]
-    assert all(each.graph and each.graph.why.score == pytest.approx(each.hit.score, rel=ROUNDED) for each in explained)
+    assert [hit_and_why.hit.passage_id for hit_and_why in explained] == [
+        hit.passage_id for hit in by_graph.search(question, 3)
+    ]
+    assert all(
+        hit_and_why.graph and hit_and_why.graph.why.score == pytest.approx(hit_and_why.hit.score, rel=ROUNDED)
+        for hit_and_why in explained
+    )
     with serving(latest / place_of(GNN_ENCODER), trained.root) as server:
         status, answer = server.search(questions=question, k=3, explain=True)
     (result,) = answer["results"]
-    assert status == 200 and ids(result) == [each.hit.passage_id for each in explained]
+    assert status == 200 and ids(result) == [hit_and_why.hit.passage_id for hit_and_why in explained]
     for hit, expected in zip(result["hits"], explained, strict=True):
         assert expected.graph and hit["why"]["graph"]["plain_rank"] == expected.graph.plain_rank
         assert hit["why"]["graph"]["score"] == pytest.approx(expected.graph.why.score, abs=1e-5)
         assert len(hit["why"]["graph"]["influences"]) == len(expected.graph.why.influences)
-    for each in Retriever.load(latest / place_of(QUERY_MEMORY)).explain(question, 3):
-        assert each.graph is None and sum(p.amount for p in each.parts) == pytest.approx(each.hit.score, rel=ROUNDED)
+    for hit_and_why in Retriever.load(latest / place_of(QUERY_MEMORY)).explain(question, 3):
+        assert hit_and_why.graph is None and sum(p.amount for p in hit_and_why.parts) == pytest.approx(
+            hit_and_why.hit.score, rel=ROUNDED
+        )
 
 
 @pytest.mark.slow
@@ -102,7 +109,7 @@ def test_mlflow_loads_the_champion_and_shows_data_and_model(
     digest = read_manifest(latest / "dataset").digest[:36]
     readers = {run.info.run_name for run in (parent, *steps) if run.inputs.dataset_inputs}
     assert {parent.info.run_name, "train_gnn", "report", "promote"} <= readers and "ingest" not in readers
-    assert {each.dataset.digest for run in (parent, *steps) for each in run.inputs.dataset_inputs} == {digest}
+    assert {one.dataset.digest for run in (parent, *steps) for one in run.inputs.dataset_inputs} == {digest}
     (promoted,) = (run for run in steps if run.info.run_name == "promote")
     assert parent.outputs.model_outputs == promoted.outputs.model_outputs != []
 
@@ -163,9 +170,9 @@ def test_retraining_with_other_settings_meets_the_champion(trained: Trained, tmp
 def test_variants_on_the_pipelines_foundation(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
     # Trained jointly with nothing changed, a variant is the pipeline's own model.
     command = ["ablate", *trained.command[1:], "--verbose", "--mode", "joint", "--seeds", "1", "--study", "labels"]
-    own = ["--variant", "frozen: try_variant.mode=frozen build_graph.neighbors=2"]
-    own += ["--variant", "no edges: try_variant.mode=frozen build_graph.neighbors=2 build_graph.edges=none"]
-    assert called(*command, *own) == 0
+    variants = ["--variant", "frozen: try_variant.mode=frozen build_graph.neighbors=2"]
+    variants += ["--variant", "no edges: try_variant.mode=frozen build_graph.neighbors=2 build_graph.edges=none"]
+    assert called(*command, *variants) == 0
     shown, complaints = capsys.readouterr()
     cached = len(FOUNDATION) - len(("write_queries", "select_queries"))  # the data have queries of their own
     assert shown.count("  cached  ") == cached and "warning" not in complaints
@@ -330,20 +337,20 @@ def test_other_indexes_run_in_one_root(trained: Trained) -> None:
     latest, root = trained.root / "latest", ("--root", str(trained.root))
     models = open_registry(f"sqlite:///{trained.root / 'mlflow.db'}", "gnn-encoder")
     kinds = [("hnsw", 128), ("hnsw", 256), ("flat", 256), ("hnsw", 128)]
-    for place, (kind, breadth) in enumerate(kinds):
+    for number, (kind, breadth) in enumerate(kinds):
         outcome = trained.run("--set", f"encode_corpus.index={kind}", "--set", f"encode_corpus.hnsw_breadth={breadth}")
         assert outcome.status == "FINISHED", f"{outcome.message}\n{outcome.log.read_text()[-4000:]}"
-        assert "train_gnn" in trained.events(outcome, "cached") or not place
+        assert "train_gnn" in trained.events(outcome, "cached") or not number
         chosen, of_graph = Bundle.read(latest / "bundle"), Bundle.read(latest / GRAPH_BUNDLE)
         for settings in (chosen.manifest.settings, of_graph.manifest.settings):
             assert (settings["index"], settings["hnsw_breadth"]) == (kind, breadth)
         assert (f'index = `"{kind}"`' in (chosen.path / "README.md").read_text("utf-8")) == (kind != "flat")
-        told = read_history(latest / "report")["encode_corpus"].settings
-        assert (told["index"], told["hnsw_breadth"]) == (kind, breadth)
+        encoding = read_history(latest / "report")["encode_corpus"].settings
+        assert (encoding["index"], encoding["hnsw_breadth"]) == (kind, breadth)
         decided = Decision.read(outcome.outputs["decision"]).facts["bundle_digest"]
         assert decided == chosen.manifest.digest in {version.tags["digest"] for version in models.versions()}
         assert explain(trained, "what is the old river") == 0
-        if place == 1:
+        if number == 1:
             assert called("prune", "--keep", "1", "--delete", *root) == 0
     assert called("update", *root) == 0
     updated = Bundle.read(latest / GRAPH_BUNDLE).manifest.settings
@@ -360,12 +367,12 @@ def test_a_recommended_dpr_is_bundled_and_updated(trained: Trained) -> None:
     before = Bundle.read((latest / "bundle").resolve())
     assert before.system == DPR and (latest / place_of(DPR)).is_dir() and (latest / "dpr").is_dir()
     question = "what is the old river"
-    found = Retriever.load(str(latest / "bundle"), trained.root).search(question)
+    hits = Retriever.load(str(latest / "bundle"), trained.root).search(question)
     assert called("update", *root) == 0
     after = Bundle.read(latest / "bundle")
     assert after.path.resolve() != before.path and after.system == DPR
     np.testing.assert_array_equal(after.vectors, before.vectors)
-    assert Retriever.load(str(latest / "bundle"), trained.root).search(question) == found
+    assert Retriever.load(str(latest / "bundle"), trained.root).search(question) == hits
     assert trained.run().status == "FINISHED"
     assert not (latest / "dpr").exists() and not (latest / place_of(DPR)).exists()
 

@@ -13,14 +13,14 @@ BUILD = {"editables", "hatchling", "packaging", "pathspec", "pluggy", "tomlkit",
 """What builds the project itself."""
 
 
-def find_needed(package: str, extra: str, found: set[tuple[str, str]]) -> None:
-    """Adds to `found` whatever `package` needs on this machine with this extra ("": none), and the extra of each."""
+def find_needed(package: str, extra: str, names: set[tuple[str, str]]) -> None:
+    """Adds to `names` whatever `package` needs on this machine with this extra ("": none), and the extra of each."""
     for requirement in map(Requirement, distribution(package).requires or ()):
         if requirement.marker is None or requirement.marker.evaluate({"extra": extra}):
             name = canonicalize_name(requirement.name)
-            for needed in {(name, ""), *((name, other) for other in requirement.extras)} - found:
-                found.add(needed)
-                find_needed(*needed, found)
+            for needed in {(name, ""), *((name, other) for other in requirement.extras)} - names:
+                names.add(needed)
+                find_needed(*needed, names)
 
 
 def test_the_first_part_is_what_a_run_needs() -> None:
@@ -28,9 +28,9 @@ def test_the_first_part_is_what_a_run_needs() -> None:
         {canonicalize_name(line.split("==")[0]) for line in part.splitlines() if "==" in line}
         for part in CONSTRAINTS.read_text().split("# What extras need")
     )
-    found: set[tuple[str, str]] = set()
-    find_needed("gnn-encoder", "", found)
-    assert run - BUILD == ({package for package, _ in found} & (run | others)) - BUILD
+    needed: set[tuple[str, str]] = set()
+    find_needed("gnn-encoder", "", needed)
+    assert run - BUILD == ({package for package, _ in needed} & (run | others)) - BUILD
 
 
 def test_the_oldest_python_is_enough_for_every_pin() -> None:

@@ -42,7 +42,7 @@ def test_the_steps_images_have_the_readers_of_all_documents_and_the_server_s_has
     """A package that a reader imports and the image lacks would leave out each file of that kind, without an error."""
     source = ast.parse(Path(file_reader.__file__).read_text("utf-8"))
     lazily = [node for function in source.body if isinstance(function, ast.FunctionDef) for node in ast.walk(function)]
-    imported = {each.name for node in lazily if isinstance(node, ast.Import) for each in node.names}
+    imported = {alias.name for node in lazily if isinstance(node, ast.Import) for alias in node.names}
     imported |= {node.module.partition(".")[0] for node in lazily if isinstance(node, ast.ImportFrom) and node.module}
     readers = imported - set(sys.stdlib_module_names)
     assert readers == {"markitdown", "pypdfium2"}
@@ -112,9 +112,9 @@ def test_the_deployment_asks_the_server_what_it_answers() -> None:
     assert service["spec"]["selector"] == pod["metadata"]["labels"]
     pause = int(container["lifecycle"]["preStop"]["exec"]["command"][1])
     assert pod["spec"]["terminationGracePeriodSeconds"] > pause + LAST_REQUESTS + DRAIN
-    assert TOKEN in {each["name"] for each in container["env"]}
+    assert TOKEN in {entry_of["name"] for entry_of in container["env"]}
     image = (PROJECT / "images" / "Containerfile").read_text()
     (entry,) = (json.loads(line.removeprefix("ENTRYPOINT ")) for line in image.splitlines() if "ENTRYPOINT" in line)
-    options = {each.opts[0] for each in get_command(app).commands["serve"].params}
+    options = {entry_of.opts[0] for entry_of in get_command(app).commands["serve"].params}
     assert entry[:2] == ["gnn-encoder", "serve"]
-    assert {each for each in (*entry[2:], *container["args"]) if each.startswith("--")} <= options
+    assert {entry_of for entry_of in (*entry[2:], *container["args"]) if entry_of.startswith("--")} <= options

@@ -57,8 +57,8 @@ def test_a_new_scorer_and_a_new_retriever(
     )  # fmt: skip
     report(settings.Report(), **data, evaluation=tmp_path / "evaluation", scorer=scorer, report=tmp_path / "report")
 
-    found = Evaluation.read(tmp_path / "evaluation").metrics
-    of_test = found["results"]["test"]
+    metrics = Evaluation.read(tmp_path / "evaluation").metrics
+    of_test = metrics["results"]["test"]
     assert list(of_test) == ["DPR", "Shared words", "Shuffled"]
     # Every query of the tiny data names what its passage is about, and DPR's run has that passage third.
     assert (

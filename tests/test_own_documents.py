@@ -40,7 +40,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     (folder / "queries.jsonl").write_text("\n".join(lines), "utf-8")
     (folder / "qrels").mkdir()
     for part, split in enumerate(("train", "dev", "test")):
-        labels = [f"q{i}\t{p}\t1" for i, found in enumerate(answers.values()) if i % 3 == part for p in found]
+        labels = [f"q{i}\t{p}\t1" for i, answer in enumerate(answers.values()) if i % 3 == part for p in answer]
         text = "\n".join(["query-id\tcorpus-id\tscore", *labels])
         (folder / "qrels" / f"{split}.tsv").write_text(text, "utf-8")
     ingest(Ingest(dataset=str(folder)), dataset=folder.parent / "dataset")
@@ -78,9 +78,9 @@ def test_links_between_the_pages_are_citations(dataset: Dataset) -> None:
 @pytest.mark.slow
 def test_they_are_searched_and_explained(dataset: Dataset, tiny_backbone: Path, tmp_path: Path) -> None:
     models = write_models(tmp_path / "models", tiny_backbone)
-    made = encode(dataset.path, models, tmp_path / "made")
+    outputs = encode(dataset.path, models, tmp_path / "made")
     (tmp_path / "latest").mkdir()
-    places = {name: made / name for name in ("bundle", *NEEDED)}
+    places = {name: outputs / name for name in ("bundle", *NEEDED)}
     for name, target in (places | {"dataset": dataset.path, "gnn_encoder": models["gnn_encoder"]}).items():
         (tmp_path / "latest" / name).symlink_to(target)
     bundle = tmp_path / "latest" / "bundle"
@@ -89,8 +89,8 @@ def test_they_are_searched_and_explained(dataset: Dataset, tiny_backbone: Path, 
     run = searcher.run("add a setting with a type, a default and a docstring", 3, weight=0.0)
     assert searcher.hits(run.score, run.passage)[0].passage_id.startswith("CONTRIBUTING.md#")
     explained = explain_search(searcher, "how is a champion promoted", k=len(dataset.passages), neighbors=2)
-    assert [each.hit.rank for each in explained] == list(range(1, len(dataset.passages) + 1))
-    for each in explained:
-        assert each.why.score == pytest.approx(each.hit.score, rel=ROUNDED)
-    influences = [influence for each in explained for influence in each.why.influences]
+    assert [one.hit.rank for one in explained] == list(range(1, len(dataset.passages) + 1))
+    for one in explained:
+        assert one.why.score == pytest.approx(one.hit.score, rel=ROUNDED)
+    influences = [influence for one in explained for influence in one.why.influences]
     assert influences and all(0 < influence.weight < 1 for influence in influences)

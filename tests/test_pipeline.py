@@ -90,10 +90,10 @@ def test_the_recommended_system_is_the_bundle_and_each_system_has_one(trained: T
     page = (latest / "report" / "report.html").read_text("utf-8")
     assert f'<p class="quiet">{facts["sentence"]}.</p>' in page
     assert "Graphs tried with frozen encoders" in page and "labels too</" in page
-    made = {Bundle.read(path).system: path.name for path in (latest / "bundles").iterdir()}
+    folder_of = {Bundle.read(path).system: path.name for path in (latest / "bundles").iterdir()}
     assert (
-        set(made) == {"Dual encoder", CONVERGED, *label_systems().values(), LEARNED_FUSION, GNN_ENCODER}
-        and made[GNN_ENCODER] == "gnn_encoder"
+        set(folder_of) == {"Dual encoder", CONVERGED, *label_systems().values(), LEARNED_FUSION, GNN_ENCODER}
+        and folder_of[GNN_ENCODER] == "gnn_encoder"
     )
     assert graph_bundle(latest).resolve() == (latest / GRAPH_BUNDLE).resolve()
     assert trained.runs()[0].data.tags["recommended"] == facts["system"]
@@ -151,5 +151,5 @@ def test_the_same_again_reuses_every_step(trained: Trained, capsys: pytest.Captu
     assert outcome.outputs == trained.outcomes[0].outputs
     count = len(trained.titles())
     assert capsys.readouterr().out.count("  cached  ") == count
-    own, *steps = sorted(run.data.tags.get("cached", "") for run in trained.runs()[before:])
-    assert own == "" and set(steps) <= {"true"}  # a step that was reused at once has no run
+    of_run, *steps = sorted(run.data.tags.get("cached", "") for run in trained.runs()[before:])
+    assert of_run == "" and set(steps) <= {"true"}  # a step that was reused at once has no run

@@ -53,8 +53,8 @@ def same(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> tuple[st
     rows = [json.loads(line) for line in (folder / "corpus.jsonl").read_text().splitlines()]
     placed = (row | {"doc_id": str(i // 10), "section": [str(i % 10 // 3)]} for i, row in enumerate(rows))
     (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in placed))
-    given = ("train_reranker.titles=false", "propagate_sections.propagation_weights=[0.9]")
-    return ("--dataset", str(folder), *(word for setting in given for word in ("--set", setting)))
+    changes = ("train_reranker.titles=false", "propagate_sections.propagation_weights=[0.9]")
+    return ("--dataset", str(folder), *(word for setting in changes for word in ("--set", setting)))
 
 
 @pytest.mark.slow
@@ -142,13 +142,13 @@ def test_a_bundles_hits_are_re_ranked_and_the_bundle_gets_the_best_re_ranker(
     hits = Run.from_hits(np.zeros(1, int), np.arange(20)[None], np.zeros((1, 20)))
     retriever = Retriever.load(bundle)
     opened, scorer = retriever.bundle, reranker_of(retriever.bundle)
-    found = reranked_by_bundle(opened, scorer, ASKED, ["a question"], hits, 20)
-    assert len(np.unique(found.score)) > 10
+    reranked_run = reranked_by_bundle(opened, scorer, ASKED, ["a question"], hits, 20)
+    assert len(np.unique(reranked_run.score)) > 10
     first = Run.from_hits(np.zeros(1, int), retriever._searcher.run("a question", 20).passage[None], np.zeros((1, 20)))
     alone = reranked_by_bundle(opened, scorer, ASKED, ["a question"], first, 20)
-    for asked in ("a question", ["the old river", "a question"]):
-        answer = retriever.search(asked, 5, rerank=True, depth=20)
-        reranked = answer if isinstance(asked, str) else answer[1]
+    for questions in ("a question", ["the old river", "a question"]):
+        answer = retriever.search(questions, 5, rerank=True, depth=20)
+        reranked = answer if isinstance(questions, str) else answer[1]
         assert [hit.score for hit in reranked] == pytest.approx(alone.score[:5].tolist(), abs=1e-4)
     explained = retriever.explain("a question", 3, rerank=True, depth=20)
     assert sum(part.amount for part in explained[0].parts) == pytest.approx(explained[0].hit.score, abs=1e-3)
@@ -243,10 +243,10 @@ def test_the_study_of_ss_bert(
     assert other in done and sum("  cached  " in line for line in lines) == 3
     assert list(metrics["thresholds"]) == [other, "SS-BERT(h)"] and metrics["thresholds"][other]["threshold"] == 0.3
     rouge = read_history(report.path)["train_query_generator"].metrics
-    assert [own for _, own, _ in metrics["rouge"]] == [rouge[name] for name in ("rouge1", "rouge2", "rougeL")]
-    assert metrics["words"]["what"][0] == 100.0 and sum(own for _, own, _ in metrics["similarity"]) == pytest.approx(
-        100
-    )
+    assert [value for _, value, _ in metrics["rouge"]] == [rouge[name] for name in ("rouge1", "rouge2", "rougeL")]
+    assert metrics["words"]["what"][0] == 100.0 and sum(
+        value for _, value, _ in metrics["similarity"]
+    ) == pytest.approx(100)
     assert "52.67" in page and "39.02" in page and "43.8" in page and "Fig. 4" in page and not metrics["diffusion"]
 
 
@@ -287,8 +287,8 @@ def test_settings_that_do_not_fit_are_one_line(
     change: str, words: str, trained: Trained, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert rerank(trained, "--systems", ",".join(SYSTEMS), "--set", f"train_reranker.{change}") == 2
-    told = capsys.readouterr().err
-    assert words in told and told.count("\n") == 1
+    error = capsys.readouterr().err
+    assert words in error and error.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -302,8 +302,8 @@ def test_an_unusable_first_stage_is_one_line(
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path)
         assert rerank(trained, "--first-stage", source) == 2
-    told = capsys.readouterr().err
-    assert words in told and told.count("\n") == 1
+    error = capsys.readouterr().err
+    assert words in error and error.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -318,5 +318,5 @@ def test_a_system_that_cannot_be_ranked_is_one_line(
     systems: str, words: str, trained: Trained, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert rerank(trained, "--systems", systems) == 2
-    told = capsys.readouterr().err
-    assert words in told and told.count("\n") == 1
+    error = capsys.readouterr().err
+    assert words in error and error.count("\n") == 1

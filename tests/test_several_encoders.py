@@ -209,8 +209,12 @@ def test_a_training_starts_from_the_chosen_encoder(
     state = published.passage_encoder.backbone.state_dict()
     for encoder in (model.query_encoder, model.passage_encoder):
         assert all(torch.equal(value, state[name]) for name, value in encoder.backbone.state_dict().items())
-    told = new_dual_encoder(settings.model_copy(update={"pooling": "cls", "share_encoders": True}), tmp_path)
-    assert told.shared and told.passage_encoder.pooling == "cls" and told.passage_encoder.normalize
+    from_settings = new_dual_encoder(settings.model_copy(update={"pooling": "cls", "share_encoders": True}), tmp_path)
+    assert (
+        from_settings.shared
+        and from_settings.passage_encoder.pooling == "cls"
+        and from_settings.passage_encoder.normalize
+    )
     other = new_dual_encoder(settings.model_copy(update={"backbone": str(tiny_backbone)}))
     assert other.passage_encoder.width != model.passage_encoder.width and other.passage_encoder.pooling == "cls"
 
@@ -240,8 +244,8 @@ def test_the_tables_show_each_encoder_and_say_which_goes_on(
     assert "begins with" not in said["bert"]
     metrics = Evaluation.read(outputs[f"evaluate: {AS_IT_IS}/evaluation"]).metrics
     for split, results in metrics["results"].items():
-        each = [f"{UNTRAINED}: {name}" for name in named]
-        assert list(results) == [LEXICAL, UNTRAINED, HYBRID, *each, *(f"{LEXICAL} + {system}" for system in each)]
+        systems = [f"{UNTRAINED}: {name}" for name in named]
+        assert list(results) == [LEXICAL, UNTRAINED, HYBRID, *systems, *(f"{LEXICAL} + {system}" for system in systems)]
         assert (
             results[UNTRAINED] == results[f"{UNTRAINED}: {chosen}"]
             and results[HYBRID] == results[f"{HYBRID}: {chosen}"]

@@ -71,10 +71,10 @@ def test_vectors_are_the_services_and_each_text_is_sent_once(
         np.testing.assert_allclose(
             read_rows(vectors, name), service.model.encode(tiny_dataset.query_texts(rows)), atol=1e-5
         )
-    asked = service.texts.copy()
+    texts_before = service.texts.copy()
     known = tiny_dataset.query_texts(evaluated_queries(tiny_dataset))
     np.testing.assert_array_equal(model.query_encoder.encode(known), read_rows(vectors, EVALUATED))  # type: ignore[operator]
-    assert service.texts == asked, "the evaluated queries are known"
+    assert service.texts == texts_before, "the evaluated queries are known"
     assert set(service.texts.values()) == {1} and service.keys == {f"Bearer {SECRET}"}
     assert isinstance(model.query_encoder, AddressEncoder) and model.query_encoder.model == MODEL
     written = [file.read_bytes() for file in (tmp_path / "once").rglob("*") if file.is_file()]
@@ -254,14 +254,14 @@ def test_the_hits_to_re_rank_are_found_with_the_given_vectors(
     """No other text has a vector, so an encoder that is asked refuses, as the control does."""
     write_vectors(tmp_path / "given", tiny_dataset, "npy", vectors)
     _, stored = encoded(tiny_dataset.path, tmp_path / "encoded", encoder="", vectors=str(tmp_path / "given"))
-    made = {"dataset": tiny_dataset.path, "bm25_index": write_bm25(tiny_dataset.path, tmp_path / "bm25_index")}
+    artifacts = {"dataset": tiny_dataset.path, "bm25_index": write_bm25(tiny_dataset.path, tmp_path / "bm25_index")}
     bundle_dual_encoder(
-        BundleDualEncoder(system=UNTRAINED, vector_type="fp32"), **made, passage_vectors=stored,
+        BundleDualEncoder(system=UNTRAINED, vector_type="fp32"), **artifacts, passage_vectors=stored,
         dual_encoder=tmp_path / "encoded" / "dual_encoder", bundle=tmp_path / "bundle",
     )  # fmt: skip
     with drafting(tmp_path / "bm25_run", "run") as draft:
         Run.from_hits(np.empty(0, np.int32), np.empty((0, 1), np.int32), np.empty((0, 1))).write(draft, LEXICAL)
-    read = {**made, "bm25_run": tmp_path / "bm25_run", "bundle": tmp_path / "bundle"}
+    read = {**artifacts, "bm25_run": tmp_path / "bm25_run", "bundle": tmp_path / "bundle"}
     first_stage(FirstStage(train_depth=3, eval_depth=5), **read, passage_vectors=stored, run=tmp_path / "run")
     run, evaluated = Run.read(tmp_path / "run"), evaluated_queries(tiny_dataset)
     scores = vectors["queries"][evaluated] @ vectors["corpus"].T

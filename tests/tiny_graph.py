@@ -89,10 +89,10 @@ def write_gnn_inputs(data: Dataset, backbone: Path, folder: Path, build: BuildGr
         n = len(qrels.query)
         texts, none = data.query_texts(qrels.query), np.full((n, 1), -1, np.int32)
         TrainingSet(texts, qrels.query, qrels.passage, none, np.zeros(n, np.int8)).write(draft)
-    given = {"dataset": data.path, "dual_encoder": folder / "dual_encoder"}
+    artifacts = {"dataset": data.path, "dual_encoder": folder / "dual_encoder"}
     built = {"graph": folder / "graph", "passage_vectors": folder / "passage_vectors"}
-    build_graph(build, **given, cross_encoder=folder / "cross_encoder", **built)
-    return {**given, **built, "training_set": folder / "training_set"}
+    build_graph(build, **artifacts, cross_encoder=folder / "cross_encoder", **built)
+    return {**artifacts, **built, "training_set": folder / "training_set"}
 
 
 def encode(
@@ -106,20 +106,20 @@ def encode(
         BuildGraph.model_validate({**GRAPH, **both, "vector_type": vector_type}), dataset=dataset,
         dual_encoder=models["dual_encoder"], cross_encoder=models["cross_encoder"], **built,
     )  # fmt: skip
-    given = {"dataset": dataset, "gnn_encoder": models["gnn_encoder"], **built}
-    encode_in_tasks(out, shards, both, **given)
+    artifacts = {"dataset": dataset, "gnn_encoder": models["gnn_encoder"], **built}
+    encode_in_tasks(out, shards, both, **artifacts)
     wanted = EncodeCorpus.model_validate({**both, **settings})
     bm25_index = write_bm25(dataset, out / "bm25_index")
-    encode_corpus(wanted, **given, encoding=out / "encoding", bm25_index=bm25_index, bundle=out / "bundle")
+    encode_corpus(wanted, **artifacts, encoding=out / "encoding", bm25_index=bm25_index, bundle=out / "bundle")
     (out / "bundles").mkdir()
     graph_bundle(out).symlink_to(out / "bundle")
     return out
 
 
-def encode_in_tasks(out: Path, shards: int, settings: dict[str, str], dataset: Path, **given: Path) -> None:
+def encode_in_tasks(out: Path, shards: int, settings: dict[str, str], dataset: Path, **inputs: Path) -> None:
     """Write `out/encoding`, which several tasks made."""
     parts = [out / f"{shard} of {shards}" for shard in range(shards)]
     for shard, part in enumerate(parts):
         task = EncodeNodes.model_validate({**settings, "shards": shards, "shard": shard})
-        encode_nodes(task, dataset=dataset, **given, encoding=part)
+        encode_nodes(task, dataset=dataset, **inputs, encoding=part)
     merge(Merge(), parts=parts, dataset=dataset, merged=out / "encoding")

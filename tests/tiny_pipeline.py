@@ -89,5 +89,5 @@ def main(root: Path, *settings: str, docker: bool = False) -> int:
 
 
 if __name__ == "__main__":
-    given = [argument for argument in sys.argv[1:] if argument != "--docker"]
-    raise SystemExit(main(Path(given[0]), *given[1:], docker="--docker" in sys.argv))
+    arguments = [argument for argument in sys.argv[1:] if argument != "--docker"]
+    raise SystemExit(main(Path(arguments[0]), *arguments[1:], docker="--docker" in sys.argv))

@@ -37,14 +37,14 @@ def cluster(
     monkeypatch: pytest.MonkeyPatch, folder: Path, root: str, starts: bool = True, **environment: str
 ) -> Iterator[KubernetesApi]:
     """A cluster of which this process is a step's pod; the pods of a TrainJob have files in `folder` alone."""
-    own = folder / "pods"
-    own.mkdir(parents=True)
-    given = {name: os.environ.get(name, "") for name in STORE}
-    given |= {CHECKPOINTS: root, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{own}{os.pathsep}{source()}"}
-    given |= {TRAINER: REQUESTS.model_dump_json(), **environment}
-    (own / "sitecustomize.py").write_text(LARGER_EPSILON, "utf-8")
+    pods = folder / "pods"
+    pods.mkdir(parents=True)
+    variables = {name: os.environ.get(name, "") for name in STORE}
+    variables |= {CHECKPOINTS: root, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{pods}{os.pathsep}{source()}"}
+    variables |= {TRAINER: REQUESTS.model_dump_json(), **environment}
+    (pods / "sitecustomize.py").write_text(LARGER_EPSILON, "utf-8")
     secret = os.environ.get("AWS_SECRET_ACCESS_KEY", "secret")
-    pod = steps_pod(given, {"AWS_SECRET_ACCESS_KEY": "secret-key"}, own / "termination-log")
+    pod = steps_pod(variables, {"AWS_SECRET_ACCESS_KEY": "secret-key"}, pods / "termination-log")
     with KubernetesApi(pod, {"secret-key": secret}, folder, starts, per_pod=(TOKENS, "TMPDIR")) as api:
         monkeypatch.setenv("KUBECONFIG", str(api.config))
         monkeypatch.setenv("KFP_POD_NAME", STEP_POD)

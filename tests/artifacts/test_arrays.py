@@ -19,8 +19,8 @@ def test_reverse_csr_is_a_loop(n: int, k: int, passages: int, seed: int) -> None
     indptr, reverse = reverse_csr(edges, passages)
     assert indptr.dtype == reverse.dtype == np.int64 and len(indptr) == passages + 1
     for passage in range(passages):
-        found = [i * k + j for i in range(n) for j in range(k) if edges[i, j] == passage]
-        assert reverse[indptr[passage] : indptr[passage + 1]].tolist() == found
+        positions = [i * k + j for i in range(n) for j in range(k) if edges[i, j] == passage]
+        assert reverse[indptr[passage] : indptr[passage + 1]].tolist() == positions
     assert len(reverse) == (edges >= 0).sum()
 
 

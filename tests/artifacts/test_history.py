@@ -12,7 +12,7 @@ from gnn_encoder.artifacts.history import History, Record, joined, read_history,
 from gnn_encoder.errors import UserError
 
 
-def made(path: Path, history: History) -> Path:
+def run_with(path: Path, history: History) -> Path:
     with drafting(path, "run") as draft:
         (draft / "run.txt").write_text("run")
         write_history(draft.path, history)
@@ -21,17 +21,20 @@ def made(path: Path, history: History) -> Path:
 
 def test_it_is_read_back_and_leaves_the_digest_alone(tmp_path: Path) -> None:
     history = {"ingest": Record({"seed": 1}, {}, {"seconds": 2.0}, "c", {"loss": [(1, 0.5)]})}
-    told, untold = made(tmp_path / "a", history), made(tmp_path / "b", {})
-    (record,) = read_history(told).values()
+    with_history, without = run_with(tmp_path / "a", history), run_with(tmp_path / "b", {})
+    (record,) = read_history(with_history).values()
     assert (record.settings, record.metrics, record.code_digest) == ({"seed": 1}, {"seconds": 2.0}, "c")
     assert [tuple(point) for point in record.curves["loss"]] == [(1, 0.5)]
-    assert read_manifest(told).digest == read_manifest(untold).digest and HISTORY not in read_manifest(told).files
-    (told / HISTORY).unlink()
-    assert read_history(told) == {}
+    assert (
+        read_manifest(with_history).digest == read_manifest(without).digest
+        and HISTORY not in read_manifest(with_history).files
+    )
+    (with_history / HISTORY).unlink()
+    assert read_history(with_history) == {}
 
 
 def test_a_damaged_history_is_one_line(tmp_path: Path) -> None:
-    artifact = made(tmp_path / "run", {"ingest": Record(metrics={"seconds": 2.0})})
+    artifact = run_with(tmp_path / "run", {"ingest": Record(metrics={"seconds": 2.0})})
     text = (artifact / HISTORY).read_text()
     (artifact / HISTORY).write_text(text.replace("2.0", "3.0"))
     with pytest.raises(UserError, match="its digest differs"):
@@ -51,15 +54,15 @@ def test_a_damaged_history_is_one_line(tmp_path: Path) -> None:
 def test_steps_of_several_artifacts_come_after_what_they_need(tmp_path: Path, order: tuple[int, ...]) -> None:
     first, bm25, dpr = Record({"n": 1}), Record({"n": 2}), Record({"n": 3})
     histories = [{"ingest": first}, {"ingest": first, "bm25": bm25}, {"ingest": first, "bm25": bm25, "dpr": dpr}]
-    paths = [made(tmp_path / str(i), history) for i, history in enumerate(histories)]
+    paths = [run_with(tmp_path / str(i), history) for i, history in enumerate(histories)]
     assert list(joined(paths[i] for i in order)) == ["ingest", "bm25", "dpr"]
 
 
 def test_what_made_the_artifacts_counts_more_than_what_lies_behind_them(tmp_path: Path) -> None:
     """After an update the models stand on the data set of before, and everything else on the new one."""
     before, now = Record({"of": "before"}), Record({"of": "now"})
-    model = made(tmp_path / "model", {"ingest": before, "train": Record()})
-    data = made(tmp_path / "data", {"ingest": now})
+    model = run_with(tmp_path / "model", {"ingest": before, "train": Record()})
+    data = run_with(tmp_path / "data", {"ingest": now})
     for paths in ([model, data], [data, model]):
         assert joined(paths)["ingest"] == now
     assert joined([model])["ingest"] == before

@@ -68,7 +68,7 @@ def test_a_column_is_folded_as_each_text() -> None:
     """Every pair of ASCII characters, between letters and at both ends; many other characters; longer texts; null."""
     ascii_pairs = ["".join(pair) for pair in itertools.product(map(chr, range(128)), repeat=2)]
     texts = [text for pair in ascii_pairs for text in (pair, f"A{pair}b")]
-    texts += [text for each in CHARACTERS[:0x3100] + CHARACTERS[::997] for text in (each, f"Ab{each} c")]
+    texts += [text for character in CHARACTERS[:0x3100] + CHARACTERS[::997] for text in (character, f"Ab{character} c")]
     generator = random.Random(0)
     texts += ["".join(generator.choices("aB 9.\t\u200bé", k=20)) for _ in range(2000)]
     assert folded_column(pa.chunked_array([texts[:9], texts[9:]])).to_pylist() == list(map(folded, texts))

@@ -54,10 +54,10 @@ def test_the_page_tells_of_steps_power_and_the_recommendation(
     advice = metrics["recommendation"]
     assert page.locator("header p").first.inner_text() == f"{advice['sentence']}."
     shown = cells(page.locator("table:has(caption:has-text('From the simplest system'))"))
-    assert list(shown) == [each["system"] for each in advice["standings"]]
-    for each in advice["standings"]:
-        mean, _, *objections = shown[each["system"]]
-        assert (mean, objections) == (f"{each['mean']:.3f}", ["; ".join(each["objections"])])
+    assert list(shown) == [standing["system"] for standing in advice["standings"]]
+    for standing in advice["standings"]:
+        mean, _, *objections = shown[standing["system"]]
+        assert (mean, objections) == (f"{standing['mean']:.3f}", ["; ".join(standing["objections"])])
     assert opened.errors == []
 
 

@@ -118,13 +118,13 @@ def test_the_table_has_the_figures_of_the_metrics_and_sorts(wide: Page, metrics:
     assert lines[0].startswith(f"System,{','.join(first)},R@1000") and len(lines) == 1 + len(shown)
     page.get_by_role("button", name="LaTeX").click()
     assert page.locator("#copied").input_value().startswith("\\begin{tabular}{lrrrrr")
-    strata = [name for name, found in metrics["strata"].items() if split in found["results"]]
+    strata = [name for name, stratum in metrics["strata"].items() if split in stratum["results"]]
     page.get_by_label("Queries of the table").select_option(strata[0].replace("_", " "))
     other = cells(page.locator(f"[data-block='{strata[0].replace('_', ' ')}'] table"))
-    found = metrics["strata"][strata[0]]["results"][split]
+    stratum = metrics["strata"][strata[0]]["results"][split]
     assert not table.is_visible()
     assert {name: float(row[0]) for name, row in other.items()} == pytest.approx(
-        {name: found[name]["RR@10"] for name in other}, abs=1e-5
+        {name: stratum[name]["RR@10"] for name in other}, abs=1e-5
     )
 
 
@@ -169,9 +169,9 @@ def test_a_hit_is_in_no_other_system_only_if_none_has_it(wide: Page, report: Rep
         shows = "text => document.querySelector('#hits > h3').textContent === text"
         page.wait_for_function(shows, arg=index["texts"][row])
         items = page.locator("#hits .rankings").first.locator("div").first.locator("li").all_inner_texts()
-        for text, place in zip(items, hits[row][0][at], strict=True):
-            assert passages[place][0] in text
-            alone = sum(place in of for of in hits[row][0]) == 1
+        for text, hit in zip(items, hits[row][0][at], strict=True):
+            assert passages[hit][0] in text
+            alone = sum(hit in of for of in hits[row][0]) == 1
             assert ("in no other system's first hits" in text) == alone
 
 
@@ -242,8 +242,12 @@ def test_axe_finds_nothing_serious(report: Report, browser: Any, scheme: str) ->
     opened.page.locator(".first svg[aria-hidden]").first.wait_for()
 
     def serious() -> dict[str, str]:
-        found = axe.Axe().run(opened.page).response["violations"]
-        return {each["id"]: each["nodes"][0]["html"] for each in found if each["impact"] in ("serious", "critical")}
+        violations = axe.Axe().run(opened.page).response["violations"]
+        return {
+            violation["id"]: violation["nodes"][0]["html"]
+            for violation in violations
+            if violation["impact"] in ("serious", "critical")
+        }
 
     assert serious() == {}
     opened.page.locator("[name=find]").evaluate(

@@ -33,8 +33,8 @@ def labels(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def server(bundle: Path, labels: Path) -> Iterator[Server]:
-    with serving(bundle, labels=labels) as made:
-        yield made
+    with serving(bundle, labels=labels) as running:
+        yield running
 
 
 def opened(browser: Any, server: Server, **options: Any) -> Page:
@@ -66,7 +66,9 @@ def test_a_search_by_keyboard_alone(browser: Any, server: Server, bundle: Path, 
         explained and why.locator("tbody tr").count() == len(explained.why.influences) + bool(explained.why.others) + 1
     )
     shown_why = why.inner_text()
-    assert "the passage itself" in shown_why and all(each.query in shown_why for each in explained.why.influences)
+    assert "the passage itself" in shown_why and all(
+        influence.query in shown_why for influence in explained.why.influences
+    )
     page.keyboard.press("y")
     page.get_by_text("1 label for the next training").wait_for()
     (label,) = read_labels(labels)
@@ -96,8 +98,8 @@ def test_the_page_fits_a_phone_and_the_dark(browser: Any, server: Server) -> Non
 def test_the_page_asks_for_the_token_and_shows_refusals(browser: Any, bundle: Path) -> None:
     with serving(bundle, token=TOKEN, characters=100) as server:
         page = opened(browser, server).page
-        for given in ("wrong", TOKEN):
-            page.get_by_label("This server asks for its token").fill(given)
+        for token in ("wrong", TOKEN):
+            page.get_by_label("This server asks for its token").fill(token)
             page.get_by_role("button", name="Log in").click()
         page.locator("#passages", has_text="passages").wait_for()
         page.locator("#question").fill("river " * 40)

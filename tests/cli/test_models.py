@@ -55,18 +55,18 @@ def test_after_a_rollback_search_answers_with_the_former_model(
     (question,) = tiny_dataset.query_texts(labels.query[:1])
     positive = f"[p{labels.passage[0]}]"
 
-    def found() -> bool:
+    def is_first() -> bool:
         named = ["--bundle", "models:/gnn-encoder@champion", "--root", str(root)]
         assert call(monkeypatch, "search", question, "-k", "1", *named) == 0
         return positive in capsys.readouterr().out
 
-    assert found()
+    assert is_first()
     assert call(monkeypatch, "models", "rollback", "--root", str(root)) == 0
     assert "version 1 of gnn-encoder is the champion again" in capsys.readouterr().out
-    assert not found()
+    assert not is_first()
     assert call(monkeypatch, "models", "promote", "2", "--root", str(root)) == 0
     assert capsys.readouterr().out == "version 2 of gnn-encoder is the champion\n"
-    assert found()
+    assert is_first()
     models = open_registry(f"sqlite:///{root / 'mlflow.db'}", "gnn-encoder")
     assert (models.find(CHAMPION).number, models.find(PREVIOUS).number) == ("2", "1")
 

@@ -22,9 +22,11 @@ def new(text: str, passage: str) -> AddedLabel:
 def read(folder: Path, labels: Sequence[AddedLabel], out: Path, **settings: object) -> tuple[Dataset, list[str]]:
     """The dataset, and the remarks."""
     write_labels(out.with_suffix(".jsonl"), labels)
-    asked = Ingest.model_validate({"dataset": str(folder), "labels": str(out.with_suffix(".jsonl")), **settings})
+    ingest_settings = Ingest.model_validate(
+        {"dataset": str(folder), "labels": str(out.with_suffix(".jsonl")), **settings}
+    )
     with drafting(out, "dataset") as draft:
-        report = canonicalize(open_source(asked), asked, draft=draft)
+        report = canonicalize(open_source(ingest_settings), ingest_settings, draft=draft)
     return Dataset(out), report.remarks
 
 

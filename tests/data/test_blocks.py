@@ -89,10 +89,10 @@ def test_arrow_reads_what_line_by_line_reading_reads(
         fast = getattr(module, name)
 
         def counted(*arguments: Any, fast: Any = fast) -> Any:
-            found = fast(*arguments)
-            if found is not None or arguments[-1] is not False:  # or other fields are taken in a second call
-                taken.append(found)
-            return found
+            rows_read = fast(*arguments)
+            if rows_read is not None or arguments[-1] is not False:  # or other fields are taken in a second call
+                taken.append(rows_read)
+            return rows_read
 
         monkeypatch.setattr(module, name, counted)
     for seed in range(10):
@@ -103,12 +103,12 @@ def test_arrow_reads_what_line_by_line_reading_reads(
             words = CLOSED if source == "quoted" and not fault else WORDS
             rows = [b"id\ttext\ttitle", *(tsv_line(draw, fault, words) for _ in range(300))]
         path.write_bytes(b"\n".join(rows) + draw.choice([b"", b"\n"]))
-        found = read(source, path)
+        rows_read = read(source, path)
         with monkeypatch.context() as slow:
             slow.setattr(beir, "json_lines", lambda *a, **k: None)
             slow.setattr(delimited, "tab_separated", lambda *a: None)
-            assert found == read(source, path)
-    quick = sum(found is not None for found in taken) / len(taken)
+            assert rows_read == read(source, path)
+    quick = sum(rows_read is not None for rows_read in taken) / len(taken)
     assert (quick == 1) if fault == 0 else (0 < quick < 1) if fault < 0.1 else True
 
 

@@ -75,9 +75,9 @@ def corpus(passages: list[tuple[str, str]]) -> str:
 
 def ingested(folder: Path, **settings: object) -> tuple[Dataset, list[str]]:
     """The dataset of a folder, and the remarks on it."""
-    asked = Ingest.model_validate({"dataset": str(folder), **settings})
+    ingest_settings = Ingest.model_validate({"dataset": str(folder), **settings})
     with drafting(folder.with_name("out"), "dataset") as draft:
-        report = canonicalize(open_source(asked), asked, draft=draft)
+        report = canonicalize(open_source(ingest_settings), ingest_settings, draft=draft)
     return Dataset(folder.with_name("out")), report.remarks
 
 

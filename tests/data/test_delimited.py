@@ -44,7 +44,7 @@ def test_what_csv_writes_is_read(tmp_path_factory: pytest.TempPathFactory, rows:
         part = io.StringIO()
         csv.writer(part, delimiter="\t", lineterminator="\n").writerow(row)
         written = part.getvalue()[:-1].split("\n")
-        if len(written) == 1 or any(each.count("\t") != 2 for each in written):
+        if len(written) == 1 or any(fields.count("\t") != 2 for fields in written):
             expected.append((line, list(row)))
         line += len(written)
     assert rows_of(path, 3, problems, block) == expected
@@ -58,10 +58,10 @@ def test_any_text_is_read_as_csv_reads_it_or_refused(
 ) -> None:
     path, problems = tmp_path_factory.mktemp("csv") / "file.tsv", Problems()
     path.write_text(text, encoding="utf-8")
-    found = [fields for _, fields in rows_of(path, 2, problems, block)]
+    rows_read = [fields for _, fields in rows_of(path, 2, problems, block)]
     read = [row for row in csv.reader(io.StringIO(text, newline=""), delimiter="\t") if len(row) == 2]
-    assert found == read or problems.all()
-    assert all(fields in read for fields in found)
+    assert rows_read == read or problems.all()
+    assert all(fields in read for fields in rows_read)
 
 
 @pytest.mark.parametrize("block", [1, 30, 1 << 20])
@@ -107,11 +107,11 @@ def write_dpr(folder: Path, passages: str, answers: str = "") -> Path:
 
 def passages_of(folder: Path) -> tuple[list[tuple[str, str, str]], dict[Kind, list[str]]]:
     """(id, title, text) of the passages, and the places of the problems."""
-    problems, found = Problems(), []
+    problems, passages = Problems(), []
     for rows in open_source(Ingest(dataset=str(folder))).passages(problems):
         columns = [c if isinstance(c, list) else c.to_pylist() for c in (rows.ids, rows.titles, rows.texts)]
-        found += zip(*columns, strict=True)
-    return found, {problem.kind: problem.places for problem in problems.all()}
+        passages += zip(*columns, strict=True)
+    return passages, {problem.kind: problem.places for problem in problems.all()}
 
 
 @pytest.mark.parametrize(
@@ -137,8 +137,8 @@ def test_a_dpr_file_without_a_header_has_dprs_order_and_an_unknown_header_is_ref
         "title\ttext\tkey", "id\ttext\theading", "id\ttext\ttitle\ttitle",
     ):  # fmt: skip
         folder = write_dpr(tmp_path / header.replace("\t", "-"), f"{header}\n1\ta\tb\n")
-        place = f"psgs_w100.tsv line 1: name the columns id, text and title, in their order, not {header}"
-        assert passages_of(folder) == ([], {Kind.UNREADABLE: [place.replace("\t", ", ")]})
+        problem = f"psgs_w100.tsv line 1: name the columns id, text and title, in their order, not {header}"
+        assert passages_of(folder) == ([], {Kind.UNREADABLE: [problem.replace("\t", ", ")]})
     assert passages_of(write_dpr(tmp_path / "width", "1\ttext\n\tx\ty\n")) == (
         [], {Kind.BAD_ROW: ["psgs_w100.tsv line 1: 2 columns instead of 3", "psgs_w100.tsv line 2: an empty id"]},
     )  # fmt: skip
@@ -175,8 +175,8 @@ def write_msmarco(folder: Path, collection: str, **files: str) -> Path:
 def test_a_tab_in_a_text_of_msmarco_is_no_title(tmp_path: Path) -> None:
     rows, problems = passages_of(write_msmarco(tmp_path / "m", '1\t"quoted" text\n2\ta text\twith a tab\n3\t"open\n'))
     assert rows == [("1", "", '"quoted" text'), ("3", "", '"open')]
-    told = "collection.tsv line 2: 3 columns instead of 2: a tab in a text, or a title without a header line"
-    assert problems == {Kind.BAD_ROW: [told]}
+    problem = "collection.tsv line 2: 3 columns instead of 2: a tab in a text, or a title without a header line"
+    assert problems == {Kind.BAD_ROW: [problem]}
 
 
 @pytest.mark.parametrize("header", ["id\ttext\ttitle", "pid\ttitle\tpassage"])
@@ -204,10 +204,10 @@ def test_a_header_above_queries_of_msmarco_is_no_query(tmp_path: Path, header: s
         tmp_path / "m", "p1\ttext\n", queries_train=f"{header}\nq1\tone\nid\ttwo\n", qrels_train="q1 0 p1 1\n"
     )
     problems = Problems()
-    found = list(open_source(Ingest(dataset=str(folder))).questions(problems))
-    assert [row.id for row in found if isinstance(row, Query)] == ["q1", "id"]
-    told = "queries.train.tsv line 1: a header line, which MS MARCO's files do not have"
-    assert {problem.kind: problem.places for problem in problems.all()} == {Kind.BAD_ROW: [told]}
+    rows = list(open_source(Ingest(dataset=str(folder))).questions(problems))
+    assert [row.id for row in rows if isinstance(row, Query)] == ["q1", "id"]
+    line = "queries.train.tsv line 1: a header line, which MS MARCO's files do not have"
+    assert {problem.kind: problem.places for problem in problems.all()} == {Kind.BAD_ROW: [line]}
 
 
 def test_labels_and_queries_of_msmarco_have_no_header_and_may_have_blanks_between_fields(tmp_path: Path) -> None:
@@ -216,9 +216,9 @@ def test_labels_and_queries_of_msmarco_have_no_header_and_may_have_blanks_betwee
         qrels_train="query_id\titer\tdoc_id\trel\nq1 0 p1  1\nq1\t0\tp 1\t1\nq1\t0\tp1\thigh\n",
     )  # fmt: skip
     problems = Problems()
-    found = list(open_source(Ingest(dataset=str(folder))).questions(problems))
-    assert [row.id for row in found if isinstance(row, Query)] == ["q1"]
-    assert [(row.passage_id, row.line) for row in found if isinstance(row, Label)] == [("p1", 2), ("p 1", 3)]
+    rows = list(open_source(Ingest(dataset=str(folder))).questions(problems))
+    assert [row.id for row in rows if isinstance(row, Query)] == ["q1"]
+    assert [(row.passage_id, row.line) for row in rows if isinstance(row, Label)] == [("p1", 2), ("p 1", 3)]
     assert {problem.kind: problem.places for problem in problems.all()} == {
         Kind.BAD_ROW: [
             "queries.train.tsv line 1: a header line, which MS MARCO's files do not have",
@@ -233,8 +233,8 @@ def labels_of(folder: Path, qrels: str) -> tuple[list[tuple[str, str, int, int]]
     (folder / "qrels" / "test.tsv").write_text(qrels, encoding="utf-8")
     problems, source = Problems(), open_source(Ingest(dataset=str(folder)))
     rows = [row for row in source.questions(problems) if isinstance(row, Label) and row.split == "test"]
-    found = [(row.query_id, row.passage_id, row.relevance, row.line) for row in rows]
-    return found, {problem.kind: problem.places for problem in problems.all()}, source.remarks
+    labels = [(row.query_id, row.passage_id, row.relevance, row.line) for row in rows]
+    return labels, {problem.kind: problem.places for problem in problems.all()}, source.remarks
 
 
 @pytest.mark.parametrize(
@@ -244,8 +244,8 @@ def labels_of(folder: Path, qrels: str) -> tuple[list[tuple[str, str, int, int]]
 )  # fmt: skip
 def test_a_header_of_beirs_labels_may_say_anything(tmp_path: Path, header: str) -> None:
     rows = 'q4\td4\t1\n"q4"\t"d ""5"""\t"0"\nq4\ta "b"\t2\r\n'
-    found, problems, remarks = labels_of(write_beir(tmp_path / "d"), f"\ufeff{header}\n{rows}")
-    assert found == [("q4", "d4", 1, 2), ("q4", 'd "5"', 0, 3), ("q4", 'a "b"', 2, 4)]
+    labels, problems, remarks = labels_of(write_beir(tmp_path / "d"), f"\ufeff{header}\n{rows}")
+    assert labels == [("q4", "d4", 1, 2), ("q4", 'd "5"', 0, 3), ("q4", 'a "b"', 2, 4)]
     assert not problems and not remarks
 
 
@@ -253,22 +253,22 @@ def test_a_header_of_labels_in_another_order_is_followed_and_half_of_one_refused
     folder = write_beir(tmp_path / "d")
     assert labels_of(folder, "corpus-id\tscore\tquery-id\nd4\t1\tq4\n")[:2] == ([("q4", "d4", 1, 2)], {})
     assert labels_of(folder, "qid\titeration\tdocid\trel\nq4\t0\td4\t1\n")[:2] == ([("q4", "d4", 1, 2)], {})
-    found, problems, _ = labels_of(folder, "corpus-id\tquery-id\tjudgement\nd4\tq4\t1\n")
-    assert not found and problems.keys() == {Kind.UNREADABLE}
+    labels, problems, _ = labels_of(folder, "corpus-id\tquery-id\tjudgement\nd4\tq4\t1\n")
+    assert not labels and problems.keys() == {Kind.UNREADABLE}
     assert "name the columns query-id, corpus-id and score, in their order" in problems[Kind.UNREADABLE][0]
     for header in ("query-id\tcorpus-id", "qid\tpid\tscore\tlabel", "query-id\tcorpus-id\tdoc-id\tscore"):
-        found, problems, remarks = labels_of(folder, f"{header}\nq4\td4\t1\n")
-        assert not found and not remarks and problems.keys() == {Kind.UNREADABLE}
+        labels, problems, remarks = labels_of(folder, f"{header}\nq4\td4\t1\n")
+        assert not labels and not remarks and problems.keys() == {Kind.UNREADABLE}
     for header in ("query-id corpus-id score", "query-id,corpus-id,score"):
-        found, problems, remarks = labels_of(folder, f"{header}\nq4\td4\t1\n")
-        assert len(found) == 1 and not remarks
+        labels, problems, remarks = labels_of(folder, f"{header}\nq4\td4\t1\n")
+        assert len(labels) == 1 and not remarks
         assert problems == {Kind.BAD_ROW: ["qrels/test.tsv line 1: 1 columns instead of 3"]}
 
 
 def test_labels_and_candidates_may_be_joined_with_their_headers(tmp_path: Path) -> None:
     header, folder = "query-id\tcorpus-id\tscore\n", write_beir(tmp_path / "d")
-    found, problems, _ = labels_of(folder, f"{header}q4\td4\t1\n\ufeff{header}q4\td5\t2\n")
-    assert found == [("q4", "d4", 1, 2), ("q4", "d5", 2, 4)] and not problems
+    labels, problems, _ = labels_of(folder, f"{header}q4\td4\t1\n\ufeff{header}q4\td5\t2\n")
+    assert labels == [("q4", "d4", 1, 2), ("q4", "d5", 2, 4)] and not problems
     (folder / "candidates").mkdir()
     (folder / "candidates" / "test.tsv").write_text(2 * "query_id\tpassage_id\nq4\td4\n")
     (rows,) = open_source(Ingest(dataset=str(folder))).candidates(Problems())
@@ -278,14 +278,14 @@ def test_labels_and_candidates_may_be_joined_with_their_headers(tmp_path: Path) 
 
 def test_labels_without_a_header_are_read_and_those_of_trec_or_with_fractions_refused(tmp_path: Path) -> None:
     folder = write_beir(tmp_path / "d")
-    found, problems, remarks = labels_of(folder, "q4\td4\t1\nq4\td5\t1\n")
-    assert len(found) == 2 and not problems
+    labels, problems, remarks = labels_of(folder, "q4\td4\t1\nq4\td5\t1\n")
+    assert len(labels) == 2 and not problems
     assert remarks == [
         "qrels/test.tsv has no header line: its first line is a label here, and none to BEIR's own reader"
     ]
     assert labels_of(folder, "q4\td4\t1.0\n")[1] == {Kind.BAD_RELEVANCE: ["qrels/test.tsv line 1: '1.0'"]}
-    found, problems, _ = labels_of(folder, "q4\t0\t7\t1\n")
-    assert not found and problems == {Kind.BAD_ROW: ["qrels/test.tsv line 1: 4 columns instead of 3"]}
+    labels, problems, _ = labels_of(folder, "q4\t0\t7\t1\n")
+    assert not labels and problems == {Kind.BAD_ROW: ["qrels/test.tsv line 1: 4 columns instead of 3"]}
 
 
 def test_candidates_follow_their_header(tmp_path: Path) -> None:

@@ -115,8 +115,8 @@ def test_columns_of_a_file_with_tabs(tmp_path: Path) -> None:
     header = "id\ttext\ttitle\tyear\tday\tnote"
     (folder / "psgs_w100.tsv").write_text("\n".join([header, *rows, header, ""]), encoding="utf-8")
     for split in ("train", "dev", "test"):
-        asked = [{"question": f"q{i} of {split}", "positive_ctxs": [{"passage_id": str(i)}]} for i in range(3)]
-        (folder / f"nq-{split}.json").write_text(json.dumps(asked), encoding="utf-8")
+        questions = [{"question": f"q{i} of {split}", "positive_ctxs": [{"passage_id": str(i)}]} for i in range(3)]
+        (folder / f"nq-{split}.json").write_text(json.dumps(questions), encoding="utf-8")
     dataset, _ = ingested(Ingest(dataset=str(folder)), tmp_path / "dataset")
     days = [datetime(2026, 1, day) for day in (1, 2, 3)]
     expected = {"year": ("number", [2000, 2001, 2002]), "day": ("date", days), "note": ("text", ["x", None, None])}

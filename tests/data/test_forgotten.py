@@ -40,8 +40,8 @@ def write(folder: Path, passages: tuple[str, ...] = (), queries: tuple[str, ...]
         return [row for row in rows if row[0] not in queries and row[1] not in passages]
 
     corpus = lines([without(row) for row in ROWS if row["_id"] not in passages])
-    asked = lines([query for query in QUERIES if query["_id"] not in queries])
-    write_beir(folder, corpus, asked, {split: kept(rows) for split, rows in LABELS.items()})
+    queries_left = lines([query for query in QUERIES if query["_id"] not in queries])
+    write_beir(folder, corpus, queries_left, {split: kept(rows) for split, rows in LABELS.items()})
     (folder / "nodes.jsonl").write_text(lines([without(row) for row in NODES]), encoding="utf-8")
     (folder / "candidates").mkdir()
     pool = "".join("\t".join(map(str, row)) + "\n" for row in kept(POOL))

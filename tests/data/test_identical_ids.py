@@ -91,14 +91,14 @@ def test_a_query_that_is_labelled_with_itself_does_not_find_itself(tmp_path: Pat
     assert "1 labels of train name the query itself and were left out" in remarks
     names = data.judged_ids().to_pylist()
     assert names[:6] == [f"d{i}" for i in range(6)] and sorted(names[6:]) == ["d3", "d5"]
-    for split, own, others in (
+    for split, identical, others in (
         ("train", [], ["d1", "d2", "d2"]),
         ("dev", [("d3", 2)], ["d4"]),
         ("test", [("d5", 1)], []),
     ):
         judged, m = data.judged(split), len(data.passages)
         assert [names[row] for row in judged.passage if row < m] == others
-        assert [(names[p], r) for p, r in zip(judged.passage, judged.relevance, strict=True) if p >= m] == own
+        assert [(names[p], r) for p, r in zip(judged.passage, judged.relevance, strict=True) if p >= m] == identical
         assert np.isin(data.split_qrels(split).passage, np.arange(m)).all()
 
 

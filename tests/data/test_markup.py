@@ -357,8 +357,10 @@ def test_blocks_of_markdown(text: str, blocks: list[tuple[int, str, int]]) -> No
     ],
 )
 def test_blocks_of_html(text: str, blocks: list[tuple[int, str]]) -> None:
-    found = [(b.level, b.text) for b in html_blocks(text)]
-    assert [(level, " ".join(text.split())) for level, text in found] == [(k, " ".join(t.split())) for k, t in blocks]
+    levels_and_texts = [(b.level, b.text) for b in html_blocks(text)]
+    assert [(level, " ".join(text.split())) for level, text in levels_and_texts] == [
+        (k, " ".join(t.split())) for k, t in blocks
+    ]
 
 
 def test_ids_in_the_head_of_a_page_are_no_anchors() -> None:

@@ -48,14 +48,14 @@ def test_a_pool_is_kept_whatever_the_form_of_its_files(
         validation="q3\td0\nq3\td3\t1\t7.5\n",  # lines of two and of four columns
         test="q4\td4\t1\nq5\td2\t1\n",  # q5 is in no qrels, so it is no query of the dataset
     )
-    found = pool_of(folder, tmp_path / "out")
-    assert found == [("q0", "d4"), ("q1", "d1"), ("q1", "d5"), ("q3", "d0"), ("q3", "d3"), ("q4", "d4")]
+    pool = pool_of(folder, tmp_path / "out")
+    assert pool == [("q0", "d4"), ("q1", "d1"), ("q1", "d5"), ("q3", "d0"), ("q3", "d3"), ("q4", "d4")]
     manifest = read_manifest(tmp_path / "out")
     assert manifest.rows["pool"] == 6
-    told = "candidates for queries: train 3 for 2, dev 2 for 1, test 1 for 1"
-    assert manifest.metrics["pool"] == told
+    remark = "candidates for queries: train 3 for 2, dev 2 for 1, test 1 for 1"
+    assert manifest.metrics["pool"] == remark
     call(monkeypatch, "data", "check", str(folder))
-    assert f"pool       {told}\n" in capsys.readouterr().out
+    assert f"pool       {remark}\n" in capsys.readouterr().out
 
 
 def test_a_dataset_without_a_pool_is_as_it_was(tmp_path: Path) -> None:

@@ -59,8 +59,8 @@ def library(tmp_path: Path) -> Path:
 
 
 def test_what_is_read_and_what_is_not(library: Path) -> None:
-    found = {d.name: (d.query, d.body) for d in read_docstrings(library / "pkg" / "boats.py", "boats")}
-    assert found == {
+    docstrings = {d.name: (d.query, d.body) for d in read_docstrings(library / "pkg" / "boats.py", "boats")}
+    assert docstrings == {
         "boats": (
             "Tools for boats and harbours", "Everything here assumes calm water and a steady wind from the west.",
         ),

@@ -38,11 +38,11 @@ def ingested(folder: Path, log: Path, **settings: Any) -> tuple[Dataset, DataRep
 
 def labels(data: Dataset, split: str) -> dict[str, list[str]]:
     """Query text → ids of its labelled passages."""
-    ids, found = data.passages.ids().to_pylist(), dict[str, list[str]]()
+    ids, passages_of = data.passages.ids().to_pylist(), dict[str, list[str]]()
     qrels = data.split_qrels(split)
     for text, passage in zip(data.query_texts(qrels.query), qrels.passage.tolist(), strict=True):
-        found.setdefault(text, []).append(ids[passage])
-    return found
+        passages_of.setdefault(text, []).append(ids[passage])
+    return passages_of
 
 
 COUNTS = """query,passage,count
@@ -63,7 +63,7 @@ when was it made,d4,3
 def test_counts_above_chance_become_labels_and_what_is_left_out_is_counted(tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_text(COUNTS, encoding="utf-8")
     data, report = ingested(write_corpus(tmp_path / "corpus"), tmp_path / "log.csv", dev_fraction=0.3)
-    every = {text: found for split in ("train", "dev", "test") for text, found in labels(data, split).items()}
+    every = {text: passages for split in ("train", "dev", "test") for text, passages in labels(data, split).items()}
     assert every == {
         "how do I reset it": ["d0"],
         "where is the key": ["d1"],
@@ -78,8 +78,8 @@ def test_counts_above_chance_become_labels_and_what_is_left_out_is_counted(tmp_p
     assert data.traffic[rows.index(log_query_id("how do i reset it"))] == 16
     # The control: without the floor for chance, the page that everybody opens answers everything.
     data, _ = ingested(tmp_path / "corpus", tmp_path / "log.csv", dev_fraction=0.3, log_chance=1)
-    of_all = [found for split in ("train", "dev", "test") for found in labels(data, split).values()]
-    assert sum("d5" in found for found in of_all) == 3
+    of_all = [passages for split in ("train", "dev", "test") for passages in labels(data, split).values()]
+    assert sum("d5" in passages for passages in of_all) == 3
 
 
 def test_probabilities_are_those_of_a_poisson_variable() -> None:
@@ -116,12 +116,12 @@ def test_propensities_are_the_maximum_of_the_likelihood() -> None:
     """scikit-learn fits the same model, with a variable for each position and each pair."""
     query, passage, position, clicks, views = (column[:480] for column in shown_rows(np.random.default_rng(1)))
     pair = np.unique(query * 1000 + passage, return_inverse=True)[1]
-    found = propensities(pair, position, clicks.astype(float), views.astype(float))
+    estimated = propensities(pair, position, clicks.astype(float), views.astype(float))
     clicked = np.bincount(pair, clicks)[pair] > 0  # others: the more negative the better
     design = np.hstack([np.eye(9)[position][:, 2:], np.eye(pair.max() + 1)[pair]])[clicked]
     model = PoissonRegressor(alpha=0, fit_intercept=False, tol=1e-10, max_iter=10_000)
     model.fit(design, (clicks / views)[clicked], sample_weight=views[clicked])
-    assert found[2:] == pytest.approx(np.exp(model.coef_[:7]), rel=1e-3)
+    assert estimated[2:] == pytest.approx(np.exp(model.coef_[:7]), rel=1e-3)
 
 
 def test_position_bias_is_of_the_training_part_alone(tmp_path: Path) -> None:
@@ -131,9 +131,9 @@ def test_position_bias_is_of_the_training_part_alone(tmp_path: Path) -> None:
         for query in range(8):
             # d0 and d1 change places; of the last days all is new.
             late, places = day > 7, (1, 2) if (day + query) % 2 else (2, 1)
-            for passage, place in zip(("d0", "d1"), places, strict=True):
-                clicks = 40 if late or place == 1 else 20
-                rows.append(f"query {query + 8 * late},{passage},{place},{clicks},100,2026-01-{day:02}")
+            for passage, position in zip(("d0", "d1"), places, strict=True):
+                clicks = 40 if late or position == 1 else 20
+                rows.append(f"query {query + 8 * late},{passage},{position},{clicks},100,2026-01-{day:02}")
     (tmp_path / "log.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
     _, report = ingested(write_corpus(tmp_path / "corpus"), tmp_path / "log.csv", log_chance=1, dev_fraction=0.2)
     assert any(remark.endswith("from passages that moved: 1: 1.00, 2: 0.50") for remark in report.remarks)
@@ -162,8 +162,8 @@ def test_positions_take_the_bias_of_positions_off(tmp_path: Path) -> None:
     for positions in (True, False):
         log = write_shown(tmp_path / f"{positions}.jsonl.gz", positions)
         data, report = ingested(folder, log)
-        found = {(q, p) for split in ("train", "dev", "test") for q, of in labels(data, split).items() for p in of}
-        right[positions], wrong[positions] = len(found & relevant), len(found - relevant)
+        labelled = {(q, p) for split in ("train", "dev", "test") for q, of in labels(data, split).items() for p in of}
+        right[positions], wrong[positions] = len(labelled & relevant), len(labelled - relevant)
         assert any("how often users look at a position" in remark for remark in report.remarks) == positions
     assert right[True] > 100 and wrong[True] <= 5
     # The control: as if all positions were alike, what stands on top is labelled, and what stands low is not.
@@ -189,7 +189,7 @@ def test_the_future_is_tested_and_no_training_label_knows_it(tmp_path: Path) -> 
     undated = "".join(row.partition(";")[2] for row in rows)
     (tmp_path / "log.csv").write_text("search;doc-id;clicks\n" + undated, encoding="utf-8")
     data, _ = ingested(tmp_path / "corpus", tmp_path / "log.csv", dev_fraction=0.2, log_chance=1)
-    every = {text: found for split in ("train", "dev", "test") for text, found in labels(data, split).items()}
+    every = {text: passages for split in ("train", "dev", "test") for text, passages in labels(data, split).items()}
     assert sorted(every["old question"]) == ["d0", "d4"]
 
 

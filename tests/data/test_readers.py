@@ -26,18 +26,18 @@ from gnn_encoder.settings.foundation import Ingest
 def read(folder: Path, out: Path, **settings: str) -> tuple[Dataset, dict[str, dict[str, list[str]]]]:
     """The dataset, and split → query text → titles or texts of its positives."""
     with drafting(out, "dataset") as draft:
-        asked = Ingest(dataset=str(folder), **settings)
-        canonicalize(open_source(asked), asked, draft=draft)
+        ingest_settings = Ingest(dataset=str(folder), **settings)
+        canonicalize(open_source(ingest_settings), ingest_settings, draft=draft)
     data = Dataset(out)
-    found: dict[str, dict[str, list[str]]] = {}
+    labels_of: dict[str, dict[str, list[str]]] = {}
     for row in data.queries.to_pylist():
-        found.setdefault(row["split"], {})[row["text"]] = []
+        labels_of.setdefault(row["split"], {})[row["text"]] = []
     texts, splits = data.queries["text"].to_pylist(), data.queries["split"].to_pylist()
     labels = data.qrels.positive()
     passages = data.passages.take(labels.passage).texts
     for query, passage in zip(labels.query, passages, strict=True):
-        found[splits[query]][texts[query]].append(passage)
-    return data, found
+        labels_of[splits[query]][texts[query]].append(passage)
+    return data, labels_of
 
 
 def pack(folder: Path) -> None:
@@ -52,8 +52,8 @@ def test_beir(tmp_path: Path, packed: bool) -> None:
     (folder / "qrels" / "test_multi.tsv").write_text("query-id\tcorpus-id\tscore\nq9\td9\t1\n")
     if packed:
         pack(folder)
-    data, found = read(folder, tmp_path / "out")
-    assert found == {
+    data, labels = read(folder, tmp_path / "out")
+    assert labels == {
         "train": {"what is number 0": ["text of passage 0"], "what is number 1": ["text of passage 1"],
                   "what is number 2": []},
         "dev": {"what is number 3": ["text of passage 3"]},
@@ -108,10 +108,10 @@ def test_msmarco_dev_is_the_test_split_and_dev_comes_from_train(tmp_path: Path, 
     folder = write_msmarco(tmp_path / "m")
     if packed:
         pack(folder)
-    _, found = read(folder, tmp_path / "out")
-    assert found["test"] == {f"query {q}": [f'passage "{q}"'] for q in range(30, 35)}
-    assert 0 < len(found["dev"]) < 10
-    assert found["train"] | found["dev"] == {f"query {q}": [f'passage "{q}"'] for q in range(30)}
+    _, labels = read(folder, tmp_path / "out")
+    assert labels["test"] == {f"query {q}": [f'passage "{q}"'] for q in range(30, 35)}
+    assert 0 < len(labels["dev"]) < 10
+    assert labels["train"] | labels["dev"] == {f"query {q}": [f'passage "{q}"'] for q in range(30)}
 
 
 def write_dpr(folder: Path) -> Path:
@@ -142,8 +142,8 @@ def test_dpr(tmp_path: Path, packed: bool) -> None:
     folder = write_dpr(tmp_path / "nq")
     if packed:
         pack(folder)
-    data, found = read(folder, tmp_path / "out")
-    assert found == {
+    data, labels = read(folder, tmp_path / "out")
+    assert labels == {
         "train": {"who said one": ['It said "one" and two'], "what is plain": ["plain text"]},
         "dev": {"which is third": ["third"], "unlabelled one": []},
         "test": {"who is it": [], "what now": []},
@@ -164,8 +164,8 @@ def test_dpr_json_in_another_coding_is_unreadable(tmp_path: Path, coding: str) -
         path.unlink()
     else:
         path.write_bytes(text.encode(coding))
-    found = {p.kind: p.places for p in check(Ingest(dataset=str(folder))).problems}
-    assert "line 1: not UTF-8: byte 0x" in found[Kind.UNREADABLE][0]
+    places_of = {p.kind: p.places for p in check(Ingest(dataset=str(folder))).problems}
+    assert "line 1: not UTF-8: byte 0x" in places_of[Kind.UNREADABLE][0]
 
 
 @pytest.mark.parametrize(

@@ -58,9 +58,9 @@ def test_twins_are_set_apart_together() -> None:
 
 
 def test_of_several_splits_the_latest_counts() -> None:
-    own = np.array([NONE, NONE, TRAIN, NONE], dtype=np.int8)
+    query_splits = np.array([NONE, NONE, TRAIN, NONE], dtype=np.int8)
     query, split = np.array([0, 0, 1, 2]), np.array([TEST, TRAIN, DEV, TRAIN], dtype=np.int8)
-    assert highest(own, query, split).tolist() == [TEST, DEV, TRAIN, NONE]
+    assert highest(query_splits, query, split).tolist() == [TEST, DEV, TRAIN, NONE]
 
 
 def test_a_draw_is_of_training_queries_and_those_with_an_answer_come_first() -> None:

@@ -63,7 +63,7 @@ def named(structure: Structure) -> dict[str, tuple[str, str | None, int]]:
     """Node → its document, parent and place."""
     ids, documents = node_ids(structure), structure.document_ids.to_pylist()
     rows = zip(ids, structure.document.tolist(), structure.parent.tolist(), structure.place.tolist(), strict=True)
-    return {node: (documents[d], ids[up] if up >= 0 else None, place) for node, d, up, place in rows}
+    return {node: (documents[d], ids[up] if up >= 0 else None, order) for node, d, up, order in rows}
 
 
 def citations(structure: Structure) -> set[tuple[str, str]]:
@@ -110,7 +110,7 @@ def test_fields_of_other_types_are_other_data_and_are_named(
 ) -> None:
     monkeypatch.setattr("gnn_encoder.data.lines.BLOCK_BYTES", block)
     plain = [{"_id": f"d{i}", "text": f"text {i}", "doc_id": "AB"[i % 2]} for i in range(6)]
-    rows: list[dict[str, Any]] = [dict(each) for each in plain]
+    rows: list[dict[str, Any]] = [dict(plain_row) for plain_row in plain]
     for row, value in zip(rows[1:], [*OTHERS[field], None], strict=False):
         row[field] = value
     if field == "doc_id":
@@ -264,11 +264,11 @@ def test_documents_are_cut_at_a_depth(tmp_path: Path, depth: int, documents: dic
     structure, report = ingest(write(tmp_path / "d"), tmp_path / "out", document_depth=depth)
     assert structure is not None and report.structure is not None
     short = {"B > 1": "p1", "B > 1 > 1.1": "p2"}
-    found: dict[str, set[str]] = {}
+    documents_of: dict[str, set[str]] = {}
     for node, (document, parent, _) in named(structure).items():
-        found.setdefault(document, set()).add(short.get(node, node))
+        documents_of.setdefault(document, set()).add(short.get(node, node))
         assert parent is None or named(structure)[parent][0] == document
-    assert found == {document: set(nodes.split()) for document, nodes in documents.items()}
+    assert documents_of == {document: set(nodes.split()) for document, nodes in documents.items()}
     for document in range(len(documents)):
         assert sorted(structure.place[structure.document == document]) == list(
             range((structure.document == document).sum())
@@ -346,8 +346,8 @@ def test_the_tree_equals_plain_loops_on_random_forests() -> None:
                 chain.append(int(parent[node if not chain else chain[-1]]))
             ancestors.append(chain)
         cyclic = [node for node in range(n) if node in ancestors[node]]
-        depth, found = depths(parent)
-        assert found.tolist() == cyclic
+        depth, in_cycle = depths(parent)
+        assert in_cycle.tolist() == cyclic
         fine = [node for node in range(n) if len(ancestors[node]) <= n]
         assert [depth[node] for node in fine] == [len(ancestors[node]) for node in fine]
         if len(fine) < n:

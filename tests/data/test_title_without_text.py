@@ -29,9 +29,9 @@ def test_passages_with_a_title_alone_stay_with_their_labels(
     if slow:
         monkeypatch.setattr(beir, "json_lines", lambda *_: None)
     alone = [{"_id": f"d{i}", "title": f"Title {i}", **fields} for i, fields in enumerate(ALONE)]
-    asked = Ingest(dataset=str(write_beir(tmp_path / "d", corpus=lines([*alone, *PASSAGES[4:]]))))
+    settings = Ingest(dataset=str(write_beir(tmp_path / "d", corpus=lines([*alone, *PASSAGES[4:]]))))
     with drafting(tmp_path / "out", "dataset") as draft:
-        report = canonicalize(open_source(asked), asked, draft=draft)
+        report = canonicalize(open_source(settings), settings, draft=draft)
     assert not report.problems and report.passages == 6 and report.labels == {"train": 3, "dev": 1, "test": 1}
     assert report.passage_words == (4 * 2 + 2 * 4) / 6
     passages = Dataset(tmp_path / "out").passages.take(np.arange(6))

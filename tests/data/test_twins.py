@@ -38,27 +38,27 @@ def test_near_equal_texts_are_those_of_a_comparison_of_all_pairs(pairs: int, mon
     monkeypatch.setattr(twins, "PAIRS", pairs)
     generator = np.random.default_rng(0)
     frequent = 1 / np.arange(1, 31)
-    found = set()
+    near_pairs = set()
     for _ in range(6):
         words = [generator.choice(30, generator.integers(0, 9), p=frequent / frequent.sum()) for _ in range(80)]
         texts = [" ".join(generator.choice(["w", "W"]) + str(w) for w in row) + "?" for row in words]
         for similarity in (0.0, 0.3, 0.5, 2 / 3, 0.75, 0.9, 1.0):
             groups = twin_groups(texts, similarity).tolist()
             assert groups == plain_groups(texts, similarity)
-            found.add((similarity, len(set(groups))))
-    assert len({count for _, count in found}) > 20
+            near_pairs.add((similarity, len(set(groups))))
+    assert len({count for _, count in near_pairs}) > 20
 
 
 def plain_recurring(texts: list[str], kind: list[int], similarity: float) -> list[list[bool]]:
     """All pairs compared."""
     words = [set(re.findall(r"\w+", text.casefold())) for text in texts]
-    found = [[False] * 3 for _ in texts]
+    recurs = [[False] * 3 for _ in texts]
     for i, a in enumerate(words):
         for j, b in enumerate(words):
             same = " ".join(texts[i].casefold().split()) == " ".join(texts[j].casefold().split())
             near = similarity and a | b and len(a & b) >= similarity * len(a | b) - 1e-9
-            found[i][kind[j]] |= bool(i != j and (same or near))
-    return found
+            recurs[i][kind[j]] |= bool(i != j and (same or near))
+    return recurs
 
 
 @pytest.mark.parametrize("pairs", [twins.PAIRS, 20])
@@ -70,9 +70,9 @@ def test_recurring_texts_are_those_of_a_comparison_of_all_pairs(pairs: int, monk
         words = [generator.choice(50, generator.integers(0, 9), p=frequent / frequent.sum()) for _ in range(120)]
         texts = [" ".join(f"w{word}" for word in row) + generator.choice(["?", " ?"]) for row in words]
         kind = generator.choice(3, 120, p=[0.7, 0.2, 0.1])
-        found = recurring(texts, kind, 3, similarity)
-        assert found.tolist() == plain_recurring(texts, kind.tolist(), similarity)
-        shares.append(found.mean())
+        recurs = recurring(texts, kind, 3, similarity)
+        assert recurs.tolist() == plain_recurring(texts, kind.tolist(), similarity)
+        shares.append(recurs.mean())
     assert len(set(shares)) == 5 and 0 < min(shares) < max(shares) < 1
     assert recurring([], np.empty(0, int), 3, 0.8).shape == (0, 3)
 

@@ -148,8 +148,8 @@ def test_labels_that_contradict_are_refused_or_none_of_them_used(tmp_path: Path,
     qrels, split, line, detail = CONTRADICTING[name]
     query, passage, _ = qrels[split][0]
     folder = write_beir(tmp_path / "d", qrels=qrels)
-    place = f"qrels/{split}.tsv line {line}: {detail}: {query!r}, {passage!r}"
-    assert problems_of(folder) == {Kind.CONTRADICTION: (1, [place])}
+    described = f"qrels/{split}.tsv line {line}: {detail}: {query!r}, {passage!r}"
+    assert problems_of(folder) == {Kind.CONTRADICTION: (1, [described])}
     report = check(Ingest(dataset=str(folder), on_bad_rows="drop"))
     assert report.labels[split] == 0 and report.queries[split] == report.without_positive[split] == 1
 
@@ -159,7 +159,7 @@ def test_of_a_pair_with_three_labels_each_other_one_is_named(tmp_path: Path) -> 
     report = check(Ingest(dataset=str(write_beir(tmp_path / "d", qrels={**QRELS, "test": rows}))))
     (problem,) = report.problems
     assert (problem.kind, problem.count) == (Kind.CONTRADICTION, 2)
-    assert [place.partition(":")[0] for place in problem.places] == ["qrels/test.tsv line 3", "qrels/test.tsv line 5"]
+    assert [line.partition(":")[0] for line in problem.places] == ["qrels/test.tsv line 3", "qrels/test.tsv line 5"]
     assert report.labels["test"] == 1  # d5 is labelled twice alike, which is no problem
     assert "1 labels repeat an earlier one of the same query and passage and were left out" in report.remarks
 
@@ -177,12 +177,12 @@ def test_labels_that_contradict_in_two_splits_do_not_make_a_test_query_train(tmp
 
 @pytest.mark.parametrize("name", CASES)
 def test_each_kind_is_found_where_it_is(tmp_path: Path, name: str) -> None:
-    spoilt, kind, place = CASES[name]
-    found = problems_of(write_beir(tmp_path / "d", **spoilt))
-    if place is not None:
-        assert found == {kind: (1, [place])}
+    spoilt, kind, described = CASES[name]
+    problems = problems_of(write_beir(tmp_path / "d", **spoilt))
+    if described is not None:
+        assert problems == {kind: (1, [described])}
     else:
-        assert kind in found
+        assert kind in problems
 
 
 def test_the_bounds_of_relevance_are_taken(tmp_path: Path) -> None:
@@ -305,8 +305,8 @@ def test_a_test_query_in_another_form_of_its_characters_leaks_nowhere(tmp_path: 
 
 def test_what_only_a_step_after_hours_would_find_is_found_at_once(tmp_path: Path) -> None:
     every = [(query, f"d{i}", 1) for query in ("q0", "q1") for i in range(6)]
-    found = problems_of(write_beir(tmp_path / "all", qrels={**QRELS, "train": every}))
-    assert set(found) == {Kind.NO_NEGATIVE}
+    problems = problems_of(write_beir(tmp_path / "all", qrels={**QRELS, "train": every}))
+    assert set(problems) == {Kind.NO_NEGATIVE}
     assert not problems_of(write_beir(tmp_path / "control", qrels={**QRELS, "train": every[1:]}))
     unlabelled = {**QRELS, "dev": [("q3", "d3", 0)], "test": [("q4", "d4", 0)]}
     assert set(problems_of(write_beir(tmp_path / "dark", qrels=unlabelled))) == {Kind.NO_EVALUATION}
@@ -336,9 +336,9 @@ def test_a_corpus_of_copies_has_nothing_to_tell_apart(tmp_path: Path) -> None:
     copies = lines([{"_id": f"d{i}", "title": "", "text": texts[i % 2]} for i in range(6)])
     folder = write_beir(tmp_path / "copies", corpus=copies)
     assert set(problems_of(folder)) == {Kind.NO_NEGATIVE}
-    asked = Ingest(dataset=str(folder))
+    settings = Ingest(dataset=str(folder))
     with pytest.raises(UserError, match="nothing to tell apart"), drafting(tmp_path / "out", "dataset") as draft:
-        canonicalize(open_source(asked), asked, draft=draft)
+        canonicalize(open_source(settings), settings, draft=draft)
     alone = lines([{"_id": f"d{i}", "title": "", "text": texts[0] if i else "another"} for i in range(6)])
     assert not problems_of(write_beir(tmp_path / "control", corpus=alone))
 
@@ -348,10 +348,12 @@ def test_the_query_itself_is_nothing_to_tell_apart(tmp_path: Path) -> None:
     queries = lines([{"_id": "q0", "text": "a"}, {"_id": "q1", "text": "b"}, {"_id": "q4", "text": "d"}])
     both = [("q0", "q1", 1), ("q0", "d", 1), ("q1", "q0", 1), ("q1", "d", 1)]
     qrels = {"train": both, "dev": [], "test": [("q4", "d", 1)]}
-    found = problems_of(write_beir(tmp_path / "d", corpus=corpus, queries=queries, qrels=qrels))
-    assert set(found) == {Kind.NO_NEGATIVE}
-    found = problems_of(write_beir(tmp_path / "c", corpus=corpus, queries=queries, qrels={**qrels, "train": both[1:]}))
-    assert not found
+    problems = problems_of(write_beir(tmp_path / "d", corpus=corpus, queries=queries, qrels=qrels))
+    assert set(problems) == {Kind.NO_NEGATIVE}
+    problems = problems_of(
+        write_beir(tmp_path / "c", corpus=corpus, queries=queries, qrels={**qrels, "train": both[1:]})
+    )
+    assert not problems
 
 
 def test_a_draw_that_is_too_small_is_named(tmp_path: Path) -> None:

@@ -42,10 +42,11 @@ def stored(graph: DocumentGraph) -> dict[str, list[tuple[int, int]]]:
 def test_edges_equal_a_loop(seed: int) -> None:
     structure = random_structure(seed)
     graph, expected = document_graph(PASSAGES, **structure), loop(**structure)
-    found = stored(graph)
-    assert {name: set(edges) for name, edges in found.items()} == expected
+    built_edges = stored(graph)
+    assert {name: set(edges) for name, edges in built_edges.items()} == expected
     assert all(
-        len(set(edges)) == len(edges) and edges == sorted(edges, key=lambda e: (e[1], e[0])) for edges in found.values()
+        len(set(edges)) == len(edges) and edges == sorted(edges, key=lambda e: (e[1], e[0]))
+        for edges in built_edges.values()
     )
     assert graph.indptr.dtype == np.int64 and graph.sources.dtype == np.int32
     assert graph.edges == {name: len(edges) for name, edges in expected.items()}

@@ -18,10 +18,10 @@ def plain(context: ContextMatching, graph, tokens, passages: np.ndarray) -> np.n
     parts = []
     with torch.no_grad():
         for passage in passages:
-            found = neighbourhood(
+            hood = neighbourhood(
                 graph, np.array([passage]), config.layers, context_only=config.context_only, kinds=config.edge_types
             )
-            matrices = context.network(tokens.take(found.nodes), found.hops, 1)
+            matrices = context.network(tokens.take(hood.nodes), hood.hops, 1)
             parts.append(context.context_vectors(matrices.values).numpy())
     return np.concatenate(parts)
 
@@ -35,10 +35,10 @@ def test_streamed_vectors_equal_the_networks(kind: str, changes: dict) -> None:
         tokens, context = random_tokens(graph, WIDTH), matching(kind, **changes)
         expected = plain(context, graph, tokens, passages)
         for chunk in (10_000, 60):
-            found = context_vectors(context, graph, stored(tokens), passages, token_vectors="fp32", chunk=chunk)
-            np.testing.assert_allclose(found.values, expected, atol=3e-5 * np.abs(expected).max(), rtol=1e-4)
+            streamed = context_vectors(context, graph, stored(tokens), passages, token_vectors="fp32", chunk=chunk)
+            np.testing.assert_allclose(streamed.values, expected, atol=3e-5 * np.abs(expected).max(), rtol=1e-4)
     lengths = tokens.lengths[passages] if changes.get("context_asks") != "learned" or kind == "mim" else [32] * PASSAGES
-    assert np.diff(found.offsets).tolist() == list(lengths)
+    assert np.diff(streamed.offsets).tolist() == list(lengths)
     # Control: with p's edges the vectors differ.
     if kind == "lim":
         context.network.config = replace(context.network.config, context_only=False)
@@ -53,8 +53,8 @@ def test_some_passages_need_some_nodes_and_small_types() -> None:
     assert not read.all()
     lengths = np.where(read, tokens.lengths, 0)
     few = TokenVectors(tokens.take(np.flatnonzero(read)).values.numpy(), np.concatenate([[0], np.cumsum(lengths)]))
-    found = context_vectors(context, graph, few, passages, token_vectors="fp32")
-    np.testing.assert_allclose(found.values, every.values, atol=1e-5)
+    streamed = context_vectors(context, graph, few, passages, token_vectors="fp32")
+    np.testing.assert_allclose(streamed.values, every.values, atol=1e-5)
     for kind, error in (("fp16", 1e-3), ("int8", 1e-2)):
         small = context_vectors(context, graph, stored(tokens), passages, token_vectors=kind)
         wide = small.values.astype(np.float32) * (1 if small.scales is None else small.scales[:, None])

@@ -75,9 +75,9 @@ def by_hand(
     return amounts
 
 
-def amounts_of(found: Explained) -> dict[tuple[int, str], float]:
-    amounts = {(share.node, share.kind): share.amount for share in found.shares}
-    assert len(amounts) == len(found.shares)
+def amounts_of(explanation: Explained) -> dict[tuple[int, str], float]:
+    amounts = {(share.node, share.kind): share.amount for share in explanation.shares}
+    assert len(amounts) == len(explanation.shares)
     return amounts
 
 
@@ -93,21 +93,21 @@ def test_shares_equal_a_loop_and_add_up_to_the_stored_score(kind: str, changes: 
         in_context = max_similarities(QUERY[None], streamed, zeros, passages)
         alone = max_similarities(QUERY[None], stored(tokens), zeros, passages)
         for passage in (0, 3, 11, PASSAGES - 1):
-            found = explained(context, graph, stored(tokens), QUERY, passage)
-            scale = max(1.0, *(abs(share.amount) for share in found.shares)) if found.shares else 1.0
+            explanation = explained(context, graph, stored(tokens), QUERY, passage)
+            scale = max(1.0, *(abs(share.amount) for share in explanation.shares)) if explanation.shares else 1.0
             expected = by_hand(context, graph, tokens, passage)
-            assert amounts_of(found) == pytest.approx(dict(expected), abs=1e-4 * scale)
-            assert found.context == pytest.approx(in_context[passage], abs=1e-4 * scale)
-            assert sum(share.amount for share in found.shares) == pytest.approx(found.context)
-            similarities = (torch.tensor(each[passage]) for each in (alone, in_context))
+            assert amounts_of(explanation) == pytest.approx(dict(expected), abs=1e-4 * scale)
+            assert explanation.context == pytest.approx(in_context[passage], abs=1e-4 * scale)
+            assert sum(share.amount for share in explanation.shares) == pytest.approx(explanation.context)
+            similarities = (torch.tensor(vectors[passage]) for vectors in (alone, in_context))
             with torch.no_grad():
                 score = float(context.relevance(*similarities))
-            assert (1 - found.share) * found.content + found.share * found.context == pytest.approx(
-                score, abs=1e-4 * scale
-            )
+            assert (
+                1 - explanation.share
+            ) * explanation.content + explanation.share * explanation.context == pytest.approx(score, abs=1e-4 * scale)
             # Control: without the weights of the types, the parts differ.
             other = by_hand(context, graph, tokens, passage, type_weights=False)
-            if len(changes) < 2 and "layer_norm" not in changes and found.shares:
+            if len(changes) < 2 and "layer_norm" not in changes and explanation.shares:
                 assert max(abs(other[key] - expected[key]) for key in expected) > 1e-2 * max(
                     map(abs, expected.values())
                 )
@@ -118,13 +118,13 @@ def test_the_shares_are_of_the_graphs_edges_and_dropout_is_off() -> None:
     tokens = random_tokens(graph, WIDTH)
     for kind in ("lim", "mim"):
         context = matching(kind, dropout=0.9).train()
-        found = [explained(context, graph, stored(tokens), QUERY, 3) for _ in range(2)]
-        assert found[0] == found[1] and context.network.training
+        explanations = [explained(context, graph, stored(tokens), QUERY, 3) for _ in range(2)]
+        assert explanations[0] == explanations[1] and context.network.training
         edges = edges_into(graph, np.array([3]))
         expected = {
             (int(j), KINDS[t]) for j, t in zip(edges.source, edges.kind, strict=True) if kind == "mim" or j != 3
         }
-        assert set(amounts_of(found[0])) == expected
+        assert set(amounts_of(explanations[0])) == expected
 
 
 def scorer_of(data: Dataset, backbone: Path, folder: Path, kind: str) -> DocumentScorer:
@@ -163,9 +163,9 @@ def test_a_scorers_explanation_adds_up_to_its_score(
     monkeypatch.undo()
     share = scorer.reranker.context.share.item()
     plain = scorer.explain(tiny_documents, "what is the stone", 4)
-    found = {part.source for part in plain}
-    assert f"context × {share:.2f}, structural_inverse “stone”" in found  # the section of passages 4 to 7
-    assert f"context × {share:.2f}, order_inverse p5" in found and f"context × {share:.2f}, external p0" in found
+    sources = {part.source for part in plain}
+    assert f"context × {share:.2f}, structural_inverse “stone”" in sources  # the section of passages 4 to 7
+    assert f"context × {share:.2f}, order_inverse p5" in sources and f"context × {share:.2f}, external p0" in sources
     everyone = np.ones(len(tiny_documents.passages), bool)
     for hidden in ([], [5], [0, 5]):
         seen = everyone.copy()
@@ -175,8 +175,8 @@ def test_a_scorers_explanation_adds_up_to_its_score(
         named = " ".join(part.source for part in limited)
         assert "the rest" in named and " more" not in named and "“" not in named, "sections may be of others"
         assert [f" p{row}" in named for row in (0, 5)] == [row not in hidden for row in (0, 5)]
-    assert (f"content × {1 - share:.2f}" in found) == (kind != "mim")
-    assert (f"context × {share:.2f}, self" in found) == (kind != "lim")
+    assert (f"content × {1 - share:.2f}" in sources) == (kind != "mim")
+    assert (f"context × {share:.2f}, self" in sources) == (kind != "lim")
     scorer.context = None
     with pytest.raises(Exception, match="run encode_context first"):
         scorer.explain(tiny_documents, "what is the stone", 4)

@@ -26,9 +26,9 @@ def misses(pinned: Mapping[str, Any], results: Mapping[str, Mapping[str, float]]
     tolerances = pinned["tolerance"]
     for system, figures in pinned["figures"].items():
         for measure, expected in figures.items():
-            found = results.get(system, {}).get(measure)
-            if found is None or abs(found - expected) > tolerances.get(system, tolerances[OTHERS]):
-                yield f"{system}, {measure}: {expected:.3f} is pinned, the run has {found}"
+            figure = results.get(system, {}).get(measure)
+            if figure is None or abs(figure - expected) > tolerances.get(system, tolerances[OTHERS]):
+                yield f"{system}, {measure}: {expected:.3f} is pinned, the run has {figure}"
 
 
 @pytest.mark.effectiveness
@@ -60,6 +60,6 @@ def test_a_miss_is_seen() -> None:
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_a_file_of_figures_is_complete(file: Path) -> None:
     pinned = yaml.safe_load(file.read_text("utf-8"))
-    assert OTHERS in pinned["tolerance"] and all(0 < each <= 0.05 for each in pinned["tolerance"].values())
+    assert OTHERS in pinned["tolerance"] and all(0 < tolerance <= 0.05 for tolerance in pinned["tolerance"].values())
     assert {"BM25", "Dual encoder", "GNN-encoder"} <= set(pinned["figures"])
     assert (HERE.parents[1] / "pipelines" / "presets" / file.name).is_file()

@@ -314,8 +314,8 @@ def test_a_root_answers_as_one_that_was_made_without(
     (tmp_path / "queries.txt").write_text(f"q3\nq90\n{added}\n")
     (tmp_path / "passages.txt").write_text(f"{PASSAGE}\np50\n")
     corpus = dict(zip(tiny_dataset.passages.ids().to_pylist(), next(tiny_dataset.passages.stream()).texts, strict=True))
-    asked = dict(zip(*(tiny_dataset.queries[name].to_pylist() for name in ("query_id", "text")), strict=True))
-    texts = [PASSAGE, corpus["p50"], asked["q3"], asked["q90"], added]
+    query_texts = dict(zip(*(tiny_dataset.queries[name].to_pylist() for name in ("query_id", "text")), strict=True))
+    texts = [PASSAGE, corpus["p50"], query_texts["q3"], query_texts["q90"], added]
     for text in texts:
         assert with_text(root, text), "the control"
     assert with_text(exported, PASSAGE) and with_text(copied, *texts[2:4])
@@ -331,19 +331,23 @@ def test_a_root_answers_as_one_that_was_made_without(
 
     other = tmp_path / "other"
     climb(without(data, tmp_path / "without", {"p7", "p50"}, {"q3", "q90"}), other)
-    questions = ["what is the old river", "hidden letter number 3", asked["q5"], asked["q95"]]
+    questions = ["what is the old river", "hidden letter number 3", query_texts["q5"], query_texts["q95"]]
     places = bundles_of(latest)
     assert len(places) == 7
-    for place in [*places, copied]:
-        expected = other / (Path("latest/bundles/query_sum_untrained") if place == copied else place.relative_to(root))
-        one, two = Bundle.read(place), Bundle.read(expected)
+    for folder_of_bundle in [*places, copied]:
+        expected = other / (
+            Path("latest/bundles/query_sum_untrained")
+            if folder_of_bundle == copied
+            else folder_of_bundle.relative_to(root)
+        )
+        one, two = Bundle.read(folder_of_bundle), Bundle.read(expected)
         same = {name for name, facts in two.manifest.files.items() if one.manifest.files[name] == facts}
         assert {*one.manifest.files} == {*two.manifest.files}
         # A tokenizer that has encoded something before it is saved names the length to which it cut.
         differing = {name for name in {*two.manifest.files} - same if not name.endswith(".npy")}
         assert differing <= {"query_encoder/tokenizer_config.json"}
-        retrievers = Retriever.load(place), Retriever.load(expected)
-        for hits, others in zip(*(each.search(questions, 98) for each in retrievers), strict=True):
+        retrievers = Retriever.load(folder_of_bundle), Retriever.load(expected)
+        for hits, others in zip(*(retriever.search(questions, 98) for retriever in retrievers), strict=True):
             assert [hit.passage_id for hit in hits] == [hit.passage_id for hit in others]
             np.testing.assert_allclose([hit.score for hit in hits], [hit.score for hit in others], atol=1e-4)
     table = pq.read_table(exported / "passages.parquet")

@@ -67,12 +67,12 @@ def test_a_file_that_has_no_lines_is_refused(tmp_path: Path) -> None:
 def test_the_folder_of_judge_loses_the_queries_that_show_a_text(tmp_path: Path) -> None:
     passages = {name: PooledPassage(name, "", text) for name, text in (("p1", "other"), ("p7", PASSAGE))}
     hits = {"BM25": [["p1"], ["p1", "p7"], ["p1"]]}
-    asked = {"q1": "one", "q2": "two", "q3": QUERY}
-    write_records(tmp_path / POOL, pooled(asked, hits, passages))
+    queries = {"q1": "one", "q2": "two", "q3": QUERY}
+    write_records(tmp_path / POOL, pooled(queries, hits, passages))
     for name in ("order.jsonl", "people.jsonl"):
-        (tmp_path / name).write_text("".join(json.dumps({"query_id": query}) + "\n" for query in asked) + '{"quer')
+        (tmp_path / name).write_text("".join(json.dumps({"query_id": query}) + "\n" for query in queries) + '{"quer')
     grades = {"q1": (1, "it helps"), "q2": (0, ""), "q3": (3, "it says so")}
-    judgements = [Judgement(query, asked[query], "p1", *grade, "model") for query, grade in grades.items()]
+    judgements = [Judgement(query, queries[query], "p1", *grade, "model") for query, grade in grades.items()]
     write_records(tmp_path / "judgements.jsonl", judgements)
     answers = [f"Of {PASSAGE}.\nReason: {reason}\nGrade: {grade}" for grade, reason in grades.values()]
     answers = ["Of others.\nReason: it helps\nGrade: 1", *answers[1:], f"No grade for {PASSAGE}"]

@@ -144,10 +144,10 @@ def test_calls_whose_titles_differ_in_signs_alone_have_outputs_of_their_own(tmp_
         """Runs a step: writes its title into its outputs."""
 
         def run(self, step: str, executor_input: str) -> int:
-            given = json.loads(executor_input)
-            for name, of in given["outputs"]["artifacts"].items():
+            call_input = json.loads(executor_input)
+            for name, of in call_input["outputs"]["artifacts"].items():
                 with drafting(of["artifacts"][0]["uri"], name) as draft:
-                    (draft / "title.txt").write_text(json.loads(given["inputs"]["parameterValues"]["arguments"]))
+                    (draft / "title.txt").write_text(json.loads(call_input["inputs"]["parameterValues"]["arguments"]))
             return 0
 
     titles = ["try_variant: k < 5", "try_variant: k > 5", "try_variant: k 5 2", "try_variant: 川", "try_variant: 山"]
@@ -160,8 +160,8 @@ def test_calls_whose_titles_differ_in_signs_alone_have_outputs_of_their_own(tmp_
     second = Engine(tmp_path, Writer())  # type: ignore[arg-type]
     second._run = engine._run
     second.execute([Call("try_variant", titles[0], json.dumps("another"), {}, ("dataset",))])
-    for made, text in ((engine, titles[0]), (second, "another")):
-        assert (Path(made.outputs[titles[0]]["dataset"]) / "title.txt").read_text() == text
+    for outcome, text in ((engine, titles[0]), (second, "another")):
+        assert (Path(outcome.outputs[titles[0]]["dataset"]) / "title.txt").read_text() == text
 
 
 WRONG = ["null", "3", "[]", "{}", '{"dataset": null}', '{"dataset": 3}', '{"dataset": ""}', "[" * 100_000, "\udcff"]
@@ -304,8 +304,8 @@ def start(root: Path, kind_of_steps: str, monkeypatch: pytest.MonkeyPatch) -> It
 def wait_for(look: Callable[[], Any], seconds: float = 180.0) -> Any:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        if found := look():
-            return found
+        if result := look():
+            return result
         time.sleep(0.05)
     raise AssertionError("it did not happen in time")
 

@@ -52,7 +52,7 @@ def test_a_rung_has_the_outputs_so_far_under_plain_names() -> None:
     outcome, reached = Outcome("KILLED"), []
     log: Any = SimpleNamespace()
     rungs = [Rung("low", "report: low", {"report": "report: low/report"}), Rung("high", "b", {"report": "page"})]
-    handle = local_run._Handler(outcome, log, lambda events: None, rungs, lambda *found: reached.append(found))
+    handle = local_run._Handler(outcome, log, lambda events: None, rungs, lambda *arguments: reached.append(arguments))
     handle([{"step": "report: low", "event": "starting"}])
     handle([{"step": "report: low", "event": "outputs", "outputs": {"report": "/low"}}])
     handle([{"step": "b", "event": "outputs", "outputs": {"page": "/high"}}])

@@ -82,9 +82,9 @@ class Root:
             return self._shared.step(node, **inputs)
         arguments = StepArguments(settings=node.settings.model_dump(mode="json"), label=node.label).model_dump_json()
         call = Call(node.step, node.title, arguments, {}, tuple(declared(node.step).outputs))
-        given = {name: [str(each) for each in (path if isinstance(path, list) else [path])]
+        addresses = {name: [str(one) for one in (path if isinstance(path, list) else [path])]
                  for name, path in inputs.items()}  # fmt: skip
-        key = self._engine._key(call, given)
+        key = self._engine._key(call, addresses)
         outputs = self._engine._cached(call, key)
         if outputs is None:
             folder = self.folder / f"{len(self.executed)}"
@@ -106,12 +106,12 @@ class Root:
         runs = [self.inputs["bm25_run"], run, fused]
         evaluation = self.step(graph["evaluate"], **data, runs=runs)
         advice = self.step(graph["recommend"], **data, evaluation=evaluation)
-        made = {"evaluation": evaluation, "recommendation": advice}
-        chosen = self.step(graph["choose_bundle"], **data, bundles=[bundle], **made)
+        artifacts = {"evaluation": evaluation, "recommendation": advice}
+        chosen = self.step(graph["choose_bundle"], **data, bundles=[bundle], **artifacts)
         return dict(zip(ORDER, (bundle, run, fused, evaluation, advice, chosen), strict=True))
 
 
-def told(path: Path) -> dict[str, Any]:
+def content_of(path: Path) -> dict[str, Any]:
     """An artifact's content and origin, without the times of the steps."""
     manifest, history, readme = read_manifest(path), read_history(path), path / README
     return {
@@ -152,7 +152,9 @@ def test_a_run_is_the_same_after_any_other(
 ) -> None:
     root, expected = alone(before, first)[0].copy(tmp_path), alone(after, first)[1]
     outputs = root.run(after)
-    assert {name: told(path) for name, path in outputs.items()} == {name: told(path) for name, path in expected.items()}
+    assert {name: content_of(path) for name, path in outputs.items()} == {
+        name: content_of(path) for name, path in expected.items()
+    }
     chosen = Bundle.read(outputs["chosen_bundle"])
     assert chosen.manifest.settings == Bundle.read(outputs["bundle"]).manifest.settings
     executed = list(root.executed)

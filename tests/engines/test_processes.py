@@ -14,7 +14,7 @@ from gnn_encoder.engines.processes import FORK_AFTER, IMPORTS, StepProcesses
 HARMLESS = """
 import importlib, sys, threading
 import torch
-def refuse(*given):
+def refuse(*arguments):
     raise SystemExit("asked CUDA")
 for name in ("is_available", "device_count", "init", "_lazy_init"):
     setattr(torch.cuda, name, refuse)
@@ -45,7 +45,7 @@ def test_without_a_fork_server_steps_are_new_processes(monkeypatch: pytest.Monke
     monkeypatch.setenv(FORK_AFTER, "0")
     monkeypatch.setattr(processes, "forkserver", SimpleNamespace(ensure_running=lambda: None))
     started: list[tuple[str, str]] = []
-    monkeypatch.setattr(processes, "_new_process", lambda *given: started.append(given) or 7)
+    monkeypatch.setattr(processes, "_new_process", lambda *arguments: started.append(arguments) or 7)
 
     def gone(**_: object) -> None:
         raise EOFError

@@ -192,7 +192,7 @@ def test_a_template_is_part_of_the_steps_that_fill_it(monkeypatch: pytest.Monkey
 def read_by(node: Node) -> set[str]:
     """The steps whose outputs a call reads, directly or through another."""
     direct = {artifact.node for _, artifact in node.artifacts()}  # type: ignore[union-attr]
-    return {each.step for each in direct}.union(*map(read_by, direct))
+    return {source.step for source in direct}.union(*map(read_by, direct))
 
 
 @pytest.mark.slow
@@ -330,17 +330,17 @@ def test_negatives_from_documents_are_refused_before_any_step_where_the_data_hav
 def test_step_arguments_are_what_steps_parse() -> None:
     tree = {"shared": {"backbone": "minilm", "generator": "minilm"}, "ingest": {"dataset": "python-docs"}}
     graph = train(parse_settings(tree))
-    made = provenance.graph_arguments(graph)
-    assert list(made) == [node.title for node in graph.nodes]
+    arguments_of = provenance.graph_arguments(graph)
+    assert list(arguments_of) == [node.title for node in graph.nodes]
     for node in graph.nodes:
-        read = StepArguments.model_validate_json(made[node.title].model_dump_json())
+        read = StepArguments.model_validate_json(arguments_of[node.title].model_dump_json())
         assert type(node.settings).model_validate(read.settings) == node.settings
         assert (read.label, read.code_digest) == (node.label, provenance.code_digest(f"gnn_encoder.steps.{node.step}"))
-    ranked = made["rank: Untrained"]
+    ranked = arguments_of["rank: Untrained"]
     assert (ranked.label, ranked.settings["system"]) == ("Untrained", "Untrained")
     assert ranked.source_digests == {"backbone": MINILM_SHA256}
-    assert made["train_dpr"].settings["backbone"] == "minilm"
-    assert made["train_dpr"].source_digests == {"backbone": MINILM_SHA256}
+    assert arguments_of["train_dpr"].settings["backbone"] == "minilm"
+    assert arguments_of["train_dpr"].source_digests == {"backbone": MINILM_SHA256}
 
 
 def test_a_broken_distribution_that_no_step_imports_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,11 +36,11 @@ class Root:
         (path / ".lock").touch()
         self.time = 0.0
 
-    def draft(self, place: str) -> Draft:
-        return Draft(self.path / "pipeline" / place, "dataset")
+    def draft(self, path: str) -> Draft:
+        return Draft(self.path / "pipeline" / path, "dataset")
 
-    def artifact(self, place: str, text: str = "words") -> Path:
-        with drafting(self.path / "pipeline" / place, "dataset") as draft:
+    def artifact(self, path: str, text: str = "words") -> Path:
+        with drafting(self.path / "pipeline" / path, "dataset") as draft:
             (draft / "words.txt").write_text(text)
         return draft.target
 
@@ -54,9 +54,9 @@ class Root:
     def found(self, keep: int = 0) -> dict[str, set[str]]:
         """Kind → what is not needed, by path in the root or in the cache."""
         found: dict[str, set[str]] = {}
-        for each in unneeded(self.path, keep):
-            top = self.path if each.path.is_relative_to(self.path) else self.path.parent
-            found.setdefault(each.kind, set()).add(str(each.path.relative_to(top)).removeprefix("pipeline/"))
+        for item in unneeded(self.path, keep):
+            top = self.path if item.path.is_relative_to(self.path) else self.path.parent
+            found.setdefault(item.kind, set()).add(str(item.path.relative_to(top)).removeprefix("pipeline/"))
         return found
 
 
@@ -83,7 +83,7 @@ def test_what_was_pruned_is_made_again_and_what_was_kept_is_reused(
         events: list[Event] = []
         outcome = run_calls(tiny_pipeline.calls(code, dataset=dataset), root, name, {}, events.extend)
         assert outcome.status == "FINISHED", outcome.message
-        return outcome.outputs, [each["event"] for each in events if each["event"] in ("cached", "starting")]
+        return outcome.outputs, [event["event"] for event in events if event["event"] in ("cached", "starting")]
 
     def prune(*more: str) -> str:
         assert call(monkeypatch, "prune", "--root", str(root), *more) == 0
@@ -103,9 +103,9 @@ def test_what_was_pruned_is_made_again_and_what_was_kept_is_reused(
     assert not first["dataset"].parents[1].exists() and second["bm25_run"].is_dir(), "no empty folders stay"
     assert "everything is needed" in prune("--keep", "1", "--delete")
     assert run("again", "new", code="2") == (third, ["cached", "cached"])
-    made, how = run("old again", "old")
+    outputs, how = run("old again", "old")
     assert how == ["starting", "starting"]
-    assert (made["bm25_run"] / "run.txt").read_text() == "OLD"
+    assert (outputs["bm25_run"] / "run.txt").read_text() == "OLD"
 
 
 def test_the_newest_runs_are_kept_with_what_they_reused(root: Root) -> None:
@@ -127,7 +127,7 @@ def test_links_and_what_a_kept_artifact_links_to_are_kept(root: Root) -> None:
         how(draft, Data.read(root.path / f"pipeline/r/{of}/dataset"), "words.txt")
         draft.finish()
     every = {path.parent.name for path in root.path.glob("pipeline/r/*/dataset")}
-    assert {place.split("/")[1] for place in root.found()[OUTPUTS]} == every, "the control: nothing is linked"
+    assert {kept_path.split("/")[1] for kept_path in root.found()[OUTPUTS]} == every, "the control: nothing is linked"
     for link in ("latest/dataset", "mine/best", "latest/.labels/0001/former", "latest/bundles/x"):
         (root.path / link).parent.mkdir(parents=True, exist_ok=True)
     (root.path / "latest" / "dataset").symlink_to(root.path / "pipeline/r/latest/dataset")
@@ -141,9 +141,9 @@ def test_links_and_what_a_kept_artifact_links_to_are_kept(root: Root) -> None:
 
 @pytest.mark.slow
 def test_the_bundles_of_registered_versions_are_kept(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
-    own, other, neither = (root.artifact(f"r/{name}/dataset") for name in ("own", "other", "neither"))
+    registered, other, neither = (root.artifact(f"r/{name}/dataset") for name in ("own", "other", "neither"))
     elsewhere = f"sqlite:///{root.path.parent / 'elsewhere.db'}"
-    for uri, name, path in ((own_store(root.path), "one", own), (elsewhere, "two", other)):
+    for uri, name, path in ((own_store(root.path), "one", registered), (elsewhere, "two", other)):
         register(open_registry(uri, name), str(path), {})
     assert root.found() == {OUTPUTS: {f"r/{path.parent.name}/dataset" for path in (other, neither)}}
     monkeypatch.setenv("MLFLOW_TRACKING_URI", elsewhere)
@@ -236,8 +236,8 @@ def test_checkpoints_are_kept_while_a_kept_run_can_go_on_from_them(runs_of: tupl
 
 def test_parts_of_killed_attempts_and_an_interrupted_deletion(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
     artifact = root.artifact("r/step/dataset")
-    for place in ("pipeline/r/step/.run.partial-7/.x.partial-8", "tokens/.partial-x", "tmp/killed"):
-        (root.path / place).mkdir(parents=True)
+    for name in ("pipeline/r/step/.run.partial-7/.x.partial-8", "tokens/.partial-x", "tmp/killed"):
+        (root.path / name).mkdir(parents=True)
     parts = {"r/step/.run.partial-7", "r/step/.run.partial-7/.x.partial-8", "tokens/.partial-x", "tmp/killed"}
     assert root.found() == {OUTPUTS: {"r/step/dataset"}, PARTS: parts}
     command, real = ("prune", "--root", str(root.path), "--keep", "0", "--delete"), shutil.rmtree

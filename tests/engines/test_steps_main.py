@@ -30,22 +30,22 @@ def declaration(
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[SimpleNamespace]:
     """The calls of `outside:gather`, a step of another package."""
-    made: list[SimpleNamespace] = []
+    steps_called: list[SimpleNamespace] = []
 
     @wraps(declaration)
     def gather(arguments: str, addresses: dict[str, str], tags: dict[str, str], **paths: Any) -> None:
-        made.append(SimpleNamespace(arguments=json.loads(arguments), addresses=addresses, paths=paths))
+        steps_called.append(SimpleNamespace(arguments=json.loads(arguments), addresses=addresses, paths=paths))
 
     outside = ModuleType("outside")
     outside.gather = gather  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "outside", outside)
-    return made
+    return steps_called
 
 
-def command(given: dict[str, list[str]], made: dict[str, str], **arguments: Any) -> list[str]:
+def command(inputs: dict[str, list[str]], output_paths: dict[str, str], **arguments: Any) -> list[str]:
     """The command of a step with addresses of its inputs and outputs, as KFP's launcher completes it."""
-    artifacts = {name: {"artifacts": [{"uri": uri} for uri in uris]} for name, uris in given.items()}
-    outputs = {name: {"artifacts": [{"uri": uri}]} for name, uri in made.items()}
+    artifacts = {name: {"artifacts": [{"uri": uri} for uri in uris]} for name, uris in inputs.items()}
+    outputs = {name: {"artifacts": [{"uri": uri}]} for name, uri in output_paths.items()}
     text = json.dumps(
         {
             "inputs": {"parameterValues": {"arguments": json.dumps(arguments)}, "artifacts": artifacts},
@@ -124,24 +124,24 @@ def test_kfps_page_of_a_run_shows_the_table_and_the_report(tiny_dataset: Dataset
     from kfp import dsl
     from kfp.pipeline_spec import pipeline_spec_pb2 as messages
 
-    def execute(step: str, given: dict[str, Path], shown: str, kind: str, **settings: Any) -> Any:
+    def execute(step: str, paths: dict[str, Path], shown: str, kind: str, **settings: Any) -> Any:
         """Runs a step with what shows its output; returns that artifact as KFP's launcher reads it."""
         (output,) = declared(step).outputs
-        made = {name: str(tmp_path / step / name) for name in (output, shown)}
-        artifacts = {name: {"artifacts": [{"uri": str(path)}]} for name, path in given.items()}
+        output_paths = {name: str(tmp_path / step / name) for name in (output, shown)}
+        artifacts = {name: {"artifacts": [{"uri": str(path)}]} for name, path in paths.items()}
         types = {output: "system.Artifact", shown: kind}
         outputs = {
             name: {"artifacts": [{"name": name, "uri": uri, "type": {"schemaTitle": types[name]}}]}
-            for name, uri in made.items()
+            for name, uri in output_paths.items()
         }
         file = tmp_path / step / "kfp_outputs" / "output_metadata.json"
         inputs = {"parameterValues": {"arguments": json.dumps({"settings": settings})}, "artifacts": artifacts}
         text = json.dumps({"inputs": inputs, "outputs": {"artifacts": outputs, "outputFile": str(file)}})
         main([step, "--executor_input", text])
-        told = json_format.Parse(file.read_text("utf-8"), messages.ExecutorOutput())
-        ((name, listed),) = told.artifacts.items()
+        executor_output = json_format.Parse(file.read_text("utf-8"), messages.ExecutorOutput())
+        ((name, listed),) = executor_output.artifacts.items()
         (artifact,) = listed.artifacts
-        assert (name, artifact.uri, artifact.type.schema_title) == (shown, made[shown], kind)
+        assert (name, artifact.uri, artifact.type.schema_title) == (shown, output_paths[shown], kind)
         return artifact
 
     queries, hits = first_stage(tiny_dataset)
@@ -155,11 +155,11 @@ def test_kfps_page_of_a_run_shows_the_table_and_the_report(tiny_dataset: Dataset
             Run.from_hits(queries, hits[:, order], scores).write(draft, system)
     handler = signal.getsignal(signal.SIGTERM)  # which a step's process replaces
     try:
-        given = {"dataset": tiny_dataset.path, "runs_0": tmp_path / "BM25", "runs_1": tmp_path / "Dual encoder"}
+        paths = {"dataset": tiny_dataset.path, "runs_0": tmp_path / "BM25", "runs_1": tmp_path / "Dual encoder"}
         how = {"candidate": "Dual encoder", "baseline": "BM25", "measures": ["RR@10", "R@5"], "permutations": 10}
-        table = execute("evaluate", given, "table", "system.Metrics", **how)
-        given = {"dataset": tiny_dataset.path, "evaluation": tmp_path / "evaluate" / "evaluation"}
-        page = execute("report", given, "page", "system.HTML")
+        table = execute("evaluate", paths, "table", "system.Metrics", **how)
+        paths = {"dataset": tiny_dataset.path, "evaluation": tmp_path / "evaluate" / "evaluation"}
+        page = execute("report", paths, "page", "system.HTML")
     finally:
         signal.signal(signal.SIGTERM, handler)
     metrics = dsl.Metrics()  # KFP's own class for a step's metrics

@@ -46,11 +46,11 @@ def test_a_trainjob_has_what_the_steps_pod_has_and_nothing_of_kfp(tmp_path: Path
         "gnn-encoder/training": "k" * 20, "kueue.x-k8s.io/queue-name": "gpus", "pipeline/runid": "run-0",
     }  # fmt: skip
     assert job["metadata"]["ownerReferences"] == [{"apiVersion": "v1", "kind": "Pod", "name": STEP_POD, "uid": "b1"}]
-    own = job["spec"]["trainer"]
-    assert (own["numNodes"], own["numProcPerNode"]) == (3, 2)
-    assert own["image"] == "registry.example.com/gnn-encoder-python:0.1.0-gpu"
-    assert own["command"] == ["python3", *elastic.COMMAND] and own["args"] == [PLACE]
-    assert own["env"] == [
+    node = job["spec"]["trainer"]
+    assert (node["numNodes"], node["numProcPerNode"]) == (3, 2)
+    assert node["image"] == "registry.example.com/gnn-encoder-python:0.1.0-gpu"
+    assert node["command"] == ["python3", *elastic.COMMAND] and node["args"] == [PLACE]
+    assert node["env"] == [
         {"name": "AWS_ENDPOINT_URL", "value": "https://store:7443"},
         {
             "name": "AWS_SECRET_ACCESS_KEY",
@@ -58,7 +58,7 @@ def test_a_trainjob_has_what_the_steps_pod_has_and_nothing_of_kfp(tmp_path: Path
         },
         {"name": "GNN_ENCODER_TERMINATION_LOG", "value": str(tmp_path / "log")},
     ]
-    assert own["resourcesPerNode"] == REQUESTS.resources, "those of the cluster file, not those of the waiting pod"
+    assert node["resourcesPerNode"] == REQUESTS.resources, "those of the cluster file, not those of the waiting pod"
     (jobs,) = job["spec"]["runtimePatches"][0]["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
     template = jobs["template"]["spec"]["template"]
     assert template["metadata"]["labels"] == {
@@ -67,8 +67,8 @@ def test_a_trainjob_has_what_the_steps_pod_has_and_nothing_of_kfp(tmp_path: Path
         "sidecar.istio.io/inject": "false",
     }
     spec = template["spec"]
-    assert [each["mountPath"] for each in spec["containers"][0]["volumeMounts"]] == ["/hub", "/dev/shm"]
-    assert [each["name"] for each in spec["volumes"]] == ["hub", "shm"]
+    assert [volume["mountPath"] for volume in spec["containers"][0]["volumeMounts"]] == ["/hub", "/dev/shm"]
+    assert [volume["name"] for volume in spec["volumes"]] == ["hub", "shm"]
     assert spec["containers"][0]["securityContext"]["runAsUser"] == 1000
     assert spec["serviceAccountName"] == "pipeline-runner" and spec["nodeSelector"] and spec["tolerations"]
     with pytest.raises(ValueError, match="strict decoding error"):
@@ -214,8 +214,8 @@ def test_a_trainjob_that_cannot_be_deleted_is_named(api: KubernetesApi, capsys: 
     follow(TRAINED)
     thread.join()
     (name,) = api.jobs
-    told = f"warning: TrainJob {name} was not deleted (forbidden): kubectl delete trainjob -n retrieval {name}"
-    assert told in capsys.readouterr().err
+    warning = f"warning: TrainJob {name} was not deleted (forbidden): kubectl delete trainjob -n retrieval {name}"
+    assert warning in capsys.readouterr().err
 
 
 def node(state: dict[str, Any], index: int = 2, **before: dict[str, Any]) -> dict[str, Any]:
@@ -258,8 +258,8 @@ BROKE = node({"terminated": {"exitCode": 1, "message": "rank 0: RuntimeError: [g
     ],
 )
 def test_the_trouble_of_a_trainjob(pods: list[dict[str, Any]], conditions: list[str], cause: str, waits: bool) -> None:
-    found = [{"type": each, "status": "True", "reason": "why", "message": "what"} for each in conditions]
-    assert trouble({"status": {"conditions": found}}, pods) == (cause, waits)
+    reported = [{"type": condition, "status": "True", "reason": "why", "message": "what"} for condition in conditions]
+    assert trouble({"status": {"conditions": reported}}, pods) == (cause, waits)
     assert trouble({}, []) == ("it was deleted", False)
 
 

@@ -71,9 +71,9 @@ CASES: dict[str, tuple[Any, Any, dict[str, Any], tuple[str, ...]]] = {
 def inputs(tiny_dataset: Dataset, tiny_backbone: Path, tmp_path: Path) -> dict[str, Path]:
     """What trainings read."""
     build = BuildGraph(neighbors=3, retrieved=5, edges="labelled", precision="fp32")
-    made = write_gnn_inputs(tiny_dataset, tiny_backbone, tmp_path / "given", build)
+    artifacts = write_gnn_inputs(tiny_dataset, tiny_backbone, tmp_path / "given", build)
     run = write_first_run(tiny_dataset, tmp_path / "first_run")
-    return {**made, "start": made["dual_encoder"], "bm25_run": run, "dpr_run": run}
+    return {**artifacts, "start": artifacts["dual_encoder"], "bm25_run": run, "dpr_run": run}
 
 
 @pytest.mark.slow
@@ -82,16 +82,16 @@ def test_two_pods_train_what_one_process_trains(
     name: str, inputs: dict[str, Path], tiny_backbone: Path, store: SlowStore, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    step, kind, own, names = CASES[name]
-    given = inputs if name == "train_gnn" else {key: inputs[key] for key in ("dataset", *names)}
-    given = {key: path for key, path in given.items() if key in declared(step.__name__).inputs}
-    values = {**TRAIN, "backbone": str(tiny_backbone), "generator": str(tiny_backbone), **own}
+    step, kind, changes, names = CASES[name]
+    artifacts = inputs if name == "train_gnn" else {key: inputs[key] for key in ("dataset", *names)}
+    artifacts = {key: path for key, path in artifacts.items() if key in declared(step.__name__).inputs}
+    values = {**TRAIN, "backbone": str(tiny_backbone), "generator": str(tiny_backbone), **changes}
     values = {key: value for key, value in values.items() if key in kind.model_fields}
     with cluster(monkeypatch, tmp_path / "cluster", ROOT) as api:
-        alone = trained(step, kind.model_validate(values), given, tmp_path / "alone")
-        addresses = stored(given, "s3://bucket/run")
+        alone = trained(step, kind.model_validate(values), artifacts, tmp_path / "alone")
+        addresses = stored(artifacts, "s3://bucket/run")
         settings = kind.model_validate({**values, "nodes": 2})
-        assert_close(trained(step, settings, given, tmp_path / "several", addresses), alone)
+        assert_close(trained(step, settings, artifacts, tmp_path / "several", addresses), alone)
         assert [process.returncode for process in api.processes] == [0, 0]
     assert len(api.created) == 1 and not api.jobs
     assert not [key for key in store.objects if not key.startswith("run/")], "no call, no result, no checkpoints"
@@ -107,16 +107,16 @@ def test_two_pods_train_the_re_ranker_that_two_processes_train(
     """`lim`: a passage that another process reads is in the cache of the epoch's start; see `test_shared_pairs`."""
     graph, run = tmp_path / "document_graph", write_first_run(tiny_documents, tmp_path / "first_run")
     build_document_graph(BuildDocumentGraph(), dataset=tiny_documents.path, document_graph=graph)
-    given = {"dataset": tiny_documents.path, "first_run": run, "document_graph": graph}
+    artifacts = {"dataset": tiny_documents.path, "first_run": run, "document_graph": graph}
     values = {**TRAIN, **LENGTHS, "backbone": str(tiny_backbone), "token_width": 16, "graph_heads": 4, "keep": "last"}
     values |= {"in_batch_negatives": True, "graph_dropout": 0.0, "document_negatives": 0.0}
     values |= {"head_learning_rate": 1e-3, "adam_epsilon": 1e-4}
     counts = {"processes": 1, "nodes": 2}, {"processes": 2, "nodes": 1}
     several, alone = (TrainReranker.model_validate({**values, **count}).for_system("lim") for count in counts)
     with cluster(monkeypatch, tmp_path / "cluster", ROOT):
-        one = trained(train_reranker, alone, given, tmp_path / "alone")
-        addresses = stored(given, "s3://bucket/run")
-        assert_close(trained(train_reranker, several, given, tmp_path / "several", addresses), one)
+        one = trained(train_reranker, alone, artifacts, tmp_path / "alone")
+        addresses = stored(artifacts, "s3://bucket/run")
+        assert_close(trained(train_reranker, several, artifacts, tmp_path / "several", addresses), one)
 
 
 STEP = """import json, sys
@@ -135,16 +135,18 @@ def test_a_killed_step_is_resumed_by_its_next_attempt(
     processes: int, inputs: dict[str, Path], store: SlowStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of two processes on each node, one has neither the leader's files nor writes their copies."""
-    given = {key: str(path) for key, path in inputs.items() if key in declared("train_gnn").inputs}
+    artifacts = {key: str(path) for key, path in inputs.items() if key in declared("train_gnn").inputs}
     with cluster(monkeypatch, tmp_path / "cluster", ROOT) as api:
-        addresses = stored({key: Path(path) for key, path in given.items()}, "s3://bucket/run")
+        addresses = stored({key: Path(path) for key, path in artifacts.items()}, "s3://bucket/run")
         settings = {**TRAIN, "batch_size": 3, "mask_fraction": 0.2, "dropout": 0.1, "epochs": 10}
         alone = {}
         if processes > 1:
             settings |= {"cache_refreshes": 2, "dropout": 0.0, "epochs": 4}
-            alone = trained(train_gnn, TrainGnn(**settings), {k: Path(v) for k, v in given.items()}, tmp_path / "alone")
+            alone = trained(
+                train_gnn, TrainGnn(**settings), {k: Path(v) for k, v in artifacts.items()}, tmp_path / "alone"
+            )
         settings |= {"nodes": 2, "processes": processes}
-        call = {"settings": settings, "addresses": addresses, "inputs": given, "out": str(tmp_path / "out")}
+        call = {"settings": settings, "addresses": addresses, "inputs": artifacts, "out": str(tmp_path / "out")}
         command = [sys.executable, "-c", STEP, json.dumps(call)]
         environment = {**os.environ, "PYTHONPATH": str(source())}
         step = subprocess.Popen(command, env=environment)
@@ -171,12 +173,12 @@ def test_a_killed_step_is_resumed_by_its_next_attempt(
 def test_a_pod_that_fails_is_named_with_its_error(
     tiny_dataset: Dataset, store: SlowStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = {"dataset": tiny_dataset.path, "bm25_run": write_first_run(tiny_dataset, tmp_path / "bm25_run")}
+    artifacts = {"dataset": tiny_dataset.path, "bm25_run": write_first_run(tiny_dataset, tmp_path / "bm25_run")}
     with cluster(monkeypatch, tmp_path / "cluster", ROOT):
-        addresses = stored(given, "s3://bucket/run")
+        addresses = stored(artifacts, "s3://bucket/run")
         settings = TrainDpr.model_validate({**TRAIN, "backbone": str(tmp_path / "missing"), "nodes": 2})
         with pytest.raises(
             UserError, match=r"TrainJob train-dpr-\w{8}: node [12] ended .* rank [01]: UserError: .*missing"
         ):
-            trained(train_dpr, settings, given, tmp_path / "dpr", addresses)
+            trained(train_dpr, settings, artifacts, tmp_path / "dpr", addresses)
     assert re.search("missing", "".join(path.read_text("utf-8") for path in (tmp_path / "cluster").glob("*.log")))

@@ -104,7 +104,7 @@ def test_recall_at_each_cutoff(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         writer.queries(["q"], ["q"], ["test"], [[]])
         writer.close()
     passages = Dataset(tmp_path / "dataset").passages
-    asked = [[str(generator.choice(words)), "w1 w2"] for _ in range(20)]
+    answers = [[str(generator.choice(words)), "w1 w2"] for _ in range(20)]
     hits = {name: generator.permuted(np.tile(np.arange(400), (20, 1)), axis=1)[:, :DEPTH] for name in ("a", "b")}
     hits["a"][:, 30:] = -1
     hits["b"][3] = -1
@@ -113,8 +113,8 @@ def test_recall_at_each_cutoff(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         return any(reference(texts[p], wanted) for p in row[:k] if p >= 0)
 
     monkeypatch.setattr(module, "BATCH", 7)
-    found = answer_recall(passages, [Answers(a) for a in asked], hits)
+    recall = answer_recall(passages, [Answers(a) for a in answers], hits)
     for system, rows in hits.items():
-        expected = [[found_by_hand(row, a, k) for k in (5, 20, 100)] for row, a in zip(rows, asked, strict=True)]
-        np.testing.assert_array_equal(found[system], np.array(expected, dtype=float))
-    assert 0 < found["a"][:, 0].mean() < found["b"][:, 1].mean()
+        expected = [[found_by_hand(row, a, k) for k in (5, 20, 100)] for row, a in zip(rows, answers, strict=True)]
+        np.testing.assert_array_equal(recall[system], np.array(expected, dtype=float))
+    assert 0 < recall["a"][:, 0].mean() < recall["b"][:, 1].mean()

@@ -35,8 +35,8 @@ class Case:
         for query in range(QUERIES):
             judged = generator.choice(PASSAGES, generator.integers(0, 9), replace=False)
             self.labels[query] = {int(p): int(generator.integers(-1, 4)) for p in judged}
-            found = generator.choice(PASSAGES, generator.integers(0, PASSAGES), replace=False)
-            self.scores[query] = {int(p): float(generator.integers(0, levels)) for p in found}
+            hit_rows = generator.choice(PASSAGES, generator.integers(0, PASSAGES), replace=False)
+            self.scores[query] = {int(p): float(generator.integers(0, levels)) for p in hit_rows}
 
     def run(self) -> Run:
         hits = [(q, p, s) for q, of in self.scores.items() for p, s in of.items()]
@@ -62,11 +62,11 @@ class Case:
 
     def of_documents(self, query: int) -> dict[int, int]:
         """Labels of documents."""
-        found: dict[int, int] = {}
+        hit_rows: dict[int, int] = {}
         for passage, label in self.labels[query].items():
             of = int(self.document[passage])
-            found[of] = max(label, found.get(of, label))
-        return found
+            hit_rows[of] = max(label, hit_rows.get(of, label))
+        return hit_rows
 
 
 def pres_by_hand(ranked: list[int], labels: dict[int, int], k: int, level: int) -> float:
@@ -185,14 +185,14 @@ def test_pres_by_hand() -> None:
     assert expected == pytest.approx(0.5667, abs=1e-4)
 
 
-@pytest.mark.parametrize("found", [1, 2, 5])
-def test_pres_lies_between_its_bounds_for_a_recall(found: int) -> None:
+@pytest.mark.parametrize("relevant_hits", [1, 2, 5])
+def test_pres_lies_between_its_bounds_for_a_recall(relevant_hits: int) -> None:
     """Magdy and Jones: from n R² / N_max to R, at both ends exactly."""
     n, k = 5, 12
     relevant, others = dict.fromkeys(range(n), 1), list(range(10, 10 + k))
-    best = list(range(found)) + others[found:]
-    worst = others[: k - found] + list(range(found))
-    recall = found / n
+    best = list(range(relevant_hits)) + others[relevant_hits:]
+    worst = others[: k - relevant_hits] + list(range(relevant_hits))
+    recall = relevant_hits / n
     assert one(best, relevant, (f"PRES@{k}", f"R@{k}")) == pytest.approx([recall, recall])
     assert one(worst, relevant, (f"PRES@{k}", f"R@{k}")) == pytest.approx([n * recall**2 / k, recall])
 

@@ -56,28 +56,28 @@ def by_hand(run: Path, qrels: Path) -> dict[str, dict[str, float]]:
 
 def test_the_others_are_compared_with_the_first(files: tuple[list[Path], Path]) -> None:
     runs, qrels = files
-    found = compare(runs, qrels, ("AP",))
-    assert (found["queries"], found["unlabelled"]) == (58, 2)
-    assert found["without_hits"] == {"plain": 1, "better": 0, "[alike]": 0}
-    assert list(found["p_values"]) == ["better", "[alike]"]
-    assert found["p_values"]["better"]["AP"] < 0.001 < 0.05 < found["p_values"]["[alike]"]["AP"]
-    assert found["p_holm"]["better"]["AP"] == pytest.approx(2 * found["p_values"]["better"]["AP"])
+    comparison = compare(runs, qrels, ("AP",))
+    assert (comparison["queries"], comparison["unlabelled"]) == (58, 2)
+    assert comparison["without_hits"] == {"plain": 1, "better": 0, "[alike]": 0}
+    assert list(comparison["p_values"]) == ["better", "[alike]"]
+    assert comparison["p_values"]["better"]["AP"] < 0.001 < 0.05 < comparison["p_values"]["[alike]"]["AP"]
+    assert comparison["p_holm"]["better"]["AP"] == pytest.approx(2 * comparison["p_values"]["better"]["AP"])
     plain, better = (by_hand(path, qrels) for path in runs[:2])
     labelled = [q for q in better if q not in ("q7", "q9")]
     differences = [better[q]["map"] - plain.get(q, {"map": 0.0})["map"] for q in labelled]
     by_peer = paired_randomization(np.array(differences)[:, None], 10_000, 1)[0]
-    assert found["p_values"]["better"]["AP"] == pytest.approx(by_peer, abs=2e-4)
-    low, high = found["intervals"]["better"]["AP"]
-    assert low < found["results"]["better"]["AP"] < high
+    assert comparison["p_values"]["better"]["AP"] == pytest.approx(by_peer, abs=2e-4)
+    low, high = comparison["intervals"]["better"]["AP"]
+    assert low < comparison["results"]["better"]["AP"] < high
     swapped = compare([runs[1], runs[0]], qrels, ("AP",))
     assert list(swapped["p_values"]) == ["plain"]
 
 
 def shown(runs: list[Path], qrels: Path, width: int = 80) -> str:
     console = Console(width=width, file=io.StringIO(), force_terminal=False)
-    found = compare(runs, qrels, MEASURES)
-    console.print(comparison_table(found))
-    console.print("\n".join(notes(found)), markup=False)
+    comparison = compare(runs, qrels, MEASURES)
+    console.print(comparison_table(comparison))
+    console.print("\n".join(notes(comparison)), markup=False)
     return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
 
 
@@ -122,11 +122,11 @@ def test_the_command_measures_documents(
     files: tuple[list[Path], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs, qrels = files
-    given = [f"--run={run}" for run in runs[:2]] + [
+    options = [f"--run={run}" for run in runs[:2]] + [
         f"--qrels={qrels}",
         "--measures=PRES(doc)@10, MAP(D) R(doc,rel=2)@5",
     ]
-    code, shown = called(monkeypatch, capsys, *given)
+    code, shown = called(monkeypatch, capsys, *options)
     assert code == 2
     assert (
         shown
@@ -134,7 +134,7 @@ def test_the_command_measures_documents(
     )
     path = tmp_path / "documents.tsv.gz"
     path.write_bytes(gzip.compress("".join(f"d{i}\tdoc{i // 10}\n" for i in range(200)).encode()))
-    code, shown = called(monkeypatch, capsys, *given, f"--documents={path}", "--test=t")
+    code, shown = called(monkeypatch, capsys, *options, f"--documents={path}", "--test=t")
     assert code == 0
     for words in (
         "PRES(doc)@10",
@@ -145,7 +145,7 @@ def test_the_command_measures_documents(
     ):
         assert words in shown
     path.write_bytes(gzip.compress("".join(f"d{i}\tdoc\n" for i in range(100)).encode()))
-    code, shown = called(monkeypatch, capsys, *given, f"--documents={path}")
+    code, shown = called(monkeypatch, capsys, *options, f"--documents={path}")
     assert code == 2 and "\n" not in shown.strip()
     assert shown.startswith(f"error: {path} lacks 100 passages of {runs[0]} and {qrels} ('d")
 
@@ -170,7 +170,7 @@ def test_hits_with_the_query_s_own_id_count_unless_the_command_is_told_otherwise
     """As in ArguAna, a query is a passage. trec_eval counts such a hit; BEIR's `ignore_identical_ids` leaves it out."""
     (tmp_path / "qrels").write_text("a 0 b 1\nb 0 c 1\nq 0 a 1\n")
     hits = {"a": "abc", "b": "bca", "q": "ab"}
-    lines = [f"{query} Q0 {hit} 1 {-rank} t\n" for query, found in hits.items() for rank, hit in enumerate(found)]
+    lines = [f"{query} Q0 {hit} 1 {-rank} t\n" for query, passages in hits.items() for rank, hit in enumerate(passages)]
     (tmp_path / "run").write_text("".join(lines))
     plain = compare([tmp_path / "run"], tmp_path / "qrels", ("RR",))
     assert plain["results"]["run"]["RR"] == pytest.approx((1 / 2 + 1 / 2 + 1) / 3)
@@ -178,16 +178,16 @@ def test_hits_with_the_query_s_own_id_count_unless_the_command_is_told_otherwise
     assert plain["remarks"] == [f"run: 2 hits have their query's id, counted as in trec_eval; {advice}"]
     left_out = compare([tmp_path / "run"], tmp_path / "qrels", ("RR",), ignore_identical_ids=True)
     assert left_out["results"]["run"]["RR"] == 1
-    given = ("--run", str(tmp_path / "run"), "--qrels", str(tmp_path / "qrels"), "--measures", "RR")
+    options = ("--run", str(tmp_path / "run"), "--qrels", str(tmp_path / "qrels"), "--measures", "RR")
     for option, words in (((), "counted as in trec_eval"), (("--ignore-identical-ids",), "query's id, left out")):
-        code, shown = called(monkeypatch, capsys, *given, *option)
+        code, shown = called(monkeypatch, capsys, *options, *option)
         assert code == 0 and words in shown
 
 
 def test_an_empty_file_is_a_system_that_found_nothing(files: tuple[list[Path], Path], tmp_path: Path) -> None:
     runs, qrels = files
     (tmp_path / "nothing.trec").write_text("\n")
-    found = compare([runs[0], tmp_path / "nothing.trec"], qrels, MEASURES)
-    assert set(found["results"]["nothing"].values()) == {0.0}
-    assert found["without_hits"]["nothing"] == 58
-    assert "nothing: no hit for 58 queries, which count 0" in notes(found)
+    comparison = compare([runs[0], tmp_path / "nothing.trec"], qrels, MEASURES)
+    assert set(comparison["results"]["nothing"].values()) == {0.0}
+    assert comparison["without_hits"]["nothing"] == 58
+    assert "nothing: no hit for 58 queries, which count 0" in notes(comparison)

@@ -23,8 +23,8 @@ def written(folder: Path, text: str | bytes, name: str = "documents.tsv") -> Pat
 @pytest.mark.parametrize("header", ["", "passage_id\tdocument_id\n"])
 def test_a_file_is_read_and_joined_by_text_id(tmp_path: Path, name: str, header: str) -> None:
     text = f'{header}p1\td"x\np 2\td y\r\nqü\td"x\np1\td"x\n'
-    found = Membership.read(written(tmp_path, text, name))
-    documents = found.of(pa.chunked_array([["qü"], ["p%202", "p1"]]), "the run")
+    membership = Membership.read(written(tmp_path, text, name))
+    documents = membership.of(pa.chunked_array([["qü"], ["p%202", "p1"]]), "the run")
     ids = documents.ids.to_pylist()
     assert [ids[d] for d in documents.document] == ['d"x', "d%20y", 'd"x']
     assert documents.document.dtype == np.int32 and len(ids) == 2
@@ -54,25 +54,25 @@ def test_a_bad_file_is_refused_in_one_line(tmp_path: Path, text: str | bytes, me
 
 def test_missing_and_unknown_passages_are_counted_and_named(tmp_path: Path) -> None:
     path = written(tmp_path, "a\t1\nb\t1\nc\t2\n")
-    found = Membership.read(path)
+    membership = Membership.read(path)
     with pytest.raises(UserError) as caught:
-        found.of(pa.chunked_array([["x1", "a", "x2", "x3", "x4"]]), "my.trec")
+        membership.of(pa.chunked_array([["x1", "a", "x2", "x3", "x4"]]), "my.trec")
     assert str(caught.value) == f"{path} lacks 4 passages of my.trec ('x1', 'x2', 'x3', …): add their lines"
     some = pa.chunked_array([["b"]])
-    assert found.of(some, "my.trec").document.tolist() == [0]
+    assert membership.of(some, "my.trec").document.tolist() == [0]
     with pytest.raises(UserError) as caught:
-        found.of(some, "data", alone=True)
+        membership.of(some, "data", alone=True)
     assert str(caught.value) == f"{path} has 2 passages that data lacks ('a', 'c'): leave them out"
 
 
 def test_runs_and_labels_of_documents() -> None:
     documents = Documents(np.array([1, 0, 1, 0], dtype=np.int32), pa.chunked_array([["x", "y"]]))
     hits = np.array([[2, 0, 1], [3, 2, -1]])
-    found = documents.run(Run.from_hits(np.array([4, 7]), hits, np.array([[3.0, 2.0, 2.0], [5.0, 5.0, 0.0]])))
-    assert found.query.tolist() == [4, 4, 7, 7]
-    assert found.passage.tolist() == [1, 0, 0, 1]
-    assert found.rank.tolist() == [1, 2, 1, 2]
-    assert found.score.tolist() == [3.0, 2.0, 5.0, 5.0]
+    ranked = documents.run(Run.from_hits(np.array([4, 7]), hits, np.array([[3.0, 2.0, 2.0], [5.0, 5.0, 0.0]])))
+    assert ranked.query.tolist() == [4, 4, 7, 7]
+    assert ranked.passage.tolist() == [1, 0, 0, 1]
+    assert ranked.rank.tolist() == [1, 2, 1, 2]
+    assert ranked.score.tolist() == [3.0, 2.0, 5.0, 5.0]
     labels = documents.qrels(Qrels(*(np.array(c, dtype=np.int32) for c in ([4, 4, 4, 7], [0, 2, 1, 3], [0, 2, -1, 1]))))
     assert [column.tolist() for column in (labels.query, labels.passage, labels.relevance)] == [
         [4, 4, 7], [0, 1, 0], [-1, 2, 1],
@@ -92,5 +92,5 @@ def test_a_dataset_without_documents_refuses_measures_of_documents(
     assert Membership.of_dataset(tiny_dataset, ("AP",)) is None
     with pytest.raises(UserError, match=r"^R\(doc\)@5, MAP\(D\): nothing in .* says which document a passage is in"):
         documents_of(tiny_dataset, ("AP", "R(doc)@5", "MAP(D)"))
-    found = documents_of(tiny_documents, ("MAP(D)",))
-    assert found and found.document.tolist() == [row // 4 for row in range(100)]
+    documents = documents_of(tiny_documents, ("MAP(D)",))
+    assert documents and documents.document.tolist() == [row // 4 for row in range(100)]

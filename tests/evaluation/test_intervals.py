@@ -13,8 +13,8 @@ def skewed(n: int) -> np.ndarray:
 
 def scipys(values: np.ndarray, method: str) -> list[float]:
     rng = np.random.default_rng(5)
-    found = bootstrap((values,), np.mean, n_resamples=40_000, method=method, rng=rng, batch=2000).confidence_interval
-    return [float(found.low), float(found.high)]
+    interval = bootstrap((values,), np.mean, n_resamples=40_000, method=method, rng=rng, batch=2000).confidence_interval
+    return [float(interval.low), float(interval.high)]
 
 
 def test_ends_are_those_of_scipy() -> None:

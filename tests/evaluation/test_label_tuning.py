@@ -19,11 +19,11 @@ from gnn_encoder.settings.labels import EncodeWithLabels, settings_of_use
 def test_a_trial_ranks_by_the_equations(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(labelled_vectors, "BLOCK", 7)
     passages, labels = random_labels()
-    asked = np.random.default_rng(4).normal(size=(9, passages.shape[1])).astype(np.float32)
-    trial = Trial(np.arange(9), asked, labels, passages, 10)
+    queries = np.random.default_rng(4).normal(size=(9, passages.shape[1])).astype(np.float32)
+    trial = Trial(np.arange(9), queries, labels, passages, 10)
     for use in (USES[method], replace(USES[method], weight=0.0)):
         hits = trial.ranked(use).hits(np.arange(9), 10)
-        for question, mine in zip(asked, hits, strict=True):
+        for question, mine in zip(queries, hits, strict=True):
             plain = replace(use, method="softmax", neighbours=1, temperature=1.0) if not use.weight else use
             assert mine.tolist() == best_by_loop(scores_by_loop(plain, passages, labels, question), 10)
 
@@ -99,24 +99,28 @@ def test_a_gain_that_chance_explains_is_left_out(data: Dataset, lost: int, signi
 
 def test_a_use_by_which_cold_queries_lose_is_left_out(tmp_path: Path) -> None:
     """With the whole weight a cold question finds the labelled passage of a need that is like it; a third is enough."""
-    random, each = np.random.default_rng(0), 40
-    needs, cold = unit(random.normal(size=(each, 64))), unit(random.normal(size=(each, 64)))
-    labelled = unit(random.normal(size=(each, 64)))
-    ids = [*(f"t{i}" for i in range(each)), *(f"w{i}" for i in range(2 * each)), *(f"c{i}" for i in range(each))]
-    passages, splits = [f"p{i}" for i in range(2 * each)], ["train"] * each + ["dev"] * 3 * each
-    relevant = np.concatenate([np.arange(each)] * 3 + [np.arange(each, 2 * each)])
+    random, per_need = np.random.default_rng(0), 40
+    needs, cold = unit(random.normal(size=(per_need, 64))), unit(random.normal(size=(per_need, 64)))
+    labelled = unit(random.normal(size=(per_need, 64)))
+    ids = [
+        *(f"t{i}" for i in range(per_need)),
+        *(f"w{i}" for i in range(2 * per_need)),
+        *(f"c{i}" for i in range(per_need)),
+    ]
+    passages, splits = [f"p{i}" for i in range(2 * per_need)], ["train"] * per_need + ["dev"] * 3 * per_need
+    relevant = np.concatenate([np.arange(per_need)] * 3 + [np.arange(per_need, 2 * per_need)])
     with drafting(tmp_path / "dataset", "dataset") as draft:
         writer = DatasetWriter(draft)
         writer.passages(passages, [""] * len(passages), passages)
         writer.queries(ids, ids, splits, [[] for _ in ids], np.arange(len(ids)))
         writer.qrels(ids, [passages[p] for p in relevant], [1] * len(ids), np.arange(len(ids)), relevant)
         writer.close()
-    asked = np.concatenate([needs, needs, needs, unit(0.5 * cold + 0.6 * needs)])
+    queries = np.concatenate([needs, needs, needs, unit(0.5 * cold + 0.6 * needs)])
 
     def choose(**settings: float) -> tuple[LabelUse, dict]:
         tried = EncodeWithLabels.model_validate({"sum_weights": [0.0, 0.3, 1.0], "smallest_dev": 100} | settings)
         vectors = np.concatenate([labelled, cold])
-        return chosen_use(Dataset(tmp_path / "dataset"), tried, vectors, needs, lambda rows: asked[rows])
+        return chosen_use(Dataset(tmp_path / "dataset"), tried, vectors, needs, lambda rows: queries[rows])
 
     use, facts = choose()
     assert use.weight == 0.3 and facts["left_out"] == ["weight 1"]

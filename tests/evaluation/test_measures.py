@@ -35,9 +35,9 @@ def rankings(draw: st.DrawFn) -> tuple[Run, Qrels]:
         labels.append([np.full(len(judged), query), judged, generator.integers(0, 4, len(judged))])
         if generator.random() < 0.25:
             continue
-        found = generator.choice(PASSAGES, generator.integers(1, PASSAGES), replace=False)
-        scores = -np.sort(-generator.integers(0, levels, len(found)).astype(np.float32))
-        rows.append([np.full(len(found), query), found, np.arange(1, len(found) + 1), scores])
+        hits = generator.choice(PASSAGES, generator.integers(1, PASSAGES), replace=False)
+        scores = -np.sort(-generator.integers(0, levels, len(hits)).astype(np.float32))
+        rows.append([np.full(len(hits), query), hits, np.arange(1, len(hits) + 1), scores])
     columns = [np.concatenate(c) for c in zip(*rows, strict=True)] if rows else [np.empty(0)] * 4
     run = Run(*(c.astype(t) for c, t in zip(columns, (np.int32, np.int32, np.int32, np.float32), strict=True)))
     return run, Qrels(*(np.concatenate(c).astype(np.int32) for c in zip(*labels, strict=True)))
@@ -165,5 +165,5 @@ def test_queries_without_a_hit_count_nothing_wherever_they_stand(chunk: int, mon
     run = Run.from_hits(np.array([0]), np.array([[1]]), np.array([[1.0]]))
     qrels = Qrels(*(np.array(column, dtype=np.int32) for column in ([0, 1, 2], [1, 1, 1], [1, 1, 1])))
     monkeypatch.setattr(measures, "QUERIES", chunk)
-    found = per_query(run, qrels, np.arange(3), pa.chunked_array([IDS]), ["RR@10", "nDCG@10", "Judged@10"])
-    assert found.tolist() == [[1, 1, 1], [0, 0, 0], [0, 0, 0]]
+    values = per_query(run, qrels, np.arange(3), pa.chunked_array([IDS]), ["RR@10", "nDCG@10", "Judged@10"])
+    assert values.tolist() == [[1, 1, 1], [0, 0, 0], [0, 0, 0]]

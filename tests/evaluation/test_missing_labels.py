@@ -30,12 +30,12 @@ Labels = dict[str, dict[str, int]]
 
 def random_labels(generator: np.random.Generator, split: str) -> Labels:
     """Labels of 0 to 3 for passages p0 … p31, of which the corpus has 20; some queries have missing passages alone."""
-    found: Labels = {}
+    labels: Labels = {}
     for query in range(QUERIES):
         first = PASSAGES if generator.random() < 0.25 else 0
         passages = generator.choice(np.arange(first, PASSAGES + LACKED), generator.integers(1, 7), replace=False)
-        found[f"{split}{query}"] = {f"p{p}": int(generator.integers(0, 4)) for p in passages}
-    return found
+        labels[f"{split}{query}"] = {f"p{p}": int(generator.integers(0, 4)) for p in passages}
+    return labels
 
 
 def write(folder: Path, labels: dict[str, Labels]) -> Path:
@@ -81,9 +81,9 @@ def by_pytrec_eval(data: Dataset, run: Run, labels: Labels, document: dict[str, 
             name = passage if document is None else document.get(passage, passage)
             known = judged.setdefault(query, {})
             known[name] = max(label, known.get(name, -1))
-    found = pytrec_eval.RelevanceEvaluator(judged, set(TREC_EVAL.values())).evaluate(scores)
+    measured = pytrec_eval.RelevanceEvaluator(judged, set(TREC_EVAL.values())).evaluate(scores)
     wanted = [query for query in ids if any(label > 0 for label in judged.get(query, {}).values())]
-    return np.array([[found.get(query, {}).get(name, 0.0) for name in TREC_EVAL.values()] for query in wanted])
+    return np.array([[measured.get(query, {}).get(name, 0.0) for name in TREC_EVAL.values()] for query in wanted])
 
 
 @settings(max_examples=12, deadline=None)
@@ -164,19 +164,22 @@ def test_the_evaluation_says_how_many_labels_are_missing(tmp_path: Path) -> None
     evaluate(
         chosen, dataset=data.path, runs=[tmp_path / "first", tmp_path / "second"], evaluation=tmp_path / "evaluation"
     )
-    found = Evaluation.read(tmp_path / "evaluation")
+    evaluation = Evaluation.read(tmp_path / "evaluation")
     missed = "name a passage that the corpus lacks: they count as missed, as trec_eval counts them"
-    assert found.metrics["remarks"][0] == f"1 of 3 dev labels {missed}"
+    assert evaluation.metrics["remarks"][0] == f"1 of 3 dev labels {missed}"
     assert (
-        f"2 of 4 test labels {missed}; 1 queries have no other relevant passage and count 0" in found.metrics["remarks"]
+        f"2 of 4 test labels {missed}; 1 queries have no other relevant passage and count 0"
+        in evaluation.metrics["remarks"]
     )
-    assert found.metrics["queries"] == {"dev": 2, "test": 3}
+    assert evaluation.metrics["queries"] == {"dev": 2, "test": 3}
     expected = by_pytrec_eval(data, Run.read(tmp_path / "first"), LABELS["test"])
-    figures = np.stack([found.figures("test", "first", name) for name in ("nDCG@10", "AP", "R@100")], axis=1)
+    figures = np.stack([evaluation.figures("test", "first", name) for name in ("nDCG@10", "AP", "R@100")], axis=1)
     np.testing.assert_allclose(figures, expected[:, [0, 1, 3]], atol=1e-12)
-    assert found.metrics["strata"]["cold"]["queries"]["test"] == 3
+    assert evaluation.metrics["strata"]["cold"]["queries"]["test"] == 3
     # The files that the report has for other programs give the same figures.
     runs = tmp_path / "evaluation" / "runs"
     again = compare([runs / "first.trec.gz"], runs / "test.qrels.gz", ("AP",))
     assert again["results"]["first"]["AP"] == pytest.approx(expected[:, 1].mean())
-    assert json.loads((tmp_path / "evaluation" / "metrics.json").read_text())["remarks"] == found.metrics["remarks"]
+    assert (
+        json.loads((tmp_path / "evaluation" / "metrics.json").read_text())["remarks"] == evaluation.metrics["remarks"]
+    )

@@ -24,29 +24,29 @@ def values(means: dict[str, float], queries: int, seed: int) -> dict[str, np.nda
 
 def test_orders_that_agree_and_the_reverse() -> None:
     first, second = values(MEANS, 80, 0), values(MEANS, 60, 1)
-    found = orders(first, second | {"elsewhere": np.ones(60)})
+    order = orders(first, second | {"elsewhere": np.ones(60)})
     means = [[float(of[name].mean()) for name in MEANS] for of in (first, second)]
     # Without weights, `weightedtau` is Kendall's τ by another algorithm than `kendalltau`'s.
-    assert found.tau == pytest.approx(weightedtau(*means, weigher=lambda rank: 1).statistic)
-    assert next(iter(found.systems)) == "strong" and set(found.systems) == set(MEANS)
+    assert order.tau == pytest.approx(weightedtau(*means, weigher=lambda rank: 1).statistic)
+    assert next(iter(order.systems)) == "strong" and set(order.systems) == set(MEANS)
     # All pairs differ but that of `middle` and `near`, which is noise.
     assert ttest_rel(second["middle"], second["near"]).pvalue > 0.05
-    assert (found.distinct, found.same, found.reversed, found.proved, found.proved_same) == (5, 5, 0, 5, 5)
-    assert found.tau_distinct == 1 and found.lost == 0
+    assert (order.distinct, order.same, order.reversed, order.proved, order.proved_same) == (5, 5, 0, 5, 5)
+    assert order.tau_distinct == 1 and order.lost == 0
 
     backwards = orders({name: 1 - of for name, of in first.items()}, second)
-    assert backwards.tau == pytest.approx(-found.tau)
+    assert backwards.tau == pytest.approx(-order.tau)
     assert (backwards.same, backwards.reversed, backwards.tau_distinct) == (0, 5, -1)
     assert backwards.lost == pytest.approx(second["strong"].mean() - second["weak"].mean())
 
 
 def test_equal_systems_are_one_and_equal_means_have_no_order() -> None:
     first, second = values(MEANS, 80, 0), values(MEANS, 60, 1)
-    found = orders(first | {"twin": first["weak"]}, second | {"twin": second["weak"]})
-    assert found == replace(orders(first, second), alike={"weak": ["twin"]})
+    order = orders(first | {"twin": first["weak"]}, second | {"twin": second["weak"]})
+    assert order == replace(orders(first, second), alike={"weak": ["twin"]})
     level = {"a": np.full(9, 0.5), "b": np.full(9, 0.5)}
-    found = orders(level, values({"a": 0.9, "b": 0.1}, 20, 0))
-    assert found.tau is None and (found.distinct, found.same, found.reversed) == (1, 0, 0)
+    order = orders(level, values({"a": 0.9, "b": 0.1}, 20, 0))
+    assert order.tau is None and (order.distinct, order.same, order.reversed) == (1, 0, 0)
     with pytest.raises(UserError, match="1 of the systems a, b"):
         orders(level, level)
 

@@ -8,7 +8,7 @@ from gnn_encoder.evaluation.power import POWER, detectable, deviation
 from gnn_encoder.evaluation.significance import SIGNIFICANT, paired_t
 
 
-def found(difference: float, spread: float, queries: int, skewed: bool) -> float:
+def share_found(difference: float, spread: float, queries: int, skewed: bool) -> float:
     """The share of simulated paired t-tests that find a true difference of means."""
     generator = np.random.default_rng(0)
     if skewed:  # most queries do not differ, as with reciprocal ranks
@@ -23,10 +23,10 @@ def found(difference: float, spread: float, queries: int, skewed: bool) -> float
 def test_the_detectable_difference_is_found_in_four_of_five_tests(queries: int, spread: float, skewed: bool) -> None:
     difference = detectable(spread, queries)
     assert difference is not None
-    assert found(difference, spread, queries, skewed) == pytest.approx(POWER, abs=0.03)
+    assert share_found(difference, spread, queries, skewed) == pytest.approx(POWER, abs=0.03)
     # Controls: half of it is found less often, and none at all as often as the level says.
-    assert found(difference / 2, spread, queries, skewed) < 0.4
-    assert found(0.0, spread, queries, skewed) == pytest.approx(SIGNIFICANT, abs=0.015)
+    assert share_found(difference / 2, spread, queries, skewed) < 0.4
+    assert share_found(0.0, spread, queries, skewed) == pytest.approx(SIGNIFICANT, abs=0.015)
 
 
 def test_it_is_the_formula_of_the_normal_distribution() -> None:

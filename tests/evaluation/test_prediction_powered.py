@@ -30,11 +30,11 @@ LIBRARY = {
 @pytest.mark.parametrize("weight", LIBRARY)
 def test_the_estimate_and_its_interval_are_those_of_ppi_python(weight: float | None) -> None:
     estimate, low, high = LIBRARY[weight]
-    found = corrected_mean(*library_example(), weight).corrected
+    corrected = corrected_mean(*library_example(), weight).corrected
     exact = weight is not None  # the library estimates the judge's variance from both groups of queries together
-    assert found.estimate == pytest.approx(estimate, abs=1e-12 if exact else 1e-3)
+    assert corrected.estimate == pytest.approx(estimate, abs=1e-12 if exact else 1e-3)
     # It divides by n, and takes a normal quantile.
-    assert found.high - found.low == pytest.approx(high - low, rel=7e-3)
+    assert corrected.high - corrected.low == pytest.approx(high - low, rel=7e-3)
 
 
 def test_lambda_has_the_least_variance_and_zero_is_a_t_interval() -> None:
@@ -48,9 +48,9 @@ def test_lambda_has_the_least_variance_and_zero_is_a_t_interval() -> None:
     best = minimize_scalar(width, bounds=(0, 1), method="bounded").x
     assert corrected_mean(human, judged, alone).weight == pytest.approx(best, abs=1e-4)
     reference = ttest_1samp(human, 0).confidence_interval(0.95)
-    found = corrected_mean(human, judged, alone, 0.0)
-    assert (found.corrected.low, found.corrected.high) == pytest.approx(tuple(reference), abs=1e-12)
-    assert found.corrected == found.human
+    estimate = corrected_mean(human, judged, alone, 0.0)
+    assert (estimate.corrected.low, estimate.corrected.high) == pytest.approx(tuple(reference), abs=1e-12)
+    assert estimate.corrected == estimate.human
 
 
 def population(random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -94,8 +94,8 @@ def test_intervals_cover_the_full_human_figure_and_the_judge_alone_does_not(draw
 def test_a_judge_that_says_nothing_changes_nothing_much() -> None:
     random = np.random.default_rng(0)
     human, judged, alone = random.random(30), random.random(30), random.random(500)
-    found = corrected_mean(human, judged, alone)
-    assert found.weight < 0.3
+    estimate = corrected_mean(human, judged, alone)
+    assert estimate.weight < 0.3
     same = corrected_mean(human, np.full(30, 0.5), np.full(500, 0.5))
     assert same.weight == 0 and same.corrected == same.human
 

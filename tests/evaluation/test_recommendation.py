@@ -25,10 +25,10 @@ def generator():
 
 def test_the_simplest_of_equal_systems_is_recommended(generator):
     same = generator.random(100)
-    found = chosen({"GNN-encoder": same, "Dual encoder": same, "BM25": same - 0.2})
-    assert found.system == "Dual encoder"
-    assert found.best == "Dual encoder"
-    assert [each.system for each in found.standings] == ["BM25", "Dual encoder", "GNN-encoder"]
+    advice = chosen({"GNN-encoder": same, "Dual encoder": same, "BM25": same - 0.2})
+    assert advice.system == "Dual encoder"
+    assert advice.best == "Dual encoder"
+    assert [standing.system for standing in advice.standings] == ["BM25", "Dual encoder", "GNN-encoder"]
 
 
 def test_a_difference_beyond_the_margin_counts_although_chance_explains_it(generator):
@@ -44,9 +44,9 @@ def test_a_difference_beyond_the_margin_counts_although_chance_explains_it(gener
 def test_a_certain_difference_within_the_margin_counts(generator):
     plain = generator.random(50)
     values = {"Dual encoder": plain, "GNN-encoder": plain + 0.004 + generator.normal(0, 0.001, 50)}
-    found = chosen(values)
-    assert found.system == "GNN-encoder"
-    assert "significantly below" in found.standing("Dual encoder").objections[0]
+    advice = chosen(values)
+    assert advice.system == "GNN-encoder"
+    assert "significantly below" in advice.standing("Dual encoder").objections[0]
     assert chosen(values, rule=Rule(significance=0.0)).system == "Dual encoder"  # control
 
 
@@ -56,22 +56,22 @@ def test_weights_of_queries_leave_the_size_of_a_fall(generator):
     weights = np.where(cold, 4.0, 0.25)
     worse = plain - np.where(cold, 0.002, 0.1) + generator.normal(0, 1e-5, 100)
     strata, values = {"warm": ~cold, "cold": cold}, {"Dual encoder": weights * plain, "BM25": weights * worse}
-    found = recommend(values, ORDER, "Dual encoder", strata, p_value, DEFAULT, weights=weights)
-    falls = [each for each in found.standing("BM25").objections if "queries" in each]
+    advice = recommend(values, ORDER, "Dual encoder", strata, p_value, DEFAULT, weights=weights)
+    falls = [objection for objection in advice.standing("BM25").objections if "queries" in objection]
     assert len(falls) == 1 and falls[0].startswith("0.100 below Dual encoder on 80 warm")
     control = recommend(values, ORDER, "Dual encoder", strata, p_value, DEFAULT)
-    falls = [each for each in control.standing("BM25").objections if "queries" in each]
-    assert [each[:5] for each in falls] == ["0.025", "0.008"]
+    falls = [objection for objection in control.standing("BM25").objections if "queries" in objection]
+    assert [objection[:5] for objection in falls] == ["0.025", "0.008"]
 
 
 def test_a_loss_in_a_stratum_excludes_the_best_system(generator):
     plain, cold = generator.random(200), np.arange(200) < 80
     better = plain + np.where(cold, -0.05, 0.1) + generator.normal(0, 0.05, 200)
     values, strata = {"Dual encoder": plain, "GNN-encoder": better}, {"warm": ~cold, "cold": cold}
-    found = chosen(values, strata)
-    assert (found.system, found.best, found.highest.system) == ("Dual encoder", "Dual encoder", "GNN-encoder")
-    assert "80 cold queries" in found.standing("GNN-encoder").objections[0]
-    assert "but is" in sentence(found, "MRR@10", 200)
+    advice = chosen(values, strata)
+    assert (advice.system, advice.best, advice.highest.system) == ("Dual encoder", "Dual encoder", "GNN-encoder")
+    assert "80 cold queries" in advice.standing("GNN-encoder").objections[0]
+    assert "but is" in sentence(advice, "MRR@10", 200)
     assert chosen(values, {"warm": ~cold}).system == "GNN-encoder"  # control
     assert chosen(values, strata, Rule(floor_significance=0.0)).system == "GNN-encoder"  # control
 
@@ -85,9 +85,9 @@ def test_of_the_systems_that_fall_in_no_stratum_the_best_sets_the_bar(generator)
         "BM25 + Dual encoder": plain + 0.08 + noise[0],
         "GNN-encoder": plain + np.where(cold, -0.05, 0.25) + noise[1],
     }
-    found = chosen(values, {"warm": ~cold, "cold": cold})
-    assert found.system == found.best == "BM25 + Dual encoder"
-    text = sentence(found, "MRR@10", 200)
+    advice = chosen(values, {"warm": ~cold, "cold": cold})
+    assert advice.system == advice.best == "BM25 + Dual encoder"
+    text = sentence(advice, "MRR@10", 200)
     assert "; GNN-encoder has" in text and "80 cold queries" in text and "the best of" not in text
     assert chosen(values).system == "GNN-encoder"  # control
 
@@ -96,12 +96,14 @@ def test_a_reranked_system_has_to_be_significantly_better_than_its_first_stage(g
     plain, noise = generator.random(50), generator.normal(0, 1.0, 50)
     for gain, taken in ((0.02, False), (0.6, True)):  # 50 queries show only the second
         values = {"Dual encoder": plain, "GNN-encoder": plain + noise - noise.mean() + gain}
-        found = recommend(values, ORDER, "Dual encoder", {}, p_value, DEFAULT, {"GNN-encoder": "Dual encoder"})
-        assert (found.system == "GNN-encoder") is taken and found.highest.system == "GNN-encoder"
+        advice = recommend(values, ORDER, "Dual encoder", {}, p_value, DEFAULT, {"GNN-encoder": "Dual encoder"})
+        assert (advice.system == "GNN-encoder") is taken and advice.highest.system == "GNN-encoder"
         assert chosen(values).system == "GNN-encoder", "a control: another system needs no significance"
     same = {"Dual encoder": plain, "GNN-encoder": plain}
-    found = recommend(same, ORDER, "Dual encoder", {}, p_value, DEFAULT, {"GNN-encoder": "Dual encoder"})
-    assert "not significantly above Dual encoder, whose hits it re-ranks" in found.standing("GNN-encoder").objections[0]
+    advice = recommend(same, ORDER, "Dual encoder", {}, p_value, DEFAULT, {"GNN-encoder": "Dual encoder"})
+    assert (
+        "not significantly above Dual encoder, whose hits it re-ranks" in advice.standing("GNN-encoder").objections[0]
+    )
 
 
 def test_every_system_equals_a_plain_reading_of_the_rule(generator):
@@ -109,7 +111,7 @@ def test_every_system_equals_a_plain_reading_of_the_rule(generator):
         n = int(generator.integers(5, 60))
         values = {name: np.round(generator.random(n) * generator.random(), 2) for name in ORDER}
         cold = generator.random(n) < 0.5
-        found, fine = chosen(values, {"cold": cold}), []
+        advice, fine = chosen(values, {"cold": cold}), []
         for name in ORDER:
             fall = np.array([b - a for a, b, c in zip(values[name], values["Dual encoder"], cold, strict=True) if c])
             if not (len(fall) and fall.mean() > 0.005 and p_value(fall) <= 0.1):
@@ -120,7 +122,7 @@ def test_every_system_equals_a_plain_reading_of_the_rule(generator):
             loss = sum(b - a for a, b in zip(values[name], values[best], strict=True)) / n
             if not (loss > 0.005 or (loss > 0 and p_value(values[best] - values[name]) <= 0.05)):
                 expected = name
-        assert found.system == expected
+        assert advice.system == expected
 
 
 def test_how_often_a_truly_worse_system_is_taken(generator):

@@ -44,28 +44,30 @@ def evaluated(folder: Path, recurring: list[int]) -> Evaluation:
 
 
 def test_the_first_measure_has_figures_with_and_without_recurring_queries(tmp_path: Path) -> None:
-    found = evaluated(tmp_path, [3, 7, 10])  # one of train, which changes nothing
+    evaluation = evaluated(tmp_path, [3, 7, 10])  # one of train, which changes nothing
     for name, places in (("recurring", [1, 4]), ("unseen", [0, 2, 3, 5])):
-        block = found.metrics["recurrence"][name]
+        block = evaluation.metrics["recurrence"][name]
         assert block["queries"] == {"test": len(places)} and block["measures"] == ["RR@10"]
         for system, ranks in RANKS.items():
             expected = np.mean([1 / ranks[i] for i in places])
             assert block["results"]["test"][system]["RR@10"] == pytest.approx(expected)
-            assert found.manifest.metrics[f"test/{system}/{name}/RR@10"] == pytest.approx(expected)
+            assert evaluation.manifest.metrics[f"test/{system}/{name}/RR@10"] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("recurring", [[], [3]])
 def test_without_recurring_test_queries_there_are_no_such_figures(tmp_path: Path, recurring: list[int]) -> None:
-    found = evaluated(tmp_path, recurring)
-    assert [block["results"] for block in found.metrics["recurrence"].values()] == [{}, {}]
+    evaluation = evaluated(tmp_path, recurring)
+    assert [block["results"] for block in evaluation.metrics["recurrence"].values()] == [{}, {}]
 
 
 def test_the_detectable_difference_is_that_of_the_measured_deviation(tmp_path: Path) -> None:
-    found = evaluated(tmp_path, [])
+    evaluation = evaluated(tmp_path, [])
     differences = 1 / np.array(RANKS["second"]) - 1 / np.array(RANKS["first"])
     expected = {"second": {"RR@10": detectable(float(np.std(differences, ddof=1)), 6)}}
-    assert found.metrics["detectable"] == {"test": {"second": {"RR@10": pytest.approx(expected["second"]["RR@10"])}}}
-    assert found.manifest.metrics["test/second/detectable/RR@10"] == pytest.approx(expected["second"]["RR@10"])
+    assert evaluation.metrics["detectable"] == {
+        "test": {"second": {"RR@10": pytest.approx(expected["second"]["RR@10"])}}
+    }
+    assert evaluation.manifest.metrics["test/second/detectable/RR@10"] == pytest.approx(expected["second"]["RR@10"])
 
 
 def test_labels_are_warm_by_another_training_query_that_is_no_twin(tmp_path: Path) -> None:

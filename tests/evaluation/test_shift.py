@@ -19,30 +19,32 @@ def test_weighted_dev_queries_give_the_mean_of_the_asked_ones() -> None:
     """A gain that grows with the similarity is about as large on weighted dev queries as on the asked ones; without
     weights it is far larger."""
     generator = np.random.default_rng(1)
-    dev, asked = generator.beta(5, 2, 4000), generator.beta(3, 3, 4000)
-    found = shift(dev, asked)
-    assert found is not None and found.weights.mean() == pytest.approx(1)
+    dev, test = generator.beta(5, 2, 4000), generator.beta(3, 3, 4000)
+    shifted = shift(dev, test)
+    assert shifted is not None and shifted.weights.mean() == pytest.approx(1)
     gain = dev**2
-    truth = (asked**2).mean()
-    assert abs((found.weights * gain).mean() - truth) < 0.2 * (gain.mean() - truth)
+    truth = (test**2).mean()
+    assert abs((shifted.weights * gain).mean() - truth) < 0.2 * (gain.mean() - truth)
     assert gain.mean() - truth > 0.2
-    assert "(median similarity 0.7" in str(found)
+    assert "(median similarity 0.7" in str(shifted)
 
 
 def test_a_dev_query_stands_for_few_others_only() -> None:
-    dev, asked = (
+    dev, test = (
         np.concatenate([np.full(990, 0.9), np.full(10, 0.1)]),
         np.concatenate([np.full(50, 0.1), np.full(50, 0.9)]),
     )
-    found = shift(dev, asked)
-    assert found is not None and found.weights.max() / found.weights.min() == pytest.approx(LARGEST / (0.5 / 0.99))
+    shifted = shift(dev, test)
+    assert shifted is not None and shifted.weights.max() / shifted.weights.min() == pytest.approx(
+        LARGEST / (0.5 / 0.99)
+    )
 
 
 def test_a_dev_query_beyond_the_asked_ones_counts_nothing() -> None:
-    dev, asked = np.linspace(0, 1, 101), np.linspace(0.3, 0.6, 50)
-    found = shift(dev, asked)
-    assert found is not None and np.array_equal(found.weights > 0, (dev >= 0.3) & (dev <= 0.6))
-    nowhere = shift(np.full(50, 0.9), asked)
+    dev, test = np.linspace(0, 1, 101), np.linspace(0.3, 0.6, 50)
+    shifted = shift(dev, test)
+    assert shifted is not None and np.array_equal(shifted.weights > 0, (dev >= 0.3) & (dev <= 0.6))
+    nowhere = shift(np.full(50, 0.9), test)
     assert nowhere is not None and (nowhere.weights == 1).all()
 
 

@@ -30,8 +30,8 @@ def labels(generator: np.random.Generator, queries: range) -> dict[int, dict[int
     }
 
 
-def qrels_of(given: dict[int, dict[int, int]]) -> Qrels:
-    rows = [(query, passage, relevance) for query, of in given.items() for passage, relevance in of.items()]
+def qrels_of(labels: dict[int, dict[int, int]]) -> Qrels:
+    rows = [(query, passage, relevance) for query, of in labels.items() for passage, relevance in of.items()]
     return Qrels(*(np.array(column, np.int32) for column in zip(*rows, strict=True)))
 
 
@@ -73,17 +73,17 @@ def test_strata_are_those_of_plain_loops(seed: int) -> None:
                 kinds[name][query] = {p: grade for p, grade in of.items() if p in part or grade < 1}
     strata = warm_strata(qrels, qrels_of(train))
     values = per_query(run, qrels, strata.queries, IDS, NAMES)
-    found = strata.measured(values, run, IDS, NAMES)
-    assert list(found) == list(kinds)
+    measured = strata.measured(values, run, IDS, NAMES)
+    assert list(measured) == list(kinds)
     for name, of_queries in kinds.items():
         np.testing.assert_array_equal(strata.queries[strata.rows(name)], list(of_queries))
         assert strata.labels[name] == sum(g >= 1 for of in of_queries.values() for g in of.values())
         removed = {q: {p for p, g in test[q].items() if g >= 1 and p not in of} for q, of in of_queries.items()}
         loop = [expected([p for p in hits[q] if p not in removed[q]], of) for q, of in of_queries.items()]
-        np.testing.assert_allclose(found[name], loop, atol=1e-6)
+        np.testing.assert_allclose(measured[name], loop, atol=1e-6)
         if name.endswith("labels"):
             kept = [expected(hits[q], of) for q, of in of_queries.items()]
-            assert np.abs(found[name] - kept).max() > 0.001, "the control: other relevant passages are not errors"
+            assert np.abs(measured[name] - kept).max() > 0.001, "the control: other relevant passages are not errors"
 
 
 def test_a_query_is_new_if_one_of_its_passages_is() -> None:

@@ -41,10 +41,10 @@ def test_what_is_written_is_read_to_the_last_bit(tmp_path: Path) -> None:
     labels = read_qrels(tmp_path / "qrels.gz", queries, passages)
     assert labels.relevance.tolist() == [1, 0, -2]
     assert queries.column().to_pylist() == ["q%20a", "qü", "q3"]
-    found = read_run(tmp_path / "run.gz", queries, passages)
-    assert [passages.column()[p].as_py() for p in found.passage] == [f"p{p}" for p in run.passage]
+    read_back = read_run(tmp_path / "run.gz", queries, passages)
+    assert [passages.column()[p].as_py() for p in read_back.passage] == [f"p{p}" for p in run.passage]
     for name in ("query", "rank", "score"):
-        np.testing.assert_array_equal(getattr(found, name), getattr(run, name))
+        np.testing.assert_array_equal(getattr(read_back, name), getattr(run, name))
 
 
 def test_writing_again_gives_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,11 +136,11 @@ def evaluated(folder: Path, passages: list[str], missing: str) -> tuple[Dataset,
 def test_equal_scores_are_in_the_order_of_the_ids_that_are_written(tmp_path: Path) -> None:
     """`a b` is before `a!b`, and `a%20b` after it; trec_eval puts the higher id first."""
     _, _, files, figures = evaluated(tmp_path, ["a!b", "a b"], "c")
-    found = compare([files["run"]], files["qrels"], ("AP",))
-    assert found["results"]["system"]["AP"] == figures["test"]["system"][0, 0] == 0.5
+    comparison = compare([files["run"]], files["qrels"], ("AP",))
+    assert comparison["results"]["system"]["AP"] == figures["test"]["system"][0, 0] == 0.5
 
 
 def test_white_space_in_the_id_of_a_missing_passage_changes_no_file_that_is_read(tmp_path: Path) -> None:
     data, run, files, _ = evaluated(tmp_path, ["a%20b", "c"], "a d")
-    found = read_run_of(files["run"], data)
-    assert sorted(found.passage.tolist()) == run.passage.tolist() == [0, 1]
+    read_back = read_run_of(files["run"], data)
+    assert sorted(read_back.passage.tolist()) == run.passage.tolist() == [0, 1]

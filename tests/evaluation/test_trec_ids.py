@@ -40,9 +40,9 @@ def test_any_ids_are_read_back(
     columns = data.queries["query_id"], data.passages.ids()
     run = Run.from_hits(np.arange(n), np.tile(np.arange(m), (n, 1)), np.tile(-np.arange(m, dtype=float), (n, 1)))
     write_run(folder / "run.gz", run, *columns, "tag")
-    found = read_run_of(folder / "run.gz", data)
+    read_back = read_run_of(folder / "run.gz", data)
     for name in Run.__dataclass_fields__:
-        np.testing.assert_array_equal(getattr(found, name), getattr(run, name))
+        np.testing.assert_array_equal(getattr(read_back, name), getattr(run, name))
 
     rows = np.arange(m, dtype=np.int32)
     write_qrels(folder / "qrels.gz", Qrels(rows % n, rows, rows % 2), *columns)

@@ -37,11 +37,11 @@ def test_dev_queries_are_ranked_by_weights_that_the_others_choose(tiny_dataset, 
         hits = np.stack([generator.permutation(m)[:20] for _ in queries])
         with drafting(path, "run") as draft:
             Run.from_hits(queries, hits, -np.sort(-generator.random(hits.shape))).write(draft, path.name)
-    made = {name: tmp_path / name for name in ("convex_run", "reciprocal_run")}
-    fuse(Fuse(measure="RR@10"), dataset=data.path, lexical_run=paths[0], dense_run=paths[1], **made)
+    outputs = {name: tmp_path / name for name in ("convex_run", "reciprocal_run")}
+    fuse(Fuse(measure="RR@10"), dataset=data.path, lexical_run=paths[0], dense_run=paths[1], **outputs)
 
     lexical, dense = (Run.read(path) for path in paths)
-    fused, weight = Run.read(made["convex_run"]), System.of(made["convex_run"]).facts["weight"]
+    fused, weight = Run.read(outputs["convex_run"]), System.of(outputs["convex_run"]).facts["weight"]
     qrels = data.judged("dev")
     dev = labelled_queries(qrels)
     fold = folds_of(data.groups[dev], FOLDS, np.random.default_rng(0))

@@ -30,9 +30,9 @@ def latest(tmp_path_factory: pytest.TempPathFactory, tiny_dataset: Dataset, tiny
     """ROOT/latest: links to what two steps made of the tiny dataset with random models."""
     folder = tmp_path_factory.mktemp("root")
     models = write_models(folder / "models", tiny_backbone)
-    made = encode(tiny_dataset.path, models, folder / "made", shards=3)
+    outputs = encode(tiny_dataset.path, models, folder / "made", shards=3)
     (folder / "latest").mkdir()
-    places = {name: made / name for name in ("bundle", *NEEDED)}
+    places = {name: outputs / name for name in ("bundle", *NEEDED)}
     places |= {"dataset": tiny_dataset.path, "gnn_encoder": models["gnn_encoder"]}
     for name, target in places.items():
         (folder / "latest" / name).symlink_to(target)

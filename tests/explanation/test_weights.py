@@ -136,10 +136,10 @@ def test_only_the_neighbourhood_is_read() -> None:
     )
 
 
-def assert_same(found: Explanation, expected: Explanation) -> None:
-    np.testing.assert_allclose(found.vector, expected.vector, atol=1e-6)
-    np.testing.assert_allclose(found.weights, expected.weights, atol=1e-6)
-    np.testing.assert_allclose(found.query_side.weights, expected.query_side.weights, atol=1e-6)
+def assert_same(computed: Explanation, expected: Explanation) -> None:
+    np.testing.assert_allclose(computed.vector, expected.vector, atol=1e-6)
+    np.testing.assert_allclose(computed.weights, expected.weights, atol=1e-6)
+    np.testing.assert_allclose(computed.query_side.weights, expected.query_side.weights, atol=1e-6)
 
 
 def attention(layer: GATLayer, target: np.ndarray, sources: np.ndarray, features: np.ndarray) -> np.ndarray:
@@ -162,15 +162,18 @@ def test_weights_are_the_equations_in_float64(loops: bool) -> None:
     gnn, graph, features = case.gnn, case.graph, EdgeFeatures(case.graph)
     assert features.marked and gnn.config.edge_width == DE + 1
 
-    def own(learned: str, given: np.ndarray | None) -> np.ndarray:
-        return getattr(gnn, learned).detach().numpy() if given is None else given[0]
+    def by_equations(learned: str, vectors_of: np.ndarray | None) -> np.ndarray:
+        return getattr(gnn, learned).detach().numpy() if vectors_of is None else vectors_of[0]
 
     explanation = case.explainer(np.array([CROWDED])).explain(CROWDED)
     h_q = case.h_q.copy()
     for position, query in enumerate(explanation.queries):
         chosen = np.flatnonzero(graph.edges[query] >= 0)
         sources = [*case.cached[graph.edges[query, chosen]], case.h_q[query]]
-        edges = [*features.of_edges(query * K + chosen), own("query_loop", features.query_loops(np.array([query])))]
+        edges = [
+            *features.of_edges(query * K + chosen),
+            by_equations("query_loop", features.query_loops(np.array([query]))),
+        ]
         expected = attention(gnn.query_attention, case.h_q[query], sources, edges)
         np.testing.assert_allclose(explanation.query_side.weights[position, chosen], expected[:-1], atol=1e-5)
         np.testing.assert_allclose(explanation.query_side.self_loops[position], expected[-1], atol=1e-5)
@@ -187,7 +190,7 @@ def test_weights_are_the_equations_in_float64(loops: bool) -> None:
     sources = [*h_q[explanation.queries], case.h_p[CROWDED]]
     edges = [
         *features.of_edges(explanation.queries * K + slots),
-        own("passage_loop", features.passage_loops(np.array([CROWDED]))),
+        by_equations("passage_loop", features.passage_loops(np.array([CROWDED]))),
     ]
     expected = attention(gnn.passage_attention, case.h_p[CROWDED], sources, edges)
     np.testing.assert_allclose(explanation.weights, expected[:-1], atol=1e-5)

@@ -34,10 +34,10 @@ def imported(name: str) -> Declared:
 
 @pytest.mark.parametrize("name", step_names())
 def test_a_steps_declaration_is_that_of_its_function(name: str) -> None:
-    found, expected = declared(name), imported(name)
-    assert found == expected
-    assert list(found.inputs) == list(expected.inputs) and list(found.outputs) == list(expected.outputs)
-    assert found.purpose and found.outputs
+    declaration, expected = declared(name), imported(name)
+    assert declaration == expected
+    assert list(declaration.inputs) == list(expected.inputs) and list(declaration.outputs) == list(expected.outputs)
+    assert declaration.purpose and declaration.outputs
 
 
 Changed = Callable[..., Declared]

@@ -141,11 +141,13 @@ CHANGES = {
 def test_every_graph_has_what_it_needs_in_an_order_that_works(preset: str, changes: str) -> None:
     for ends, graph in graphs(load_settings(preset, CHANGES[changes])):
         assert graph.description, "KFP's pages show it"
-        made: list[Node] = []
+        earlier: list[Node] = []
         for node in graph.nodes:
-            assert all(each in made for each in node.before()), f"{graph.name}: {node.title} reads what is not there"
-            made.append(node)
-        read = {each for node in graph.nodes for each in node.before()}
+            assert all(before in earlier for before in node.before()), (
+                f"{graph.name}: {node.title} reads what is not there"
+            )
+            earlier.append(node)
+        read = {before for node in graph.nodes for before in node.before()}
         unread = {node.step for node in graph.nodes if node not in read}
         assert unread == ends, f"{graph.name}: nobody reads {unread - ends}"
         ingest: Any = graph["ingest"].settings
@@ -169,13 +171,13 @@ def test_what_follows_a_choice_of_graphs_reads_the_chosen_one() -> None:
 def test_ingest_knows_what_is_chosen_on_dev() -> None:
     settings = load_settings("quickstart", ["train_gnn.keep=best", "train_reranker.keep=best", "train_dpr.keep=last"])
 
-    def told(graph: Graph) -> tuple[str, ...]:
+    def chosen_on_dev(graph: Graph) -> tuple[str, ...]:
         return graph["ingest"].settings.model_dump()["chosen_on_dev"]
 
-    assert told(train(settings)) == ("train_gnn.keep",)
-    assert told(ablation(settings, variants(settings, (), ()), 1)) == ("train_gnn.keep",)
-    assert told(rerank(settings, ["colbert", "k_nrm"])) == ("train_reranker.keep",)
-    assert told(update(settings, MODELS)) == ()
+    assert chosen_on_dev(train(settings)) == ("train_gnn.keep",)
+    assert chosen_on_dev(ablation(settings, variants(settings, (), ()), 1)) == ("train_gnn.keep",)
+    assert chosen_on_dev(rerank(settings, ["colbert", "k_nrm"])) == ("train_reranker.keep",)
+    assert chosen_on_dev(update(settings, MODELS)) == ()
 
 
 def test_a_run_has_its_stages_one_after_the_other() -> None:

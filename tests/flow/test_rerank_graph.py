@@ -19,7 +19,7 @@ def test_ss_bert_trains_on_as_many_selected_triples_as_originals() -> None:
     selecting = rerank_graph(chosen, names).of("select_training_set")
     of = {name: node.settings.model_dump() for name, node in zip(names, selecting, strict=True)}
     assert [node.label for node in selecting] == [SYSTEMS[name].title for name in names]
-    assert {name: (each["selection_mix"], each["augmentation"]) for name, each in of.items()} == {
+    assert {name: (values["selection_mix"], values["augmentation"]) for name, values in of.items()} == {
         "ss_bert_t": ("equal", False), "ss_bert_h": ("equal", True),
     }  # fmt: skip
 
@@ -70,36 +70,36 @@ def test_a_setting_trains_the_kinds_again_that_depend_on_it() -> None:
 def test_the_teacher_is_the_cross_encoder_unless_that_learns_itself() -> None:
     def graph(loss: str, *systems: str) -> tuple[list[str], set[str], Graph]:
         """Its trainings, and those that teach."""
-        made = rerank_graph(Settings(train_reranker=TrainReranker.model_validate({"loss": loss})), systems)
-        teachers = {node.inputs["cross_encoder"].node.label for node in made.of("score_candidates")}  # type: ignore
-        return [node.label for node in made.of("train_reranker")], teachers, made
+        nodes = rerank_graph(Settings(train_reranker=TrainReranker.model_validate({"loss": loss})), systems)
+        teachers = {node.inputs["cross_encoder"].node.label for node in nodes.of("score_candidates")}  # type: ignore
+        return [node.label for node in nodes.of("train_reranker")], teachers, nodes
 
     both = ("cross_encoder", "colbert_distilled")
     named, taught, distilled = (SYSTEMS[both[0]].title, "Teacher", SYSTEMS[both[1]].title)
     assert graph("pairwise_softmax", *both)[:2] == ([named, distilled], {named})
     # So that the cache has the teacher if an earlier run had the cross-encoder.
     assert graph("pairwise_softmax", both[1])[:2] == ([named, distilled], {named})
-    trainings, teachers, made = graph("listwise_distillation", *both)
+    trainings, teachers, nodes = graph("listwise_distillation", *both)
     assert (trainings, teachers) == ([taught, named, distilled], {taught})
-    teacher: Any = made["train_reranker: Teacher"].settings
+    teacher: Any = nodes["train_reranker: Teacher"].settings
     assert (teacher.loss, teacher.kind) == ("auto", "cross_encoder")
-    learner: Any = made[f"train_reranker: {named}"].settings
+    learner: Any = nodes[f"train_reranker: {named}"].settings
     assert learner.loss == "listwise_distillation"
 
 
 @pytest.mark.parametrize("systems", [["cross_encoder", "colbert"], ["colbert"]])
 def test_a_teacher_on_other_than_labelled_triples_is_one_line(systems: list[str]) -> None:
-    own = {"cross_encoder": {"triples": "augmented"}, "colbert": {"loss": "listwise_distillation"}}
-    settings = Settings(train_reranker=TrainReranker.model_validate({"systems": own}))
+    changes = {"cross_encoder": {"triples": "augmented"}, "colbert": {"loss": "listwise_distillation"}}
+    settings = Settings(train_reranker=TrainReranker.model_validate({"systems": changes}))
     with pytest.raises(UserError, match=r"triples = augmented for cross_encoder, the teacher of colbert: .* add --set"):
         rerank_graph(settings, systems)
 
 
 def test_a_system_may_have_settings_of_its_own() -> None:
-    own = {"k_nrm": {"batch_size": 8}, "bert_dmn_lite": {"epochs": 20, "head_learning_rate": 1e-2}}
-    settings, before = TrainReranker(epochs=2, systems=own), TrainReranker(epochs=2)
+    changes = {"k_nrm": {"batch_size": 8}, "bert_dmn_lite": {"epochs": 20, "head_learning_rate": 1e-2}}
+    settings, before = TrainReranker(epochs=2, systems=changes), TrainReranker(epochs=2)
     differ = {name for name in SYSTEMS if settings.for_system(name) != before.for_system(name)}
-    assert differ == set(own)
+    assert differ == set(changes)
     lite = settings.for_system("bert_dmn_lite")
     assert (lite.epochs, lite.head_learning_rate, lite.lite, lite.systems) == (20, 1e-2, True, {})
     assert (settings.for_system("k_nrm").batch_size, settings.for_system("k_nrm").adam_epsilon) == (8, 1e-5)

@@ -48,12 +48,12 @@ def vectors() -> tuple[np.ndarray, np.ndarray]:
     return both[:M], both[M:]
 
 
-def plain(data: Dataset, sample: Sample, weight: float, own: bool = False) -> tuple[list[float], list[bool]]:
-    """RR@10 and warmth of each query, by loops; `own`: with the query's own labels in the sums."""
-    of_passages, of_queries = (each.astype(np.float64) for each in vectors())
+def plain(data: Dataset, sample: Sample, weight: float, own_labels: bool = False) -> tuple[list[float], list[bool]]:
+    """RR@10 and warmth of each query, by loops; `own_labels`: with the query's own labels in the sums."""
+    of_passages, of_queries = (one.astype(np.float64) for one in vectors())
     every, train = data.qrels.positive(), data.split_qrels("train").positive()
     labels = list(zip(train.query.tolist(), train.passage.tolist(), strict=True))
-    found, warmth = [], []
+    ranks, warmth = [], []
     for query in sample.queries.tolist():
         same = {other for other in range(TRAIN + DEV) if data.groups[other] == data.groups[query]}
         relevant = {p for q, p in zip(every.query.tolist(), every.passage.tolist(), strict=True) if q in same}
@@ -61,23 +61,23 @@ def plain(data: Dataset, sample: Sample, weight: float, own: bool = False) -> tu
         for passage in sample.passages.tolist():
             vector = of_passages[passage].copy()
             for q, p in labels:
-                if p == passage and (own or q not in same):
+                if p == passage and (own_labels or q not in same):
                     vector += weight * of_queries[q]
             scores[passage] = float(of_queries[query] @ vector / np.linalg.norm(vector))
         best = max(scores[passage] for passage in relevant)
         weights = dict(zip(sample.passages.tolist(), sample.weight.tolist(), strict=True))
         rank = 1 + sum(weights[p] for p, score in scores.items() if p not in relevant and score > best + 1e-6)
-        found.append(1 / rank if rank <= 10 else 0.0)
+        ranks.append(1 / rank if rank <= 10 else 0.0)
         warmth.append(any(p in relevant and q not in same for q, p in labels))
-    return found, warmth
+    return ranks, warmth
 
 
 def computed(data: Dataset, sample: Sample) -> tuple[np.ndarray, np.ndarray]:
     of_passages, of_queries = vectors()
     asking = np.unique(training_pairs(data, sample)[0])
     labels = labels_of(data, sample, asking, of_queries[asking])
-    asked = of_queries[sample.queries]
-    return reciprocal_ranks(sample, of_passages[sample.passages], asked, labels), labels.warm
+    query_vectors = of_queries[sample.queries]
+    return reciprocal_ranks(sample, of_passages[sample.passages], query_vectors, labels), labels.warm
 
 
 @pytest.mark.parametrize("split", ["dev", "train"])
@@ -97,7 +97,7 @@ def test_the_ranks_are_those_of_a_plain_loop(
         assert values[:, column].tolist() == pytest.approx(expected)
         assert warm.tolist() == warmth
     if split == "train":  # control: with the query's own labels in the sums, the ranks are others
-        assert values[:, 2].mean() < np.mean(plain(data, sample, 2.0, own=True)[0]) - 0.1
+        assert values[:, 2].mean() < np.mean(plain(data, sample, 2.0, own_labels=True)[0]) - 0.1
     if not most:
         assert 0 < warm.mean() < 1 and len(set(values[:, 1]) ^ set(values[:, 2]))
 
@@ -115,10 +115,10 @@ def test_a_sample_has_what_the_queries_need_and_counts_for_the_corpus(
         assert len(sample.queries) == 5 and len(sample.passages) == 30
         assert sample.weight.sum() == pytest.approx(M)
         labels = data.split_qrels("dev").positive()
-        asked = np.isin(labels.query, sample.queries)
-        assert (sample.weight[np.isin(sample.passages, labels.passage[asked])] == 1).all()
+        of_sample = np.isin(labels.query, sample.queries)
+        assert (sample.weight[np.isin(sample.passages, labels.passage[of_sample])] == 1).all()
         pairs = {(sample.queries[i], sample.passages[j]) for i, j in zip(sample.row, sample.relevant, strict=True)}
-        assert pairs >= set(zip(labels.query[asked], labels.passage[asked], strict=True))
+        assert pairs >= set(zip(labels.query[of_sample], labels.passage[of_sample], strict=True))
         hits = Bm25.build(data.passages, IndexBm25()).search(data.query_texts(sample.queries), 1)[1]
         certain = sample.passages[sample.weight == 1]
         assert np.isin(hits, certain).all() and len(certain) == 15

@@ -23,12 +23,12 @@ def values(warm_gain: float, cold_gain: float) -> tuple[np.ndarray, np.ndarray]:
 def test_strata_are_means_and_test_has_its_own_share_of_warm_queries() -> None:
     figures, warm = values(0.2, -0.1)
     unseen = np.arange(400) % 2 == 0
-    found = gains_of(figures, warm, unseen, 0.5, seed=0)
+    gains = gains_of(figures, warm, unseen, 0.5, seed=0)
     difference = figures[:, 2] - figures[:, 0]
-    best = found["gains"]["0.3"]
-    assert found["best"] == 0.3
-    assert found["queries"] == {"all": 400, "warm": 300, "cold": 100, "unseen": 200}
-    assert found["plain"]["cold"] == pytest.approx(figures[~warm, 0].mean())
+    best = gains["gains"]["0.3"]
+    assert gains["best"] == 0.3
+    assert gains["queries"] == {"all": 400, "warm": 300, "cold": 100, "unseen": 200}
+    assert gains["plain"]["cold"] == pytest.approx(figures[~warm, 0].mean())
     means = {"all": difference, "warm": difference[warm], "cold": difference[~warm], "unseen": difference[unseen]}
     for name, of in means.items():
         assert best[name]["gain"] == pytest.approx(of.mean())
@@ -38,15 +38,15 @@ def test_strata_are_means_and_test_has_its_own_share_of_warm_queries() -> None:
     assert best["test"]["gain"] == pytest.approx(expected)
     assert abs(expected - difference.mean()) > 0.05  # the share matters
     assert best["test"]["low"] < expected < best["test"]["high"]
-    assert found["deviation"] == pytest.approx(difference.std(ddof=1))
+    assert gains["deviation"] == pytest.approx(difference.std(ddof=1))
 
 
 @pytest.mark.parametrize(("share", "expected"), [(0.0, None), (1.0, "warm"), (0.3, None), (None, None)])
 def test_without_cold_queries_nothing_is_said_about_them(share: float | None, expected: str | None) -> None:
     figures, warm = values(0.2, 0.0)
-    found = gains_of(figures[warm], warm[warm], warm[warm], share, seed=0)
-    assert "cold" not in found["queries"] and "unseen" not in found["queries"]
-    best = found["gains"]["0.3"]
+    gains = gains_of(figures[warm], warm[warm], warm[warm], share, seed=0)
+    assert "cold" not in gains["queries"] and "unseen" not in gains["queries"]
+    best = gains["gains"]["0.3"]
     assert best.get("test") == (best[expected] if expected else None)
 
 

@@ -70,8 +70,8 @@ def test_the_kernels_attention_stays_in_each_text(window: tuple[int, int], group
     expected = ReferenceAttention()(*(x.double() for x in halves), bounds, 30, **options)[:99]
 
     def error(edges: torch.Tensor, **others: Any) -> float:
-        found = kernel(*(x.to(GPU) for x in halves), edges.to(GPU), 30, **options | others)[:99].double().cpu()
-        return float((found - expected).norm() / expected.norm())
+        attention = kernel(*(x.to(GPU) for x in halves), edges.to(GPU), 30, **options | others)[:99].double().cpu()
+        return float((attention - expected).norm() / expected.norm())
 
     assert error(bounds) < 1e-2
     assert error(bounds.clamp(min=1) - 1) > 0.1  # controls: texts that begin one later, and other windows
@@ -152,8 +152,8 @@ def test_control_a_work_that_does_not_wait_for_the_copies_reads_too_early(monkey
     monkeypatch.setattr(torch.cuda.Stream, "wait_stream", lambda self, other: None)
     arrays = [np.full((40_000, 256), number, np.float32) for number in range(20)]
     batches = ((number, (array,)) for number, array in enumerate(arrays))
-    found = {number: sums for number, (sums,) in streamed(batches, lambda rows: (rows.sum(1),), GPU)}
-    assert any((found[number] != 256 * number).any() for number in found)
+    sums_of = {number: sums for number, (sums,) in streamed(batches, lambda rows: (rows.sum(1),), GPU)}
+    assert any((sums_of[number] != 256 * number).any() for number in sums_of)
 
 
 @pytest.mark.parametrize("waits", [True, False])
@@ -304,13 +304,13 @@ def test_late_interaction_is_that_of_a_plain_loop() -> None:
     lengths = generator.integers(1, 30, 500)
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     values = generator.standard_normal((int(offsets[-1]), 32)).astype(np.float16)
-    asked = generator.standard_normal((40, 6, 32)).astype(np.float32)
+    queries = generator.standard_normal((40, 6, 32)).astype(np.float32)
     query, passage = generator.integers(0, 40, 3_000), generator.integers(0, 500, 3_000)
-    found = max_similarities(asked, TokenVectors(values, offsets), query, passage)
+    similarities = max_similarities(queries, TokenVectors(values, offsets), query, passage)
 
     def plain(q: int, p: int) -> float:
-        return (asked[q].astype(np.float64) @ values[offsets[p] : offsets[p + 1]].astype(np.float64).T).max(1).sum()
+        return (queries[q].astype(np.float64) @ values[offsets[p] : offsets[p + 1]].astype(np.float64).T).max(1).sum()
 
     expected = np.array([plain(q, p) for q, p in zip(query, passage, strict=True)])
-    assert np.abs(found - expected).max() < 1e-3
-    assert np.abs(found - np.roll(expected, 1)).max() > 1  # control: other pairs
+    assert np.abs(similarities - expected).max() < 1e-3
+    assert np.abs(similarities - np.roll(expected, 1)).max() > 1  # control: other pairs

@@ -61,9 +61,9 @@ def one_by_one(encoder: TextEncoder, texts: list[str]) -> np.ndarray:
 
 @pytest.mark.parametrize("budget", [1, 30, 4096])
 def test_equals_one_by_one(encoder, budget):
-    found = encode_texts(encoder, TEXTS, tokens_per_batch=budget, precision="fp32")
-    assert np.abs(found - one_by_one(encoder, TEXTS)).max() < 1e-5
-    assert np.abs(found - one_by_one(encoder, TEXTS[::-1])).max() > 1e-3
+    vectors = encode_texts(encoder, TEXTS, tokens_per_batch=budget, precision="fp32")
+    assert np.abs(vectors - one_by_one(encoder, TEXTS)).max() < 1e-5
+    assert np.abs(vectors - one_by_one(encoder, TEXTS[::-1])).max() > 1e-3
 
 
 def test_bf16_leaves_the_encoders_own_weights_alone(encoder):
@@ -155,5 +155,5 @@ def test_a_batch_that_is_not_filled_has_no_more_tokens_than_it_needs(encoder, mo
     expected = one_by_one(encoder, TEXTS)
     for filled, tokens_read in ((True, [4096]), (False, [64])):
         read.clear()
-        found = encode_texts(encoder, TEXTS, precision="fp32", filled=filled)
-        assert read == tokens_read and np.abs(found - expected).max() < 1e-5
+        vectors = encode_texts(encoder, TEXTS, precision="fp32", filled=filled)
+        assert read == tokens_read and np.abs(vectors - expected).max() < 1e-5

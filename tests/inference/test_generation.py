@@ -55,14 +55,14 @@ def by_transformers(model: QueryGenerator, query: str, passage: str) -> float:
 @pytest.mark.parametrize("budget", [1, 40, 10_000])
 def test_log_likelihoods_are_transformers_own_losses(generator: QueryGenerator, dataset: Dataset, budget: int) -> None:
     options = {"precision": "fp32", "tokens_per_batch": budget}
-    found = log_likelihoods(generator, dataset, QUERY, PASSAGE, **options)  # type: ignore[arg-type]
+    likelihoods = log_likelihoods(generator, dataset, QUERY, PASSAGE, **options)  # type: ignore[arg-type]
     texts = dataset.passages.take(np.arange(4)).full_texts()
     expected = [by_transformers(generator, QUERIES[q], texts[p]) for q, p in zip(QUERY, PASSAGE, strict=True)]
-    assert found.dtype == np.float32
-    np.testing.assert_allclose(found, expected, rtol=2e-5)
+    assert likelihoods.dtype == np.float32
+    np.testing.assert_allclose(likelihoods, expected, rtol=2e-5)
     other = [by_transformers(generator, QUERIES[q], texts[p - 1]) for q, p in zip(QUERY, PASSAGE, strict=True)]
     # Of ten pairs one may be close by chance: the noise of the weights is another on another processor.
-    assert np.isclose(found, other, rtol=2e-5).sum() < 3, "the control: the passage matters"
+    assert np.isclose(likelihoods, other, rtol=2e-5).sum() < 3, "the control: the passage matters"
     assert len(set(expected)) == 9, "and one pair is there twice"
 
 
@@ -101,7 +101,7 @@ def test_chosen_batches_are_written_alone(generator: QueryGenerator) -> None:
 def test_samples_have_the_probabilities_of_the_softmax_over_the_likeliest() -> None:
     logits = torch.tensor([0.3, -1.0, 2.0, 1.0, 0.9])
     draws = sampled(np.arange(20_000), 3, 0.7, seed=5)(torch.empty(0), logits.expand(20_000, 5)).argmax(1)
-    found = np.bincount(draws.numpy(), minlength=5) / 20_000
+    frequencies = np.bincount(draws.numpy(), minlength=5) / 20_000
     expected = torch.softmax(torch.tensor([-torch.inf, -torch.inf, 2.0, 1.0, 0.9]) / 0.7, 0).numpy()
-    np.testing.assert_allclose(found, expected, atol=0.012)  # 3 standard errors
-    assert abs(found[2] - torch.softmax(logits, 0)[2]) > 0.05, "the control: without top_k and temperature"
+    np.testing.assert_allclose(frequencies, expected, atol=0.012)  # 3 standard errors
+    assert abs(frequencies[2] - torch.softmax(logits, 0)[2]) > 0.05, "the control: without top_k and temperature"

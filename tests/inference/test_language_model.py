@@ -41,15 +41,15 @@ def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
 
 
 def answered(name: str, folder: Path | None, prompts: list[str] = PROMPTS, **settings: Any) -> list[Answer]:
-    found = open_language_model(name, Asking(**settings), folder).answers(prompts)
-    return sorted(found, key=lambda answer: answer.index)
+    answers = open_language_model(name, Asking(**settings), folder).answers(prompts)
+    return sorted(answers, key=lambda answer: answer.index)
 
 
 def test_answers_come_once_each_several_calls_at_a_time(service: Service, tmp_path: Path) -> None:
     service.seconds = 0.05
-    found = answered(service.address, tmp_path, [*PROMPTS, PROMPTS[3]], calls_at_once=5, temperature=0.5, seed=3)
-    assert [answer.text for answer in found] == [*map(shout, PROMPTS), shout(PROMPTS[3])]
-    assert {(answer.tokens_in, answer.tokens_out, answer.is_kept) for answer in found} == {(11, 7, False)}
+    answers = answered(service.address, tmp_path, [*PROMPTS, PROMPTS[3]], calls_at_once=5, temperature=0.5, seed=3)
+    assert [answer.text for answer in answers] == [*map(shout, PROMPTS), shout(PROMPTS[3])]
+    assert {(answer.tokens_in, answer.tokens_out, answer.is_kept) for answer in answers} == {(11, 7, False)}
     assert service.most == 5 and set(service.answered.values()) == {1}
     sent = {"max_tokens": 256, "temperature": 0.5, "seed": 3, "model": MODEL}
     assert all(request.items() >= sent.items() for request in service.requests)
@@ -64,12 +64,12 @@ def test_answers_come_once_each_several_calls_at_a_time(service: Service, tmp_pa
 def test_the_official_client_reads_the_services_answer(service: Service) -> None:
     """The control of the service: a client of openai's own finds what it was sent."""
     client = openai.OpenAI(base_url=service.address, api_key="any")
-    asked: Any = [{"role": "user", "content": "a word"}]
-    answer = client.chat.completions.create(model=MODEL, messages=asked)
+    messages: Any = [{"role": "user", "content": "a word"}]
+    answer = client.chat.completions.create(model=MODEL, messages=messages)
     assert answer.choices[0].message.content == "A WORD" and answer.usage and answer.usage.completion_tokens == 7
     service.faults = ["break"]
     with pytest.raises(openai.APIConnectionError):
-        client.with_options(max_retries=0).chat.completions.create(model=MODEL, messages=asked)
+        client.with_options(max_retries=0).chat.completions.create(model=MODEL, messages=messages)
 
 
 @pytest.mark.parametrize("fault", [429, 500, 503, "break"])
@@ -77,17 +77,17 @@ def test_what_fails_for_a_while_is_asked_again_and_paid_once(
     service: Service, tmp_path: Path, fault: int | str
 ) -> None:
     service.faults = [fault] * 5
-    found = answered(service.address, tmp_path)
-    assert [answer.text for answer in found] == [*map(shout, PROMPTS)]
+    answers = answered(service.address, tmp_path)
+    assert [answer.text for answer in answers] == [*map(shout, PROMPTS)]
     assert len(service.requests) == len(PROMPTS) + 5 and set(service.answered.values()) == {1}
 
 
 @pytest.mark.parametrize("fault", ["text", "other", 422, 403])
 def test_an_answer_that_is_none_is_one_line_and_the_others_go_on(service: Service, tmp_path: Path, fault: str) -> None:
     service.faults, service.repeats_the_key = [fault] * 3, True
-    found = answered(service.address, tmp_path, calls_at_once=1)
-    assert [answer.text for answer in found] == [None] * 3 + [*map(shout, PROMPTS[3:])]
-    for answer in found[:3]:
+    answers = answered(service.address, tmp_path, calls_at_once=1)
+    assert [answer.text for answer in answers] == [None] * 3 + [*map(shout, PROMPTS[3:])]
+    for answer in answers[:3]:
         assert answer.failure.startswith(f"{service.address}#{MODEL} gives no answers: ")
         assert "\n" not in answer.failure and SECRET not in answer.failure
     assert [answer.text for answer in answered(service.address, tmp_path)] == [*map(shout, PROMPTS)]
@@ -113,9 +113,9 @@ def test_after_many_failures_it_stops_and_keeps_what_came(
 
 def test_a_slow_answer_is_given_up(service: Service) -> None:
     service.seconds = 0.4
-    found = answered(service.address, None, PROMPTS[:2], call_seconds=0.25)
-    assert [answer.text for answer in found] == [None, None]
-    assert all("no answer in 0.25 s" in answer.failure for answer in found)
+    answers = answered(service.address, None, PROMPTS[:2], call_seconds=0.25)
+    assert [answer.text for answer in answers] == [None, None]
+    assert all("no answer in 0.25 s" in answer.failure for answer in answers)
 
 
 def test_a_slow_answer_that_comes_in_time_is_asked_for_once(service: Service) -> None:
@@ -139,8 +139,8 @@ def test_a_service_that_is_killed_and_started_again(tmp_path: Path, monkeypatch:
     with pytest.raises(Unreachable, match=r"Connection error\. \(3 failed calls in a row\); 5 of 12 answers came"):
         list(answers)
     with chat_service(shout, int(before.address.rpartition(":")[2].removesuffix("/v1"))) as after:
-        found = answered(after.address, tmp_path)
-    assert [answer.text for answer in found] == [*map(shout, PROMPTS)] and came == [*map(shout, PROMPTS[:5])]
+        read = answered(after.address, tmp_path)
+    assert [answer.text for answer in read] == [*map(shout, PROMPTS)] and came == [*map(shout, PROMPTS[:5])]
     assert set((before.answered + after.answered).values()) == {1}
 
 
@@ -198,8 +198,8 @@ def test_a_killed_process_pays_again_only_what_was_under_way(service: Service, t
         journal.write('{"key": "cut')  # as a process that is killed while it writes
     assert len(service.answered) < len(PROMPTS)
     service.seconds = 0.0
-    found = answered(service.address, tmp_path)
-    assert [answer.text for answer in found] == [*map(shout, PROMPTS)]
+    answers = answered(service.address, tmp_path)
+    assert [answer.text for answer in answers] == [*map(shout, PROMPTS)]
     assert sum(count - 1 for count in service.answered.values()) <= 2
     assert all(answer.is_kept for answer in answered(service.address, tmp_path))
 
@@ -240,17 +240,19 @@ TEXTS = ["the old river", "a bright violin and the narrow copper garden in winte
 
 def test_a_local_model_answers_as_transformers_does(chat_model: Path, tmp_path: Path) -> None:
     settings = {"answer_tokens": 6, "prompt_tokens": 40, "precision": "fp32"}
-    found = answered(str(chat_model), tmp_path / "kept", TEXTS, **settings)
+    answers = answered(str(chat_model), tmp_path / "kept", TEXTS, **settings)
     tokenizer, model = AutoTokenizer.from_pretrained(chat_model), AutoModelForCausalLM.from_pretrained(chat_model)
-    for text, answer in zip(TEXTS, found, strict=True):
-        asked = tokenizer.apply_chat_template(
+    for text, answer in zip(TEXTS, answers, strict=True):
+        prompt_tokens = tokenizer.apply_chat_template(
             [{"role": "user", "content": text}], return_tensors="pt", return_dict=True
         )
-        written = model.generate(**asked, max_new_tokens=6, do_sample=False, pad_token_id=tokenizer.eos_token_id)
-        expected = tokenizer.decode(written[0, asked["input_ids"].shape[1] :], skip_special_tokens=True)
-        assert answer.text == expected.strip() and answer.tokens_in == asked["input_ids"].shape[1]
+        written = model.generate(
+            **prompt_tokens, max_new_tokens=6, do_sample=False, pad_token_id=tokenizer.eos_token_id
+        )
+        expected = tokenizer.decode(written[0, prompt_tokens["input_ids"].shape[1] :], skip_special_tokens=True)
+        assert answer.text == expected.strip() and answer.tokens_in == prompt_tokens["input_ids"].shape[1]
     again = answered(str(chat_model), tmp_path / "kept", TEXTS, **settings)
-    assert [answer.text for answer in again] == [answer.text for answer in found]
+    assert [answer.text for answer in again] == [answer.text for answer in answers]
     assert all(answer.is_kept for answer in again)
 
 
@@ -262,14 +264,14 @@ def test_code_between_two_answers_may_train(chat_model: Path) -> None:
 
 def test_a_batch_of_which_a_part_was_kept_is_written_as_before(chat_model: Path, tmp_path: Path) -> None:
     settings = {"answer_tokens": 6, "prompt_tokens": 40, "temperature": 1.3}
-    found = answered(str(chat_model), tmp_path, TEXTS, **settings)
+    answers = answered(str(chat_model), tmp_path, TEXTS, **settings)
     kept = (tmp_path / JOURNAL).read_bytes()
     (tmp_path / JOURNAL).write_bytes(kept[: len(kept) // 2])
     again = answered(str(chat_model), tmp_path, TEXTS, **settings)
-    assert [answer.text for answer in again] == [answer.text for answer in found]
-    assert len({answer.text for answer in found}) > 1
+    assert [answer.text for answer in again] == [answer.text for answer in answers]
+    assert len({answer.text for answer in answers}) > 1
     others = answered(str(chat_model), None, TEXTS, **settings, seed=1)
-    assert [answer.text for answer in others] != [answer.text for answer in found], "the seed draws"
+    assert [answer.text for answer in others] != [answer.text for answer in answers], "the seed draws"
 
 
 def test_no_text_writes_a_special_token_or_closes_its_tag(chat_model: Path) -> None:
@@ -289,9 +291,9 @@ def test_no_text_writes_a_special_token_or_closes_its_tag(chat_model: Path) -> N
 
 
 def test_a_prompt_that_is_too_long_is_not_answered(chat_model: Path) -> None:
-    found = answered(str(chat_model), None, ["stone", "stone " * 60], prompt_tokens=20, answer_tokens=4)
-    assert found[0].text is not None and found[1].text is None
-    assert found[1].failure == f"a prompt has {61 + 1} tokens, and chat model reads 20"
+    answers = answered(str(chat_model), None, ["stone", "stone " * 60], prompt_tokens=20, answer_tokens=4)
+    assert answers[0].text is not None and answers[1].text is None
+    assert answers[1].failure == f"a prompt has {61 + 1} tokens, and chat model reads 20"
 
 
 def test_an_encoder_is_no_language_model(tiny_backbone: Path) -> None:

@@ -67,13 +67,13 @@ def directly(backbone: Path, data: Dataset, documents: bool) -> list[list[np.nda
     for group in groups:
         stream, windows = [], []
         for row in group:
-            own = tokenizer(texts[row], add_special_tokens=False)["input_ids"]
+            token_ids = tokenizer(texts[row], add_special_tokens=False)["input_ids"]
             start = 0
-            windows.append((row, len(stream), len(stream) + min(size, len(own))))
-            while start + size < len(own):
+            windows.append((row, len(stream), len(stream) + min(size, len(token_ids))))
+            while start + size < len(token_ids):
                 start += size - OVERLAP
-                windows.append((row, len(stream) + start, len(stream) + min(start + size, len(own))))
-            stream += own
+                windows.append((row, len(stream) + start, len(stream) + min(start + size, len(token_ids))))
+            stream += token_ids
         while windows:
             begin, some = windows[0][1], [windows.pop(0)]
             while (
@@ -103,12 +103,12 @@ def test_windows_as_transformers_computes_them(backbone: Path, tmp_path: Path, d
     encode(settings, dataset=data.path, **outputs)
     vectors, of = read_scored(outputs["passage_vectors"])
     expected = directly(backbone, data, documents)
-    assert of is not None and of.tolist() == [row for row, own in enumerate(expected) for _ in own]
+    assert of is not None and of.tolist() == [row for row, windows in enumerate(expected) for _ in windows]
     np.testing.assert_allclose(vectors, np.concatenate(expected), atol=2e-5)
 
     usual = np.asarray(read_vectors(outputs["passage_vectors"]))  # each passage alone
     first = np.asarray(vectors)[np.searchsorted(of, np.arange(len(COUNTS)))]
-    alone = np.array([len(own) == 1 for own in expected]) & (
+    alone = np.array([len(windows) == 1 for windows in expected]) & (
         np.bincount(DOCUMENTS)[DOCUMENTS] == 1 if documents else True
     )
     assert alone.any()
@@ -118,7 +118,7 @@ def test_windows_as_transformers_computes_them(backbone: Path, tmp_path: Path, d
     # A share of the passages, and small batches, give the same.
     encoder, share = DualEncoder.load(outputs["dual_encoder"]).passage_encoder, slice(3, 6)
     counted = partial(Progress, "late")
-    some, place = encode_late(
+    some, passage_of = encode_late(
         encoder,
         data,
         OVERLAP,
@@ -129,7 +129,7 @@ def test_windows_as_transformers_computes_them(backbone: Path, tmp_path: Path, d
         tokens_per_batch=70,
     )
     inside = (of >= 3) & (of < 6)
-    assert (place + 3).tolist() == of[inside].tolist()
+    assert (passage_of + 3).tolist() == of[inside].tolist()
     np.testing.assert_allclose(some, np.asarray(vectors)[inside], atol=2e-5)
 
 

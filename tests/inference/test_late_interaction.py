@@ -54,10 +54,10 @@ def by_hand(model: LateInteraction, query: str, passage: str) -> float:
 
     tokenizer, layout = model.tokenizer, model.layout
     first, *rest = tokenizer(query, truncation=True, max_length=layout.query_length - 1)["input_ids"]
-    asked = [first, model.markers[0], *rest]
-    missing = layout.query_length - len(asked) if layout.expand_queries else 0
-    read = [1] * len(asked) + [int(layout.attend_to_masks)] * missing
-    queries = vectors([*asked, *[tokenizer.mask_token_id] * missing], read)
+    query_ids = [first, model.markers[0], *rest]
+    missing = layout.query_length - len(query_ids) if layout.expand_queries else 0
+    read = [1] * len(query_ids) + [int(layout.attend_to_masks)] * missing
+    queries = vectors([*query_ids, *[tokenizer.mask_token_id] * missing], read)
     first, *rest = tokenizer(passage, truncation=True, max_length=layout.passage_length - 1)["input_ids"]
     answering = [first, model.markers[1], *rest]
     passages = vectors(answering, [1] * len(answering))
@@ -86,13 +86,13 @@ def test_max_similarities_are_those_of_a_loop_over_pairs(monkeypatch: pytest.Mon
     generator = np.random.default_rng(0)
     passages, queries = random_vectors([3, 1, 7, 2, 5, 1, 4]), generator.random((5, 4, 8)).astype(np.float32)
     queries[1, 2:] = 0  # a query of two tokens
-    query, passage = (each.ravel()[generator.permutation(35)[:30]] for each in np.indices((5, 7)))
+    query, passage = (axis.ravel()[generator.permutation(35)[:30]] for axis in np.indices((5, 7)))
 
     def loop(padding: int) -> list[float]:
         texts = [t.astype(np.float64) for t in np.split(passages.values, passages.offsets[1:-1])]
         texts = [np.concatenate([t, np.zeros((padding, 8))]) for t in texts]
-        asked = [q[: 2 if i == 1 else 4].astype(np.float64) for i, q in enumerate(queries)]
-        return [sum(max(t @ p for p in texts[j]) for t in asked[i]) for i, j in zip(query, passage, strict=True)]
+        plain = [q[: 2 if i == 1 else 4].astype(np.float64) for i, q in enumerate(queries)]
+        return [sum(max(t @ p for p in texts[j]) for t in plain[i]) for i, j in zip(query, passage, strict=True)]
 
     expected = loop(padding=0)
     for passages_per_chunk, queries_per_product, block in ((64, 64, 0), (2, 3, 0), (1, 1, 20), (1, 1, 10**6)):
@@ -149,26 +149,26 @@ def test_vectors_and_scores_are_those_of_sentence_transformers(
     model.save(tmp_path / "model")
     peer = peer_of(tmp_path / "model", model.layout, list(string.punctuation))
     questions, texts = dataset.query_texts(np.arange(3)), dataset.passages.take(np.arange(6)).full_texts()
-    asked, answering = peer.encode_query(questions), peer.encode_document(texts)
+    peer_queries, answering = peer.encode_query(questions), peer.encode_document(texts)
 
     queries = encode_queries(model, questions, "fp32")
     passages = encode_passages(model, dataset.passages, np.arange(6), precision="fp32")
-    for own, other in zip(queries, asked, strict=True):
-        np.testing.assert_allclose(own[: len(other)], other.numpy(), atol=1e-5)
-        assert not own[len(other) :].any()
+    for vectors, other in zip(queries, peer_queries, strict=True):
+        np.testing.assert_allclose(vectors[: len(other)], other.numpy(), atol=1e-5)
+        assert not vectors[len(other) :].any()
     assert np.diff(passages.offsets).tolist() == [len(text) for text in answering]
     np.testing.assert_allclose(passages.values, torch.cat(answering).numpy(), atol=5e-4)  # fp16
     order = np.random.default_rng(0).permutation(18)
-    query, passage = (each.ravel()[order] for each in np.indices((3, 6)))
+    query, passage = (axis.ravel()[order] for axis in np.indices((3, 6)))
     progress = Progress("rerank", "scoring", 18, "pairs")
     scores = late_scores(model, dataset, query, passage, precision="fp32", tokens_per_batch=64, progress=progress)
-    told = capsys.readouterr().err
-    assert "rerank: encoding 6/6 passages" in told and "rerank: scoring 18/18 pairs" in told
-    expected = peer.similarity(asked, answering).numpy().ravel()[order]
+    warnings = capsys.readouterr().err
+    assert "rerank: encoding 6/6 passages" in warnings and "rerank: scoring 18/18 pairs" in warnings
+    expected = peer.similarity(peer_queries, answering).numpy().ravel()[order]
     np.testing.assert_allclose(scores, expected, atol=5e-3)
     # Control: punctuation counts.
     every = peer_of(tmp_path / "model", model.layout, []).encode_document(texts)
-    assert np.abs(scores - peer.similarity(asked, every).numpy().ravel()[order]).max() > 5e-2
+    assert np.abs(scores - peer.similarity(peer_queries, every).numpy().ravel()[order]).max() > 5e-2
 
 
 def test_vectors_of_8_bits(dataset: Dataset, tiny_backbone: Path) -> None:
@@ -184,7 +184,7 @@ def test_vectors_of_8_bits(dataset: Dataset, tiny_backbone: Path) -> None:
         step = exact.of(row, where).abs().amax(dim=1, keepdim=True) / 127
         error = (small.of(row, where) - exact.of(row, where)).abs()
         assert (error <= step / 2 + 5e-4).all() and (error > 5e-4).any()
-    query, passage = (each.ravel() for each in np.indices((3, 6)))
+    query, passage = (axis.ravel() for axis in np.indices((3, 6)))
     scores, rounded = (
         late_scores(model, dataset, query, passage, token_vectors=kind, precision="fp32") for kind in ("fp16", "int8")
     )

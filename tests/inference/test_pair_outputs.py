@@ -34,7 +34,7 @@ def pairs(model: BertDmn) -> SentencePairs:
 
 def every_pair() -> tuple[np.ndarray, np.ndarray]:
     """Queries and passages: without tokens, of one sentence, and cut."""
-    first, second = (each.ravel() for each in np.meshgrid(np.arange(3), np.arange(len(TEXTS)), indexing="ij"))
+    first, second = (axis.ravel() for axis in np.meshgrid(np.arange(3), np.arange(len(TEXTS)), indexing="ij"))
     return first, second
 
 
@@ -50,17 +50,19 @@ def test_a_reading_is_what_the_model_reads(
         FrozenEncoder(model), pairs, first, second, np.float32, precision="fp32", tokens_per_batch=64
     )
     rows = np.random.default_rng(0).permutation(len(first))
-    found = outputs.reading(rows)
+    pairs_read = outputs.reading(rows)
     with torch.no_grad():
         hidden = model.eval().backbone(input_ids=arrays[0], attention_mask=arrays[1], token_type_ids=arrays[2])[0]
     expected = reading(hidden, arrays[3])
-    assert torch.equal(found.query_length, expected.query_length[rows])
-    assert torch.equal(found.sentence_count, expected.sentence_count[rows])
-    assert found.query_length.min() == found.sentence_count.min() == 0 < 2 < found.sentence_count.max()
-    torch.testing.assert_close(found.cls, expected.cls[rows], atol=1e-5, rtol=0)
-    torch.testing.assert_close(found.sentences, expected.sentences[rows], atol=1e-5, rtol=0)
-    for row, length in enumerate(found.query_length):
-        torch.testing.assert_close(found.query[row, :length], expected.query[rows[row], :length], atol=1e-5, rtol=0)
+    assert torch.equal(pairs_read.query_length, expected.query_length[rows])
+    assert torch.equal(pairs_read.sentence_count, expected.sentence_count[rows])
+    assert pairs_read.query_length.min() == pairs_read.sentence_count.min() == 0 < 2 < pairs_read.sentence_count.max()
+    torch.testing.assert_close(pairs_read.cls, expected.cls[rows], atol=1e-5, rtol=0)
+    torch.testing.assert_close(pairs_read.sentences, expected.sentences[rows], atol=1e-5, rtol=0)
+    for row, length in enumerate(pairs_read.query_length):
+        torch.testing.assert_close(
+            pairs_read.query[row, :length], expected.query[rows[row], :length], atol=1e-5, rtol=0
+        )
     # Control: the reading of other pairs differs.
     other = outputs.reading(np.roll(rows, 1))
     assert (other.cls - expected.cls[rows]).abs().max() > 0.01

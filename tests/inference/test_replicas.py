@@ -105,17 +105,19 @@ def test_what_is_read_together_does_not_show(tiny_backbone, monkeypatch, precisi
     model = CrossEncoder.from_backbone(str(tiny_backbone), 40)
     tokens, packed = Tokens.of(model.tokenizer, TEXTS, 40), []
     pack = replicas.pack
-    monkeypatch.setattr(replicas, "pack", lambda *given, **whole: packed.append(pack(*given, **whole)) or packed[-1])
+    monkeypatch.setattr(
+        replicas, "pack", lambda *arguments, **whole: packed.append(pack(*arguments, **whole)) or packed[-1]
+    )
     pairs = PairTokens(model.tokenizer, tokens, tokens, 40)
 
-    def made(rows: np.ndarray) -> list[np.ndarray]:
+    def outputs_of(rows: np.ndarray) -> list[np.ndarray]:
         vectors = encode_texts(encoder, [TEXTS[row] for row in rows], precision=precision, tokens_per_batch=256)
         scores, cls = np.empty(len(rows), np.float32), np.empty((len(rows), model.width), np.float32)
         score_pairs(model, pairs, rows, (7 * rows) % 40, scores, cls, precision=precision, tokens_per_batch=256)
         return [vectors, scores, cls]
 
     def differ(some: np.ndarray) -> list[bool]:
-        few, everything = made(some), made(np.arange(len(TEXTS)))
+        few, everything = outputs_of(some), outputs_of(np.arange(len(TEXTS)))
         return [not np.array_equal(one, other[some]) for one, other in zip(few, everything, strict=True)]
 
     assert not any(differ(np.array([5]))) and not any(differ(np.arange(40)[::-5]))
@@ -129,7 +131,9 @@ def test_what_is_read_together_does_not_show(tiny_backbone, monkeypatch, precisi
 def test_the_larger_batches_of_a_gpu_give_the_same(tiny_backbone, attention, monkeypatch):
     encoder = TextEncoder.from_backbone(str(tiny_backbone), max_length=24)
     packed, pack = [], replicas.pack
-    monkeypatch.setattr(replicas, "pack", lambda *given, **sizes: packed.append(pack(*given, **sizes)) or packed[-1])
+    monkeypatch.setattr(
+        replicas, "pack", lambda *arguments, **sizes: packed.append(pack(*arguments, **sizes)) or packed[-1]
+    )
     options = {"precision": "fp32", "tokens_per_batch": 64}
     plain, few = encode_texts(encoder, TEXTS, **options), len(packed)
     monkeypatch.setattr(encoding, "TIMES_TOKENS", {"cpu": 8})
@@ -142,10 +146,10 @@ def test_the_larger_batches_of_a_gpu_give_the_same(tiny_backbone, attention, mon
 
 def test_a_question_is_encoded_without_delay(tiny_backbone, attention):
     encoder = TextEncoder.from_backbone(str(tiny_backbone), max_length=24)
-    found = encode_question(encoder, TEXTS[8])
+    vector = encode_question(encoder, TEXTS[8])
     assert attention.calls == 0
     expected = encode_texts(encoder, TEXTS[7:9], precision="fp32")
-    assert np.abs(found - expected[1]).max() < 1e-6 and np.abs(found - expected[0]).max() > 1e-3
+    assert np.abs(vector - expected[1]).max() < 1e-6 and np.abs(vector - expected[0]).max() > 1e-3
 
 
 @pytest.mark.parametrize("packs", [False, True])

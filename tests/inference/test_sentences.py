@@ -47,11 +47,11 @@ def words(tokenizer: BertTokenizerFast, ids: np.ndarray) -> str:
 
 
 def test_sentences_end_at_punctuation_before_white_space() -> None:
-    found = [[text[a:b] for a, b in pairwise([*sentence_starts(text), None])] for text in TEXTS[:4]]
-    assert found[0] == ["the old river. ", "the stone! ", "is the cloud bright? ", "yes"]
-    assert found[1] == [TEXTS[1]]
-    assert found[2] == ["It costs 3.5 or 4.5 a day. ", '"the letter." ', "(the winter.) ", "and the market"]
-    assert found[3] == [""]
+    sentences = [[text[a:b] for a, b in pairwise([*sentence_starts(text), None])] for text in TEXTS[:4]]
+    assert sentences[0] == ["the old river. ", "the stone! ", "is the cloud bright? ", "yes"]
+    assert sentences[1] == [TEXTS[1]]
+    assert sentences[2] == ["It costs 3.5 or 4.5 a day. ", '"the letter." ', "(the winter.) ", "and the market"]
+    assert sentences[3] == [""]
     assert sentence_starts("one sentence. ").tolist() == [0]
     assert sentence_starts("你好。世界很大。再见！").tolist() == [0, 3, 8]
     assert sentence_starts("a heading\nits text").tolist() == [0, 10]
@@ -64,7 +64,7 @@ def test_pysbd_knows_abbreviations(monkeypatch: pytest.MonkeyPatch) -> None:
         "The rivers, e.g. the old one.", "Art. 5.2 of Dr. Stone!", "A heading", "Its text.", "the end.", "the end.",
     ]  # fmt: skip
     assert len(sentence_starts(text)) > 6, "control: the rules end a sentence after e.g."
-    assert [sentence_starts(each, "pysbd").tolist() for each in ("", TEXTS[1])] == [[0], [0]]
+    assert [sentence_starts(other, "pysbd").tolist() for other in ("", TEXTS[1])] == [[0], [0]]
     monkeypatch.setitem(sys.modules, "pysbd", None)
     sentences_module._pysbd.cache_clear()
     with pytest.raises(UserError, match=r"needs the package pysbd: pip install 'gnn-encoder\[pysbd\]', or set rules"):
@@ -149,19 +149,19 @@ def test_each_token_has_its_sentence_and_special_tokens_none(
 def test_segments_of_pairs(sentences: Sentences, tokenizer: BertTokenizerFast) -> None:
     queries = Tokens.of(tokenizer, ["what is the river", "", "stone " * 30], 64)
     pairs = SentencePairs(tokenizer, queries, sentences, 24)
-    first, second = (each.ravel() for each in np.meshgrid(np.arange(3), np.arange(len(TEXTS)), indexing="ij"))
+    first, second = (axis.ravel() for axis in np.meshgrid(np.arange(3), np.arange(len(TEXTS)), indexing="ij"))
     ids, mask, types, segments = pairs.padded(first, second)
     assert (segments[mask == 0] == -1).all()
     special = np.isin(ids, [tokenizer.cls_token_id, tokenizer.sep_token_id])
     assert (segments[special] == -1).all() and (segments[(mask > 0) & ~special] >= 0).all()
     for row, (q, p) in enumerate(zip(first, second, strict=True)):
-        asked = queries.ids[queries.offsets[q] : queries.offsets[q + 1]][1:-1]
+        query_ids = queries.ids[queries.offsets[q] : queries.offsets[q + 1]][1:-1]
         here = ids[row][segments[row] == 0]
-        assert here.tolist() == asked[: len(here)].tolist() and len(here) == min(len(asked), 10)
-        place = slice(sentences.tokens.offsets[p] + 1, sentences.tokens.offsets[p + 1] - 1)
+        assert here.tolist() == query_ids[: len(here)].tolist() and len(here) == min(len(query_ids), 10)
+        span = slice(sentences.tokens.offsets[p] + 1, sentences.tokens.offsets[p + 1] - 1)
         shown = segments[row] > 0
-        assert ids[row][shown].tolist() == sentences.tokens.ids[place][: shown.sum()].tolist()
-        assert segments[row][shown].tolist() == sentences.number[place][: shown.sum()].tolist()
+        assert ids[row][shown].tolist() == sentences.tokens.ids[span][: shown.sum()].tolist()
+        assert segments[row][shown].tolist() == sentences.number[span][: shown.sum()].tolist()
         assert (types[row][shown] == 1).all()
     assert segments[3].max() == 0, "an empty passage has no sentence"
     assert not (segments[len(TEXTS)] == 0).any(), "an empty query has no token"

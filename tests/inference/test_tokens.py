@@ -32,18 +32,18 @@ def test_made_once_and_mapped(
         expected[row] for row in rows
     ]
 
-    made = []
-    monkeypatch.setattr(module, "_write", lambda *a: made.append(a) or write(*a))
+    passes = []
+    monkeypatch.setattr(module, "_write", lambda *a: passes.append(a) or write(*a))
     tokenizer("the state of a tokenizer that has cut and padded", truncation=True, max_length=4, padding="max_length")
-    assert np.array_equal(passage_tokens(tokenizer, tiny_dataset.passages, 8).ids, tokens.ids) and not made
+    assert np.array_equal(passage_tokens(tokenizer, tiny_dataset.passages, 8).ids, tokens.ids) and not passes
     passage_tokens(tokenizer, tiny_dataset.passages, 9)
-    assert len(made) == 1
+    assert len(passes) == 1
     tokenizer.add_tokens(["river"])
     passage_tokens(tokenizer, tiny_dataset.passages, 8)
-    assert len(made) == 2
+    assert len(passes) == 2
     shutil.rmtree(tmp_path / "tokens")
     passage_tokens(tokenizer, tiny_dataset.passages, 8)
-    assert len(made) == 3 and not list((tmp_path / "tokens").glob(".partial-*"))
+    assert len(passes) == 3 and not list((tmp_path / "tokens").glob(".partial-*"))
     # One bit, or one token less, would change vectors in silence.
     (ids,) = (tmp_path / "tokens").glob("*/ids.bin")
     whole = ids.read_bytes()
@@ -51,7 +51,7 @@ def test_made_once_and_mapped(
         time.sleep(CLOCK_TICK / 1e9)
         ids.write_bytes(damaged)
         assert passage_tokens(tokenizer, tiny_dataset.passages, 8).ids.tobytes() == whole
-        assert len(made) == number and ids.read_bytes() == whole
+        assert len(passes) == number and ids.read_bytes() == whole
 
 
 write = module._write
@@ -70,4 +70,4 @@ def test_without_a_folder_it_is_this_process_own(
 
     tokens = passage_tokens(tokenizer, tiny_dataset.passages, 8, progress=progress)
     assert len(tokens) == 100 and not Path(str(tokens.ids.filename)).exists()
-    assert [(each.stage, each.done, each.total) for each in shown] == [("tokenizing", 100, 100)]
+    assert [(line.stage, line.done, line.total) for line in shown] == [("tokenizing", 100, 100)]

@@ -106,11 +106,11 @@ def test_a_passage_scores_as_its_best_window(data: Path, backbone: Path, tmp_pat
     scores = queries @ encode_texts(encoder, [*texts, *windows], precision="fp32").T
     best = np.full((len(queries), 30), -np.inf, np.float32)
     np.maximum.at(best.T, np.array([*range(30), *rows]), scores.T)
-    found = PassageIndex.read(Bundle.read(tmp_path / "windows" / "bundle")).search(queries, 30)
-    np.testing.assert_allclose(np.take_along_axis(best, found[1], axis=1), found[0], rtol=1e-4)
-    np.testing.assert_allclose(found[0], -np.sort(-best, axis=1), rtol=1e-4)
+    hits = PassageIndex.read(Bundle.read(tmp_path / "windows" / "bundle")).search(queries, 30)
+    np.testing.assert_allclose(np.take_along_axis(best, hits[1], axis=1), hits[0], rtol=1e-4)
+    np.testing.assert_allclose(hits[0], -np.sort(-best, axis=1), rtol=1e-4)
     cut = PassageIndex.read(Bundle.read(tmp_path / "cut" / "bundle")).search(queries, 30)
-    assert not np.allclose(cut[0], found[0], rtol=1e-3)  # control: other windows are better than the first ones
+    assert not np.allclose(cut[0], hits[0], rtol=1e-3)  # control: other windows are better than the first ones
 
     # An update with the same texts encodes none again.
     monkeypatch.setattr(module, "encode_texts", None)

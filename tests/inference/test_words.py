@@ -9,8 +9,8 @@ QUERIES, PASSAGES = Tokens.flatten([[1, 2], []]), Tokens.flatten([[3, 4, 5], [6]
 def test_each_text_is_padded_on_its_own() -> None:
     pairs = WordPairs(QUERIES, PASSAGES, np.array([1, 1, 2, 1], np.int32))
     first, second = np.array([0, 1]), np.array([1, 0])
-    query, asked, passage, sentence = (array.tolist() for array in pairs.padded(first, second))
-    assert (query, asked) == ([[1, 2], [0, 0]], [[1, 1], [0, 0]])
+    query, query_ids, passage, sentence = (array.tolist() for array in pairs.padded(first, second))
+    assert (query, query_ids) == ([[1, 2], [0, 0]], [[1, 1], [0, 0]])
     assert (passage, sentence) == ([[6, 0, 0], [3, 4, 5]], [[1, 0, 0], [1, 1, 2]])
     assert pairs.lengths(first, second).tolist() == [3, 5]  # the longest query has 2 words
 

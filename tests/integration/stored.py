@@ -24,8 +24,8 @@ def contents(path: Path) -> dict[str, bytes]:
 
 def keys(uri: str) -> list[str]:
     address = Address.parse(uri)
-    found = client().list_objects_v2(Bucket=address.bucket, Prefix=address.key("")).get("Contents", [])
-    return sorted(item["Key"].removeprefix(address.key("")) for item in found)
+    objects = client().list_objects_v2(Bucket=address.bucket, Prefix=address.key("")).get("Contents", [])
+    return sorted(item["Key"].removeprefix(address.key("")) for item in objects)
 
 
 def unfinished(uri: str) -> list[str]:

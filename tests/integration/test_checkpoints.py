@@ -41,9 +41,9 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, torch.
 
 def same_weights(folder: Path, expected: Mapping[str, torch.Tensor]) -> int:
     """Compare what a training ended with; the step that it began at."""
-    found = load_file(folder / "weights")
-    assert all(torch.equal(found[name], expected[name]) for name in expected if name != "began")
-    return int(found["began"])
+    weights = load_file(folder / "weights")
+    assert all(torch.equal(weights[name], expected[name]) for name in expected if name != "began")
+    return int(weights["began"])
 
 
 def complete(bucket: str) -> list[str]:

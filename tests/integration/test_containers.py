@@ -162,8 +162,8 @@ def test_the_image_holds_what_it_should_and_nothing_else(engine: Engine) -> None
     for program in ("gcc", "make", "git", "curl"):
         with pytest.raises(RuntimeError):
             inside("which", program)
-    told = json.loads(engine.docker("inspect", IMAGE))[0]
-    assert told["Config"]["Labels"]["org.opencontainers.image.version"] == "0.1.0"
+    image = json.loads(engine.docker("inspect", IMAGE))[0]
+    assert image["Config"]["Labels"]["org.opencontainers.image.version"] == "0.1.0"
     sizes = engine.docker("history", "--human=false", "--format", "{{.Size}}", IMAGE).split()
     package, packages = [int(size) for size in sizes if int(size) > 0][:2]
     assert package < 10e6 < packages, "the package has a layer of its own"

@@ -82,9 +82,9 @@ def test_the_whole_pipeline_through_the_store(
         runs = tracked.search_runs([experiment_id(tracked)], f"tags.mlflow.parentRunId = '{parent}'")
         (version,) = tracked.search_model_versions("name = 'gnn-encoder'")
     titles = [node.title for node in graph.nodes]
-    ended = {each.info.run_name: each.info.status for each in runs}
+    ended = {one.info.run_name: one.info.status for one in runs}
     assert set(ended.values()) == {"FINISHED"} and set(ended) <= set(titles)
     assert {"train_dpr", "train_gnn", "report"} <= set(ended)  # a step of less than a second may have none
-    assert {each.data.tags["image"].split("@")[0] for each in runs} == {"0.1.0"}
-    made = run.uri("choose-bundle", "chosen_bundle")  # the recommended one of several
-    assert version.tags["bundle"] == made, "found where it is, not where the step saw it"
+    assert {one.data.tags["image"].split("@")[0] for one in runs} == {"0.1.0"}
+    bundle_uri = run.uri("choose-bundle", "chosen_bundle")  # the recommended one of several
+    assert version.tags["bundle"] == bundle_uri, "found where it is, not where the step saw it"

@@ -32,10 +32,10 @@ def test_a_registered_bundle_outlives_the_machine_that_made_it(
     monkeypatch.chdir(tmp_path)
     settings = Promote(bundle_store=f"{bucket}/models/", largest_latency_ratio=100.0)
 
-    def decided(name: str, found: int) -> dict[str, object]:
+    def decided(name: str, right: int) -> dict[str, object]:
         promote(
             settings, decision=tmp_path / name / "decision",
-            **write_inputs(tmp_path / name, tiny_dataset, tiny_backbone, found),
+            **write_inputs(tmp_path / name, tiny_dataset, tiny_backbone, right),
         )  # fmt: skip
         return Decision.read(tmp_path / name / "decision").facts
 

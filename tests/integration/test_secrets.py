@@ -35,12 +35,12 @@ SECRETS = {
 def leaks(contents: Iterable[tuple[str, bytes]], secrets: Iterable[str] = SECRETS.values()) -> set[str]:
     """Names of the contents that have a secret in them, packed with gzip or not, or in their name."""
     words = [secret.encode() for secret in secrets]
-    found = set()
+    leaked = set()
     for name, content in contents:
         plain = gzip.decompress(content) if name.endswith(".gz") else content
         if any(word in name.encode() + plain for word in words):
-            found.add(name)
-    return found
+            leaked.add(name)
+    return leaked
 
 
 def files(folder: Path) -> Iterator[tuple[str, bytes]]:
@@ -52,9 +52,9 @@ def ever_sent(bucket: str) -> Iterator[tuple[str, bytes]]:
     """Every object and what was deleted or written over: the bucket keeps all versions."""
     name = Address.parse(bucket).bucket
     for page in client().get_paginator("list_object_versions").paginate(Bucket=name):
-        for each in page.get("Versions", []):
-            found = client().get_object(Bucket=name, Key=each["Key"], VersionId=each["VersionId"])
-            yield each["Key"], found["Body"].read()
+        for version in page.get("Versions", []):
+            stored = client().get_object(Bucket=name, Key=version["Key"], VersionId=version["VersionId"])
+            yield version["Key"], stored["Body"].read()
 
 
 class Watch(threading.Thread):
@@ -94,9 +94,9 @@ def refused(*arguments: str, **environment: str) -> bytes:
     """What is said when it ends with the exit code of what a user can mend."""
     done = gnn_encoder(*arguments, **environment)
     assert done.returncode == 2, done.stderr.decode()
-    told = done.stdout + done.stderr
-    assert b"Traceback" not in told and not leaks([("told", told)], [*SECRETS.values(), WRONG])
-    return told
+    output = done.stdout + done.stderr
+    assert b"Traceback" not in output and not leaks([("told", output)], [*SECRETS.values(), WRONG])
+    return output
 
 
 @pytest.fixture
@@ -169,9 +169,9 @@ def test_a_run_keeps_its_secrets(
     with Watch(home / "root") as planted:
         subprocess.run([sys.executable, "-c", "import time; time.sleep(1)", SECRET_KEY], check=True)
     watch.seen |= planted.seen
-    found = leaks(everything())
-    assert {Path(name).name for name in found if "planted" in name} == {"planted", "planted.gz"}
-    assert any("time.sleep" in name for name in found) and len(found) == 3
+    leaked = leaks(everything())
+    assert {Path(name).name for name in leaked if "planted" in name} == {"planted", "planted.gz"}
+    assert any("time.sleep" in name for name in leaked) and len(leaked) == 3
 
 
 def test_what_fails_does_not_tell_them(

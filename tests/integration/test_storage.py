@@ -212,32 +212,32 @@ def test_what_a_store_refuses_is_told_in_one_line(
 ) -> None:
     source, name = folder_of(tmp_path / "source", 20), Address.parse(bucket).bucket
 
-    def told(address: str = bucket) -> str:
+    def refusal(address: str = bucket) -> str:
         client.cache_clear()
         with pytest.raises(UserError) as caught:
             put_folder(source, f"{address}/a")
         assert "\n" not in str(caught.value) and SECRET_KEY not in str(caught.value)
         return str(caught.value)
 
-    assert "no such bucket" in told("s3://no-such-bucket")
+    assert "no such bucket" in refusal("s3://no-such-bucket")
     with monkeypatch.context() as patch:
         patch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
-        assert "refuses the credentials" in told()
+        assert "refuses the credentials" in refusal()
     with monkeypatch.context() as patch:
         patch.setenv("AWS_ACCESS_KEY_ID", "nobody")
-        assert "does not know the access key" in told()
+        assert "does not know the access key" in refusal()
     with monkeypatch.context() as patch:
         patch.setattr("gnn_encoder.storage.s3.ATTEMPTS", 2)
         patch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-        assert "http://127.0.0.1:9 cannot be reached" in told()
+        assert "http://127.0.0.1:9 cannot be reached" in refusal()
     with monkeypatch.context() as patch:
         tomorrow = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=1)
         patch.setattr("botocore.auth.get_current_datetime", lambda *_, **__: tomorrow.replace(tzinfo=None))
-        assert "clock differs" in told()
+        assert "clock differs" in refusal()
     quota = ("--quota-scope=bucket", f"--bucket={name}")
     ceph.run("radosgw-admin", "quota", "set", *quota, "--max-size=1048576")
     ceph.run("radosgw-admin", "quota", "enable", *quota)
-    assert "is full" in told()
+    assert "is full" in refusal()
     client.cache_clear()
 
 

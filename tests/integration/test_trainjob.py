@@ -19,8 +19,8 @@ def test_four_pods_train_what_one_process_trains(
     bucket: str, tiny_dataset: Dataset, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build = BuildGraph(neighbors=3, retrieved=5, edges="labelled", precision="fp32")
-    made = write_gnn_inputs(tiny_dataset, tiny_backbone, tmp_path / "given", build)
-    inputs = {name: path for name, path in made.items() if name in declared("train_gnn").inputs}
+    artifacts = write_gnn_inputs(tiny_dataset, tiny_backbone, tmp_path / "given", build)
+    inputs = {name: path for name, path in artifacts.items() if name in declared("train_gnn").inputs}
     settings = TrainGnn(
         epochs=1, batch_size=3, mask_fraction=0.2, learning_rate=1e-3, precision="fp32", dropout=0.0, dev_queries=0,
         hard_negatives="retrieved", cache_refreshes=2, checkpoint_seconds=1e-9,

@@ -16,8 +16,8 @@ DRIVER = "psycopg2"
 
 def programs() -> Path | None:
     """Debian's folder of PostgreSQL's programs, of the newest version; None where it is not installed."""
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[4]))
-    return found[-1].parent if found else None
+    initdbs = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[4]))
+    return initdbs[-1].parent if initdbs else None
 
 
 class TrackingServer:

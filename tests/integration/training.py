@@ -39,12 +39,12 @@ def main(out: Path) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(5)
     net = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Dropout(0.5), nn.Linear(WIDTH, 1))
-    found: list[int] = []
+    steps: list[int] = []
     load = checkpoint.load
 
     def loading(*arguments):
         position, kept = load(*arguments)
-        found.append(position.step)
+        steps.append(position.step)
         return position, kept
 
     checkpoint.load = loading
@@ -52,7 +52,7 @@ def main(out: Path) -> None:
         context = Context("test", run, "key")
         fit(Objective(net, Batches(), lambda batch: net(batch).square().mean()), SETTINGS, context)
         context.checkpoints().drop()
-    save_file({**net.state_dict(), "began": torch.tensor(found)}, out)
+    save_file({**net.state_dict(), "began": torch.tensor(steps)}, out)
 
 
 if __name__ == "__main__":

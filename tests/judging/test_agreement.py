@@ -30,16 +30,16 @@ def test_agreement_counts_pairs_with_both_kinds_of_labels() -> None:
     grades = {("a", "1"): 3, ("a", "2"): 1, ("a", "3"): 2, ("b", "1"): 0, ("c", "1"): 3}
     judgements = [judgement(*pair, grade) for pair, grade in grades.items()]
     human = {("a", "1"): 3, ("a", "2"): 2, ("a", "3"): 0, ("b", "1"): 0, ("z", "9"): 1}
-    found = agreement(judgements, human, 2)
-    assert found and not found.assumed
-    assert (found.pairs, found.equal, found.too_kind, found.too_strict) == (4, 0.5, 0.25, 0.25)
-    assert found.kappa == pytest.approx(cohen_kappa_score([1, 1, 0, 0], [1, 0, 1, 0]))
-    assert found.graded_equal == 0.5
-    assert found.graded_kappa == pytest.approx(cohen_kappa_score([3, 2, 0, 0], [3, 1, 2, 0]))
+    agreed = agreement(judgements, human, 2)
+    assert agreed and not agreed.assumed
+    assert (agreed.pairs, agreed.equal, agreed.too_kind, agreed.too_strict) == (4, 0.5, 0.25, 0.25)
+    assert agreed.kappa == pytest.approx(cohen_kappa_score([1, 1, 0, 0], [1, 0, 1, 0]))
+    assert agreed.graded_equal == 0.5
+    assert agreed.graded_kappa == pytest.approx(cohen_kappa_score([3, 2, 0, 0], [3, 1, 2, 0]))
     # Labels that name relevant passages alone: other hits of these queries count as not relevant.
-    found = agreement(judgements, {("a", "1"): 1, ("b", "5"): 1}, 2)
-    assert found and found.assumed and found.graded_equal is None
-    assert (found.pairs, found.equal, found.too_kind) == (4, 0.75, 0.25)
+    agreed = agreement(judgements, {("a", "1"): 1, ("b", "5"): 1}, 2)
+    assert agreed and agreed.assumed and agreed.graded_equal is None
+    assert (agreed.pairs, agreed.equal, agreed.too_kind) == (4, 0.75, 0.25)
     assert agreement(judgements, {("z", "9"): 1}, 2) is None
 
 
@@ -69,9 +69,9 @@ def test_human_labels_correct_a_judge_that_has_a_favourite() -> None:
     for _ in range(100):
         known = set(random.choice(queries, 80, replace=False))
         some = {pair: label for pair, label in human.items() if pair[0] in known}
-        found = compared(hits, queries, judgements, some, 2, ["RR@5"])
-        assert (found.queries, found.labelled) == (QUERIES, 80)
-        gain = found.gains["RR@5"]["weak"]
+        comparison = compared(hits, queries, judgements, some, 2, ["RR@5"])
+        assert (comparison.queries, comparison.labelled) == (QUERIES, 80)
+        gain = comparison.gains["RR@5"]["weak"]
         full = np.mean([f"{q}-right" in w for q, w in zip(queries, hits["weak"], strict=True)])
         full -= np.mean([f"{q}-right" in s for q, s in zip(queries, hits["strong"], strict=True)])
         inside += gain.corrected.low <= full <= gain.corrected.high
@@ -84,17 +84,17 @@ def test_human_labels_correct_a_judge_that_has_a_favourite() -> None:
 def test_measures_are_of_the_pool_and_a_hit_without_a_grade_is_not_relevant() -> None:
     hits = {"one": [["a", "b"], ["c"]], "other": [["b", "a"], []]}
     judgements = [judgement("q1", "a", 1), judgement("q1", "b", 3), judgement("q2", "x", 3)]
-    found = compared(hits, ["q1", "q2"], judgements, {}, 2, ["RR@10", "nDCG@10"])
-    judged = {system: mean.judged.estimate for system, mean in found.means["RR@10"].items()}
+    comparison = compared(hits, ["q1", "q2"], judgements, {}, 2, ["RR@10", "nDCG@10"])
+    judged = {system: mean.judged.estimate for system, mean in comparison.means["RR@10"].items()}
     assert judged == {"one": 0.25, "other": 0.5}
-    assert found.labelled == 0 and found.tau["RR@10"] is None
-    facts = json.loads(json.dumps(found.facts()))
+    assert comparison.labelled == 0 and comparison.tau["RR@10"] is None
+    facts = json.loads(json.dumps(comparison.facts()))
     assert facts["means"]["RR@10"]["one"]["human"]["estimate"] is None
     # People found nothing relevant for q2: that is a figure, too.
     human = {("q1", "b"): 1, ("q2", "c"): 0}
-    found = compared(hits, ["q1", "q2"], judgements, human, 2, ["RR@10"])
-    assert found.labelled == 2
-    assert [mean.human.estimate for mean in found.means["RR@10"].values()] == [0.25, 0.5]
+    comparison = compared(hits, ["q1", "q2"], judgements, human, 2, ["RR@10"])
+    assert comparison.labelled == 2
+    assert [mean.human.estimate for mean in comparison.means["RR@10"].values()] == [0.25, 0.5]
     # With a lower threshold both hits of q1 are relevant.
     lower = compared(hits, ["q1", "q2"], judgements, {}, 1, ["RR@10"])
     assert lower.means["RR@10"]["one"].judged.estimate == 0.5

@@ -56,22 +56,22 @@ def test_the_most_decisive_queries_come_first_and_still_stand_for_all(uneven: tu
     full, names, weights = float(human.mean()), np.array(list(weight)), np.array(list(weight.values()))
     number = {query: n for n, query in enumerate(ids)}
     assert not human[2::3].any() and not judged[2::3].any()
-    random, found, naive = np.random.default_rng(1), list[Corrected](), list[Corrected]()
+    random, by_sample, naive = np.random.default_rng(1), list[Corrected](), list[Corrected]()
     for _ in range(ROUNDS):
         keys = random.random(len(names)) / weights
         drawn = [Place(str(names[i]), float(weights[i]), float(keys[i])) for i in np.argsort(keys)]
         rows = [number[place.query_id] for place in drawn[:JUDGED]]
         one = corrected_sample(human[rows], judged[rows], chances(drawn, JUDGED), judged, len(names))
-        found.append(one)
+        by_sample.append(one)
         naive.append(corrected_mean(human[rows], judged[rows], np.delete(judged, rows)))
         assert one.corrected.high - one.corrected.low <= one.human.high - one.human.low
     inside, of_naive, of_judge = (
         np.mean([interval.low <= full <= interval.high for interval in intervals])
-        for intervals in ([f.corrected for f in found], [n.corrected for n in naive], [f.judged for f in found])
+        for intervals in ([f.corrected for f in by_sample], [n.corrected for n in naive], [f.judged for f in by_sample])
     )
     assert inside >= 0.93
-    assert abs(np.mean([f.corrected.estimate for f in found]) - full) < 0.006
-    assert abs(np.mean([f.human.estimate for f in found]) - full) < 0.006
+    assert abs(np.mean([f.corrected.estimate for f in by_sample]) - full) < 0.006
+    assert abs(np.mean([f.human.estimate for f in by_sample]) - full) < 0.006
     # The controls: the first queries of the order are no random draw of all, and the model errs.
     assert of_naive < 0.5 and of_judge == 0
     assert np.mean([n.corrected.estimate for n in naive]) - full > 0.05
@@ -80,10 +80,10 @@ def test_the_most_decisive_queries_come_first_and_still_stand_for_all(uneven: tu
 def test_equal_chances_are_a_random_draw_and_all_queries_are_their_mean() -> None:
     random = np.random.default_rng(2)
     human = random.normal(size=50)
-    found = corrected_sample(human, np.zeros(50), np.full(50, 0.01), np.zeros(5000), 5000)
+    corrected = corrected_sample(human, np.zeros(50), np.full(50, 0.01), np.zeros(5000), 5000)
     alone = corrected_mean(human, np.zeros(50), np.zeros(4950)).human
-    assert found.human.estimate == pytest.approx(alone.estimate)
-    assert found.human.high - found.human.low == pytest.approx(alone.high - alone.low, rel=0.02)
+    assert corrected.human.estimate == pytest.approx(alone.estimate)
+    assert corrected.human.high - corrected.human.low == pytest.approx(alone.high - alone.low, rel=0.02)
     every = corrected_sample(human, human + 1, np.ones(50), human + 1, 50)
     assert every.weight == 0 and every.corrected.estimate == pytest.approx(human.mean())
     assert corrected_sample(human[:1], human[:1], np.ones(1), human, 50).corrected.high == np.inf

@@ -192,15 +192,15 @@ def refusal(text: str, path: Path) -> str:
     ],
 )
 def test_a_mistake_is_one_line(text: str, words: str, tmp_path: Path) -> None:
-    told = refusal(text, tmp_path / "cluster.yaml")
-    assert told.startswith(f"{tmp_path}/cluster.yaml")
-    assert words in told and "\n" not in told
+    error = refusal(text, tmp_path / "cluster.yaml")
+    assert error.startswith(f"{tmp_path}/cluster.yaml")
+    assert words in error and "\n" not in error
 
 
 def test_annotations_of_a_pod_are_limited_together(tmp_path: Path) -> None:
     half = 2**17 - 1
-    told = refusal(f"defaults: {{annotations: {{a: {'x' * half}, b: {'ü' * half}}}}}", tmp_path / "cluster.yaml")
-    assert told.endswith("defaults.annotations: 393,215 bytes are more than a pod may have (262,144)")
+    error = refusal(f"defaults: {{annotations: {{a: {'x' * half}, b: {'ü' * half}}}}}", tmp_path / "cluster.yaml")
+    assert error.endswith("defaults.annotations: 393,215 bytes are more than a pod may have (262,144)")
     (tmp_path / "cluster.yaml").write_text(f"defaults: {{annotations: {{a: {'x' * half}, b: {'x' * half}}}}}", "utf-8")
     assert load_cluster(tmp_path / "cluster.yaml").defaults.annotations
 

@@ -30,20 +30,24 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", step_names())
 def test_a_step_is_a_component_with_its_inputs_and_outputs(name: str, files: Path) -> None:
-    step, made = declared(name), components.load_component_from_file(str(files / f"{name}.yaml"))
-    inputs = made.component_spec.inputs
-    given = {key: each for key, each in inputs.items() if key not in ("arguments", "source", "seed", "label")}
-    assert {key: (each.is_artifact_list, each.optional) for key, each in given.items()} == {
-        key: (each.is_list, each.is_optional) for key, each in step.inputs.items()
+    step, component = declared(name), components.load_component_from_file(str(files / f"{name}.yaml"))
+    inputs = component.component_spec.inputs
+    artifacts = {
+        key: declaration for key, declaration in inputs.items() if key not in ("arguments", "source", "seed", "label")
     }
-    assert {key for key in inputs if key not in given} == {"arguments", *run_parameters(step).values()}
-    assert all(inputs[key].optional for key in inputs if key not in given)
+    assert {key: (declaration.is_artifact_list, declaration.optional) for key, declaration in artifacts.items()} == {
+        key: (declaration.is_list, declaration.is_optional) for key, declaration in step.inputs.items()
+    }
+    assert {key for key in inputs if key not in artifacts} == {"arguments", *run_parameters(step).values()}
+    assert all(inputs[key].optional for key in inputs if key not in artifacts)
     shown = {"report": {"page": "system.HTML"}, "evaluation": {"table": "system.Metrics"}}
-    types = {key: each.type.partition("@")[0] for key, each in (made.component_spec.outputs or {}).items()}
+    types = {
+        key: declaration.type.partition("@")[0] for key, declaration in (component.component_spec.outputs or {}).items()
+    }
     more = {key: kind for schema in step.outputs.values() for key, kind in shown.get(schema, {}).items()}
     assert {*types} == {*step.outputs, *more} and more.items() <= types.items()
-    assert made.component_spec.implementation.container.image == ("b" if name == "train_gnn" else "a")
-    assert made.description == step.purpose
+    assert component.component_spec.implementation.container.image == ("b" if name == "train_gnn" else "a")
+    assert component.description == step.purpose
     check_pipeline(yaml.safe_load((files / f"{name}.yaml").read_text("utf-8")))
 
 

@@ -39,7 +39,9 @@ def test_every_field_is_one_of_the_published_messages(pipeline: str) -> None:
     strictly(spec, messages.PipelineSpec)
     deployment = strictly(spec["deploymentSpec"], messages.PipelineDeploymentConfig)
     kubernetes = strictly(platform, messages.PlatformSpec).platforms["kubernetes"]
-    containers = {label for label, each in deployment.executors.items() if each.WhichOneof("spec") == "container"}
+    containers = {
+        label for label, executor in deployment.executors.items() if executor.WhichOneof("spec") == "container"
+    }
     assert set(kubernetes.deployment_spec.executors) == containers
     for config in platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"].values():
         on = json_format.ParseDict(config, KubernetesExecutorConfig())
@@ -51,7 +53,7 @@ def test_every_field_is_one_of_the_published_messages(pipeline: str) -> None:
         for task in spec["root"]["dag"]["tasks"].values()
         if spec["components"][task["componentRef"]["name"]]["executorLabel"] in containers
     ]
-    assert of_containers and all(each["retryPolicy"]["maxRetryCount"] == 3 for each in of_containers)
+    assert of_containers and all(executor["retryPolicy"]["maxRetryCount"] == 3 for executor in of_containers)
 
 
 @pytest.mark.slow
@@ -101,19 +103,19 @@ class Marked:
         key = next((name for name in reversed(where) if not name.isdecimal()), "")
         if isinstance(value, dict):
             chosen = bool({*where[-2:]} & {*OWN_KEYS})
-            made: Any = {
-                self._mark(name, (*where, name)) if chosen else name: self._marked(each, (*where, name))
-                for name, each in value.items()
+            marked: Any = {
+                self._mark(name, (*where, name)) if chosen else name: self._marked(part, (*where, name))
+                for name, part in value.items()
                 if name not in IN_THE_REQUEST
             }
         elif isinstance(value, list):
-            made = [self._marked(each, (*where, str(place))) for place, each in enumerate(value)]
+            marked = [self._marked(part, (*where, str(index))) for index, part in enumerate(value)]
         elif key in KEPT:
             return value
         else:
             return self._mark(value, where)
-        self._seen[id(value)] = made
-        return made
+        self._seen[id(value)] = marked
+        return marked
 
     def _mark(self, value: Any, where: tuple[str, ...]) -> Any:
         number = 1_000_000 + len(self.marks)  # rises, so that limits are above requests
@@ -142,10 +144,10 @@ def test_no_key_of_the_example_is_lost() -> None:
     # The few values that have no mark, in the places that they go to.
     spec, platform = documents
     on = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]["exec-train-gnn"]
-    assert [each["operator"] for each in on["tolerations"]] == ["Equal", "Exists", "Exists"]
-    assert [each["effect"] for each in on["tolerations"]] == ["NoSchedule", "NoSchedule", "NoExecute"]
+    assert [entry["operator"] for entry in on["tolerations"]] == ["Equal", "Exists", "Exists"]
+    assert [entry["effect"] for entry in on["tolerations"]] == ["NoSchedule", "NoSchedule", "NoExecute"]
     assert (on["nodeAffinity"][0]["weight"], on["nodeAffinity"][0]["matchExpressions"][0]["operator"]) == (80, "In")
-    assert [each["medium"] for each in on["emptyDirMounts"] if each.get("medium")] == ["Memory"]
+    assert [entry["medium"] for entry in on["emptyDirMounts"] if entry.get("medium")] == ["Memory"]
     assert (on["imagePullPolicy"], on["securityContext"]["runAsNonRoot"]) == ("IfNotPresent", True)
     assert '"kind":"ClusterTrainingRuntime","runtime":"mark-' in text
     tasks = spec["root"]["dag"]["tasks"].values()

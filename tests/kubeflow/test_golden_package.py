@@ -26,8 +26,8 @@ def three_nodes() -> str:
     """The package of a ranking with an existing bundle, and of its evaluation."""
     settings, graph = Settings(), Graph("three-nodes", "Ranks with a bundle, and evaluates the ranking.")
     dataset = graph.add("ingest", settings.ingest).output
-    bundle, own = Given("s3://bucket/bundle"), Rank(system="GNN-encoder")
-    run = graph.add("rank", own, "GNN-encoder", dataset=dataset, bundle=bundle).output
+    bundle, rank_settings = Given("s3://bucket/bundle"), Rank(system="GNN-encoder")
+    run = graph.add("rank", rank_settings, "GNN-encoder", dataset=dataset, bundle=bundle).output
     graph.add("evaluate", settings.evaluate, dataset=dataset, runs=[run])
     arguments = {node.title: StepArguments(code_digest="1", label=node.label) for node in graph.nodes}
     arguments["ingest"].settings["dataset"] = "python-docs"

@@ -75,9 +75,9 @@ def test_a_task_runs_after_those_that_it_waits_for_with_its_image_and_environmen
     assert by_name["add"].inputs == ["s3://bucket/root/begin/said"] == by_name["begin"].outputs
 
 
-@pytest.mark.parametrize(("word", "told"), [("fail", "exit code 1: the word is wrong"), ("silent", "wrote no ")])
-def test_a_failed_task_ends_the_run(word: str, told: str, package: Path, tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match=f"begin .*{told}"):
+@pytest.mark.parametrize(("word", "message"), [("fail", "exit code 1: the word is wrong"), ("silent", "wrote no ")])
+def test_a_failed_task_ends_the_run(word: str, message: str, package: Path, tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match=f"begin .*{message}"):
         run_processes(package, tmp_path / "root", first=word)
 
 

@@ -44,13 +44,13 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dic
     yield text, spec, platforms
 
 
-def made(cluster: Cluster, pipeline: str = "train", *overrides: str) -> Documents:
+def compiled(cluster: Cluster, pipeline: str = "train", *overrides: str) -> Documents:
     return documents(cluster.model_dump_json(exclude_unset=True), pipeline, *overrides)
 
 
 def tasks_of(spec: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = spec["root"]["dag"]["tasks"]
-    return found
+    tasks: dict[str, Any] = spec["root"]["dag"]["tasks"]
+    return tasks
 
 
 def executor(spec: dict[str, Any], task: str) -> str:
@@ -61,13 +61,13 @@ def executor(spec: dict[str, Any], task: str) -> str:
 def containers(spec: dict[str, Any]) -> dict[str, Any]:
     """Task → its container."""
     executors = {task: spec["deploymentSpec"]["executors"][executor(spec, task)] for task in tasks_of(spec)}
-    return {task: each["container"] for task, each in executors.items() if "container" in each}
+    return {task: one["container"] for task, one in executors.items() if "container" in one}
 
 
 def needs_on_kubernetes(platforms: dict[str, Any]) -> dict[str, Any]:
     """Label of an executor → what its pod needs."""
-    found: dict[str, Any] = platforms["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
-    return found
+    executors: dict[str, Any] = platforms["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
+    return executors
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -90,15 +90,15 @@ def test_each_call_of_a_step_asks_for_what_the_file_says(
 def check_needs(step: str, container: dict[str, Any], on: dict[str, Any]) -> None:
     resources = dict(container["resources"])
     accelerator = resources.pop("accelerator", None)
-    tolerations = {(each["key"], each["operator"], each["effect"]) for each in on["tolerations"]}
-    mounts = {each["mountPath"]: each["sizeLimit"] for each in on["emptyDirMounts"]}
+    tolerations = {(entry["key"], entry["operator"], entry["effect"]) for entry in on["tolerations"]}
+    mounts = {entry["mountPath"]: entry["sizeLimit"] for entry in on["emptyDirMounts"]}
     spot = ("cloud.example.com/spot", "Equal", "NoSchedule")
     if step in ON_GPU:
         assert accelerator == {"resourceType": "nvidia.com/gpu", "resourceCount": "4" if step == "train_gnn" else "1"}
         assert container["image"] == f"{REGISTRY}-gpu"
         unreachable = ("node.kubernetes.io/unreachable", "Exists", "NoExecute")
         assert tolerations == {spot, ("nvidia.com/gpu", "Exists", "NoSchedule"), unreachable}
-        assert [each.get("tolerationSeconds") for each in on["tolerations"]] == [None, None, "300"]
+        assert [entry.get("tolerationSeconds") for entry in on["tolerations"]] == [None, None, "300"]
         assert on["nodeSelector"]["labels"] == {
             "kubernetes.io/arch": "amd64",
             "cloud.example.com/accelerator": "nvidia-l4",
@@ -120,7 +120,7 @@ def check_needs(step: str, container: dict[str, Any], on: dict[str, Any]) -> Non
     assert on["nodeAffinity"] == [
         {"weight": 80, "matchExpressions": [{"key": "cloud.example.com/spot", "operator": "In", "values": ["true"]}]}
     ]
-    assert {each["name"]: each["value"] for each in container["env"]} == {
+    assert {entry["name"]: entry["value"] for entry in container["env"]} == {
         "MLFLOW_TRACKING_URI": "http://mlflow.retrieval.svc:5000",
         "AWS_ENDPOINT_URL": "https://store.retrieval.svc:7443",
         "AWS_CA_BUNDLE": "/authority/ca.pem",
@@ -130,13 +130,13 @@ def check_needs(step: str, container: dict[str, Any], on: dict[str, Any]) -> Non
     }
     # A volume of a storage class would belong to root, and the image is user 1000.
     assert "genericEphemeralVolume" not in on
-    assert ([each["secretName"] for each in on["imagePullSecret"]], on["imagePullPolicy"]) == (
+    assert ([entry["secretName"] for entry in on["imagePullSecret"]], on["imagePullPolicy"]) == (
         ["retrieval-registry"],
         "IfNotPresent",
     )
     (secret,), (config_map,), (claim,) = on["secretAsEnv"], on["configMapAsEnv"], on["pvcMount"]
     assert secret["secretName"] == "retrieval-store"
-    assert {each["secretKey"]: each["envVar"] for each in secret["keyToEnv"]} == {
+    assert {entry["secretKey"]: entry["envVar"] for entry in secret["keyToEnv"]} == {
         "access-key": "AWS_ACCESS_KEY_ID",
         "secret-key": "AWS_SECRET_ACCESS_KEY",
     }
@@ -163,23 +163,23 @@ def check_needs(step: str, container: dict[str, Any], on: dict[str, Any]) -> Non
 
 def artifacts_of(task: dict[str, Any], spec: dict[str, Any]) -> dict[str, Any]:
     """Input of a task → the task and the output that it reads, or the address of an importer."""
-    found: dict[str, Any] = {}
-    for name, given in task["inputs"].get("artifacts", {}).items():
-        source = given["taskOutputArtifact"]
-        found[name] = source["producerTask"], source["outputArtifactKey"]
+    artifacts: dict[str, Any] = {}
+    for name, argument in task["inputs"].get("artifacts", {}).items():
+        source = argument["taskOutputArtifact"]
+        artifacts[name] = source["producerTask"], source["outputArtifactKey"]
         if source["producerTask"].startswith("importer"):
             importer = spec["deploymentSpec"]["executors"][executor(spec, source["producerTask"])]["importer"]
-            found[name] = importer["artifactUri"]["constant"]
-    return found
+            artifacts[name] = importer["artifactUri"]["constant"]
+    return artifacts
 
 
 @pytest.mark.parametrize("pipeline", ["train", "ladder", "rerank", "update", "ablation"])
 def test_each_call_of_the_graph_is_a_task_with_its_arguments_inputs_and_order(pipeline: str) -> None:
-    graph, (spec, _) = graph_of(pipeline), made(Cluster(), pipeline)
-    own = {name: task for name, task in tasks_of(spec).items() if not name.startswith("importer")}
-    assert set(own) == {task_name(node.title) for node in graph.nodes}
+    graph, (spec, _) = graph_of(pipeline), compiled(Cluster(), pipeline)
+    tasks = {name: task for name, task in tasks_of(spec).items() if not name.startswith("importer")}
+    assert set(tasks) == {task_name(node.title) for node in graph.nodes}
     for node in graph.nodes:
-        task = own[task_name(node.title)]
+        task = tasks[task_name(node.title)]
         call = StepArguments.model_validate_json(task["inputs"]["parameters"]["arguments"]["runtimeValue"]["constant"])
         assert (call.settings, call.label) == (node.settings.model_dump(mode="json"), node.label)
         expected: dict[str, Any] = {}
@@ -190,23 +190,23 @@ def test_each_call_of_the_graph_is_a_task_with_its_arguments_inputs_and_order(pi
                 known = (task_name(artifact.node.title), artifact.name) if isinstance(artifact, Output) else None
                 expected[key] = known or (artifact.address if isinstance(artifact, Given) else "")
         assert artifacts_of(task, spec) == expected
-        assert {task_name(each.title) for each in node.before()} <= set(task.get("dependentTasks", ()))
+        assert {task_name(before.title) for before in node.before()} <= set(task.get("dependentTasks", ()))
         container = containers(spec)[task_name(node.title)]
         assert container["command"] == ["python3", "-m", "gnn_encoder.steps", node.step]
-    importers = [name for name in tasks_of(spec) if name not in own]
-    given = {artifact for node in graph.nodes for _, artifact in node.artifacts() if isinstance(artifact, Given)}
-    assert len(importers) == len(given), "an artifact that several tasks read is imported once"
+    importers = [name for name in tasks_of(spec) if name not in tasks]
+    imported = {artifact for node in graph.nodes for _, artifact in node.artifacts() if isinstance(artifact, Given)}
+    assert len(importers) == len(imported), "an artifact that several tasks read is imported once"
 
 
 @pytest.mark.parametrize("pipeline", ["train", "rerank"])
 def test_a_cluster_file_changes_needs_alone(pipeline: str) -> None:
-    spec, _ = made(load_cluster(EXAMPLE), pipeline)
-    plain, _ = made(Cluster(), pipeline)
+    spec, _ = compiled(load_cluster(EXAMPLE), pipeline)
+    plain, _ = compiled(Cluster(), pipeline)
     bare = yaml.safe_load(yaml.safe_dump(spec))
     assert bare != plain
-    for each in containers(bare).values():
-        del each["env"], each["resources"]
-        each["image"] = IMAGE
+    for container in containers(bare).values():
+        del container["env"], container["resources"]
+        container["image"] = IMAGE
     for name in containers(bare):
         del tasks_of(bare)[name]["retryPolicy"]
     assert bare == plain
@@ -215,10 +215,10 @@ def test_a_cluster_file_changes_needs_alone(pipeline: str) -> None:
 
 
 def test_without_a_file_nothing_is_asked_for() -> None:
-    spec, platforms = made(Cluster())
+    spec, platforms = compiled(Cluster())
     assert platforms == {}
-    assert all(set(each) == {"image", "command", "args"} for each in containers(spec).values())
-    assert {each["image"] for each in containers(spec).values()} == {IMAGE}
+    assert all(set(container) == {"image", "command", "args"} for container in containers(spec).values())
+    assert {container["image"] for container in containers(spec).values()} == {IMAGE}
     assert not any("retryPolicy" in task for task in tasks_of(spec).values())
 
 
@@ -228,18 +228,24 @@ def test_all_calls_of_a_step_have_its_needs_and_no_other_call() -> None:
         "caching": False,
         "steps": {"train_reranker": {"gpu": {"count": 2}, "timeout_seconds": 9}, "rerank": {"cpu": 3}},
     })  # fmt: skip
-    spec, platforms = made(cluster, "rerank")
-    graph, found = graph_of("rerank"), containers(spec)
+    spec, platforms = compiled(cluster, "rerank")
+    graph, container_of = graph_of("rerank"), containers(spec)
     trained = {task_name(node.title) for node in graph.of("train_reranker")}
     ranked = {task_name(node.title) for node in graph.of("rerank")}
     assert len(trained) > len(ranked) > 3, "one of them is a teacher, which ranks nothing"
-    assert {name for name, each in found.items() if each["image"] == "g"} == trained
+    assert {name for name, container in container_of.items() if container["image"] == "g"} == trained
     assert set(needs_on_kubernetes(platforms)) == {executor(spec, task) for task in trained}
-    asked = {name: each["resources"] for name, each in found.items() if "resources" in each}
-    gpus = {name: each["accelerator"]["resourceCount"] for name, each in asked.items() if "accelerator" in each}
+    resources_of = {
+        name: container["resources"] for name, container in container_of.items() if "resources" in container
+    }
+    gpus = {
+        name: container["accelerator"]["resourceCount"]
+        for name, container in resources_of.items()
+        if "accelerator" in container
+    }
     assert gpus == dict.fromkeys(trained, "2")
-    assert {name for name, each in asked.items() if "resourceCpuRequest" in each} == ranked
-    assert not any(tasks_of(spec)[name]["cachingOptions"].get("enableCache") for name in found)
+    assert {name for name, container in resources_of.items() if "resourceCpuRequest" in container} == ranked
+    assert not any(tasks_of(spec)[name]["cachingOptions"].get("enableCache") for name in container_of)
     kfp.components.load_component_from_text(yaml.safe_dump_all([spec, platforms]))
     check_pipeline({"pipeline_spec": spec, "platform_spec": platforms})
 
@@ -247,7 +253,11 @@ def test_all_calls_of_a_step_have_its_needs_and_no_other_call() -> None:
 def test_kfp_reads_it_with_the_parameters_of_a_run(package: tuple[str, dict[str, Any], dict[str, Any]]) -> None:
     text, spec, platforms = package
     inputs = kfp.components.load_component_from_text(text).component_spec.inputs
-    assert {name: each.default for name, each in inputs.items()} == {"dataset": "python-docs", "seed": "", "label": ""}
+    assert {name: parameter.default for name, parameter in inputs.items()} == {
+        "dataset": "python-docs",
+        "seed": "",
+        "label": "",
+    }
     check_pipeline({"pipeline_spec": spec, "platform_spec": platforms})
     needs_on_kubernetes(platforms)[executor(spec, "ingest")]["nodeSelektor"] = {}
     with pytest.raises(ValueError, match="nodeSelektor"):
@@ -261,8 +271,8 @@ def test_the_parameters_of_a_run_reach_the_steps_that_use_them(
     _, spec, _ = package
     reached: dict[str, set[str]] = {"dataset": set(), "seed": set(), "label": set()}
     for node in GRAPH.nodes:
-        for given in tasks_of(spec)[task_name(node.title)]["inputs"]["parameters"].values():
-            if name := given.get("componentInputParameter"):
+        for argument in tasks_of(spec)[task_name(node.title)]["inputs"]["parameters"].values():
+            if name := argument.get("componentInputParameter"):
                 reached[name].add(node.step)
     drawing = {node.step for node in GRAPH.nodes if hasattr(node.settings, "seed")}
     seeded = {*drawing, "promote", "report"}  # the report has settings that repeat the run
@@ -279,7 +289,7 @@ def test_nothing_secret_is_in_it(package: tuple[str, dict[str, Any], dict[str, A
 
 def test_quantities_that_kubernetes_knows_and_kfps_own_methods_refuse() -> None:
     amounts = {"cpu": {"request": "1e1", "limit": "12500m"}, "memory": "1.5Gi"}
-    spec, platforms = made(Cluster.model_validate({"steps": {"ingest": amounts}}), "update")
+    spec, platforms = compiled(Cluster.model_validate({"steps": {"ingest": amounts}}), "update")
     assert containers(spec)["ingest"]["resources"] == {
         "resourceCpuRequest": "1e1",
         "resourceCpuLimit": "12500m",
@@ -291,21 +301,21 @@ def test_quantities_that_kubernetes_knows_and_kfps_own_methods_refuse() -> None:
 
 def test_a_request_without_a_limit_and_a_limit_without_a_request() -> None:
     amounts = {"cpu": {"request": 1}, "memory": {"limit": "2Gi"}}
-    spec, _ = made(Cluster.model_validate({"steps": {"ingest": amounts}}), "update")
-    asked = {"resourceCpuRequest": "1", "resourceMemoryLimit": "2Gi"}
-    assert containers(spec)["ingest"]["resources"] == asked
+    spec, _ = compiled(Cluster.model_validate({"steps": {"ingest": amounts}}), "update")
+    resources = {"resourceCpuRequest": "1", "resourceMemoryLimit": "2Gi"}
+    assert containers(spec)["ingest"]["resources"] == resources
 
 
 def test_a_volume_of_a_storage_class() -> None:
     volume = {"mount": "/scratch/", "size": "200Gi", "storage_class": "fast-ssd"}
-    spec, platforms = made(Cluster.model_validate({"steps": {"ingest": {"volumes": [volume]}}}), "update")
+    spec, platforms = compiled(Cluster.model_validate({"steps": {"ingest": {"volumes": [volume]}}}), "update")
     check_pipeline({"pipeline_spec": spec, "platform_spec": platforms})
     (fast,) = needs_on_kubernetes(platforms)[executor(spec, "ingest")]["genericEphemeralVolume"]
     assert (fast["mountPath"], fast["size"], fast["storageClassName"]) == ("/scratch", "200Gi", "fast-ssd")
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("limits", "expected"),
     [
         ({"deadline_seconds": 5}, {"activeDeadlineSeconds": 5}),
         ({"ttl_seconds": 60}, {"resourceTtlOnCompletion": 60}),
@@ -315,23 +325,23 @@ def test_a_volume_of_a_storage_class() -> None:
         ),
     ],
 )
-def test_limits_of_a_run_are_all_that_is_asked_for(given: dict[str, Any], expected: dict[str, int]) -> None:
-    spec, platforms = made(Cluster.model_validate(given), "update")
-    plain, _ = made(Cluster(), "update")
+def test_limits_of_a_run_are_all_that_is_asked_for(limits: dict[str, Any], expected: dict[str, int]) -> None:
+    spec, platforms = compiled(Cluster.model_validate(limits), "update")
+    plain, _ = compiled(Cluster(), "update")
     assert spec == plain
     assert platforms == {"platforms": {"kubernetes": {"pipelineConfig": expected}}}
 
 
 def test_root_is_a_user_that_can_be_asked_for() -> None:
     security = {"run_as_user": 0, "run_as_non_root": False}
-    spec, platforms = made(Cluster.model_validate({"steps": {"ingest": {"security": security}}}), "update")
-    asked = {executor(spec, "ingest"): {"securityContext": {"runAsUser": "0", "runAsNonRoot": False}}}
-    assert needs_on_kubernetes(platforms) == asked
+    spec, platforms = compiled(Cluster.model_validate({"steps": {"ingest": {"security": security}}}), "update")
+    needs = {executor(spec, "ingest"): {"securityContext": {"runAsUser": "0", "runAsNonRoot": False}}}
+    assert needs_on_kubernetes(platforms) == needs
 
 
 def test_without_caching_the_package_says_so() -> None:
-    spec, _ = made(Cluster(caching=False), "update")
-    cached, _ = made(Cluster(), "update")
+    spec, _ = compiled(Cluster(caching=False), "update")
+    cached, _ = compiled(Cluster(), "update")
     assert not any(tasks_of(spec)[task]["cachingOptions"].get("enableCache") for task in containers(spec))
     assert all(tasks_of(cached)[task]["cachingOptions"]["enableCache"] for task in containers(cached))
 
@@ -363,13 +373,13 @@ def test_trusted_code_is_trusted_by_every_step_that_may_read_the_model() -> None
     graph = graph_of("train", "shared.trusted_code=abc")
     spec, _ = packaged(Cluster(), graph)
     assert all({"name": TRUSTED, "value": "abc"} in container["env"] for container in containers(spec).values())
-    assert TRUSTED not in str(made(Cluster(), "train")[0])
+    assert TRUSTED not in str(compiled(Cluster(), "train")[0])
 
 
 @pytest.mark.parametrize("pipeline", ["train", "ladder"])
 def test_kfp_takes_a_run_of_documents(pipeline: str) -> None:
     changes = ["ingest.dataset=s3://bucket/docs", "ingest.format=documents", "write_queries.generator=titles"]
-    spec, platforms = made(Cluster(), pipeline, *changes)
+    spec, platforms = compiled(Cluster(), pipeline, *changes)
     kfp.components.load_component_from_text(yaml.safe_dump_all([spec, platforms] if platforms else [spec]))
     if platforms:
         check_pipeline({"pipeline_spec": spec, "platform_spec": platforms})
@@ -381,25 +391,25 @@ def test_kfp_takes_a_run_of_documents(pipeline: str) -> None:
 
 def test_services_that_the_run_names_get_the_key_of_the_cluster() -> None:
     address = "https://models.example/v1"
-    spec, _ = made(
+    spec, _ = compiled(
         Cluster(defaults=StepNeeds(environment={ALLOWED: "http://here/v1"})),
         "train",
         f"write_queries.generator={address}#m",
     )
     assert all({"name": ALLOWED, "value": f"http://here/v1 {address}"} in c["env"] for c in containers(spec).values())
-    spec, _ = made(Cluster(), "train", "write_queries.generator=http://10.0.0.1/v1#m")
+    spec, _ = compiled(Cluster(), "train", "write_queries.generator=http://10.0.0.1/v1#m")
     assert ALLOWED not in str(spec), "whoever is on the way could read the key"
 
 
 def test_a_retry_without_pauses() -> None:
-    spec, _ = made(Cluster.model_validate({"steps": {"ingest": {"retries": {"count": 2}}}}), "update")
+    spec, _ = compiled(Cluster.model_validate({"steps": {"ingest": {"retries": {"count": 2}}}}), "update")
     policy = tasks_of(spec)["ingest"]["retryPolicy"]
     assert (policy["maxRetryCount"], policy["backoffDuration"], policy["backoffFactor"]) == (2, "0s", 2)
     assert [name for name, task in tasks_of(spec).items() if "retryPolicy" in task] == ["ingest"]
 
 
 def test_steps_that_share_work_are_merged() -> None:
-    spec, _ = made(Cluster(), "train", "score_candidates.shards=3")
+    spec, _ = compiled(Cluster(), "train", "score_candidates.shards=3")
     parts = [f"score-candidates-{part}-of-3" for part in (1, 2, 3)]
     merge = tasks_of(spec)["merge-score-candidates"]["inputs"]["artifacts"]
     assert [merge[f"parts_{part}"]["taskOutputArtifact"]["producerTask"] for part in range(3)] == parts

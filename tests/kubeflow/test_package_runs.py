@@ -57,5 +57,5 @@ def test_a_package_is_run_for_other_data(graph: Graph, tmp_path: Path) -> None:
     more = [*PASSAGES, {"_id": "d9", "title": "Title 9", "text": "text of passage 9"}]
     other = write_beir(tmp_path / "other", corpus=lines(more))
     run = run_processes(tmp_path / "package.yaml", tmp_path / "there", dataset=str(other))
-    made = Path(run.uri("ingest", "dataset"))
-    assert (read_manifest(made).settings["dataset"], len(Dataset(made).passages)) == (str(other), 7)
+    dataset = Path(run.uri("ingest", "dataset"))
+    assert (read_manifest(dataset).settings["dataset"], len(Dataset(dataset).passages)) == (str(other), 7)

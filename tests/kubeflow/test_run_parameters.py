@@ -22,20 +22,24 @@ DATA, SETTINGS, CODE = ORIGIN
 
 def ingested(folder: Path, arguments: StepArguments, **parameters: str) -> Path:
     """The output of the tiny `ingest`, called as KFP's launcher calls a container's program."""
-    given = {"arguments": arguments.model_dump_json(exclude_defaults=True), **parameters}
+    parameter_values = {"arguments": arguments.model_dump_json(exclude_defaults=True), **parameters}
     outputs = {"artifacts": {"dataset": {"artifacts": [{"uri": str(folder)}]}}}
-    text = json.dumps({"inputs": {"parameterValues": given}, "outputs": outputs})
+    text = json.dumps({"inputs": {"parameterValues": parameter_values}, "outputs": outputs})
     main(["tiny_pipeline:ingest", "--executor_input", text])
     return folder
 
 
 def test_a_run_of_other_data_with_another_seed(tmp_path: Path) -> None:
-    own = StepArguments(settings={"dataset": "ours", "seed": 3}, source_digests={"dataset": "1", "labels": "2"})
-    as_it_is = ingested(tmp_path / "a", own, source="ours", seed="", label="")
-    other = ingested(tmp_path / "b", own, source="theirs", seed="12", label="")
+    compiled = StepArguments(settings={"dataset": "ours", "seed": 3}, source_digests={"dataset": "1", "labels": "2"})
+    as_it_is = ingested(tmp_path / "a", compiled, source="ours", seed="", label="")
+    other = ingested(tmp_path / "b", compiled, source="theirs", seed="12", label="")
     alone = ingested(tmp_path / "c", StepArguments(), source="theirs")
-    assert [(each / "words.txt").read_text() for each in (as_it_is, other, alone)] == ["ours", "theirs", "theirs"]
-    assert [read_manifest(each).settings["seed"] for each in (as_it_is, other, alone)] == [3, 12, 0]
+    assert [(arguments / "words.txt").read_text() for arguments in (as_it_is, other, alone)] == [
+        "ours",
+        "theirs",
+        "theirs",
+    ]
+    assert [read_manifest(arguments).settings["seed"] for arguments in (as_it_is, other, alone)] == [3, 12, 0]
 
 
 def changed(step: str, call: StepArguments, **parameters: str) -> StepArguments:
@@ -94,7 +98,7 @@ def test_a_label_is_a_tag_in_mlflow_on_which_no_result_depends(tmp_path: Path, m
         yield StepLog()
 
     monkeypatch.setattr(engine, "step_log", log)
-    own = StepArguments(settings={"dataset": "ours"})
-    first, second = ingested(tmp_path / "a", own, label="nightly"), ingested(tmp_path / "b", own, label="")
+    compiled = StepArguments(settings={"dataset": "ours"})
+    first, second = ingested(tmp_path / "a", compiled, label="nightly"), ingested(tmp_path / "b", compiled, label="")
     assert [tags.get("label") for tags in seen] == ["nightly", None]
     assert seen[0]["key"] == seen[1]["key"] and read_manifest(first).digest == read_manifest(second).digest

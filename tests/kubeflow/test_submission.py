@@ -103,11 +103,11 @@ def test_new_models_are_made_on_the_cluster_and_compared(
     assert cluster.models.find(CHAMPION).number == "1"
 
     # The same again: no server is asked, and none need be there.
-    asked = len(server.requests)
+    requests_before = len(server.requests)
     assert cluster.retrain("http://127.0.0.1:1", "--fail-on-keep") == 0
     nothing = "nothing to do: data, settings and code are those of version 1, the champion\n"
     assert capsys.readouterr().out == nothing and page.read_text().endswith(nothing)
-    assert len(server.requests) == asked
+    assert len(server.requests) == requests_before
 
     # Worse by other settings: both models in the summary, the decision of the second and not of the first.
     cluster.found = 5
@@ -125,7 +125,7 @@ def test_new_models_are_made_on_the_cluster_and_compared(
 
     # With another version registered, KFP must not reuse the former decision; all else it may.
     first, second = map(arguments_of, server.seen("POST", ".*/runs"))
-    registries = [json.loads(each["promote"])["source_digests"]["registry"] for each in (first, second)]
+    registries = [json.loads(run["promote"])["source_digests"]["registry"] for run in (first, second)]
     assert registries[0] != registries[1]
     assert {task for task in first if first[task] != second[task]} == {"promote", "report", "train-gnn"}
 
@@ -145,8 +145,8 @@ def test_a_run_that_registers_nothing_new(
 ) -> None:
     server.execute = lambda arguments: register(cluster.models, "s3://a/b", {"run.data": "other"})
     assert cluster.retrain(server.url) == 2
-    told = capsys.readouterr().err
-    assert f"no new version of gnn-encoder is in {cluster.uri}: KFP reused" in told and told.count("\n") == 1
+    error = capsys.readouterr().err
+    assert f"no new version of gnn-encoder is in {cluster.uri}: KFP reused" in error and error.count("\n") == 1
 
 
 @pytest.mark.slow
@@ -159,9 +159,9 @@ def test_a_decision_that_was_not_logged(
 
     server.execute = executed
     assert cluster.retrain(server.url) == 2
-    told = capsys.readouterr().err
-    assert "version 1 is registered (keep: it is worse), but not its decision's figures" in told
-    assert told.count("\n") == 1
+    error = capsys.readouterr().err
+    assert "version 1 is registered (keep: it is worse), but not its decision's figures" in error
+    assert error.count("\n") == 1
 
 
 def test_where_it_runs(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -186,8 +186,8 @@ def test_an_mlflow_that_only_this_side_knows_is_refused_before_anything_runs(
     assert cluster.retrain(server.url) == 2
     monkeypatch.setenv("MLFLOW_TRACKING_URI", cluster.uri)
     assert cluster.retrain(server.url) == 2
-    told = capsys.readouterr().err
-    assert told.count("share: name MLFLOW_TRACKING_URI in the cluster file under defaults.environment") == 2
+    error = capsys.readouterr().err
+    assert error.count("share: name MLFLOW_TRACKING_URI in the cluster file under defaults.environment") == 2
     assert server.requests == []
     # The steps get it from a config map: this side has to name the same.
     kept = {"retrieval-settings": {"mlflow": "MLFLOW_TRACKING_URI"}}

@@ -37,4 +37,4 @@ def test_a_package_reaches_the_figures_of_a_local_run(trained: Trained, tmp_path
     assert Path(page["uri"]).read_bytes() == Report.read(Path(run.uri("report", "report"))).page.read_bytes()
     assert table["metadata"]["MRR@10 on test: GNN-encoder"] == pytest.approx(there["test"]["GNN-encoder"]["RR@10"])
     decisions = [Path(run.uri("promote", "decision")), here.outputs["decision"]]
-    assert len({Decision.read(each).facts["recommendation"]["system"] for each in decisions}) == 1
+    assert len({Decision.read(decision).facts["recommendation"]["system"] for decision in decisions}) == 1

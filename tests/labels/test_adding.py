@@ -72,8 +72,8 @@ def finished(
     gnn = gnn or write_gnn(models, out / "made" / "gnn_encoder", graph["graph"], shape)
     written = {name: out / "made" / name for name in ("bundle", "encoding")}
     places = {**graph, **written, "dataset": dataset, "gnn_encoder": gnn}
-    given = {name: path for name, path in places.items() if name not in written}
-    encode_in_tasks(out / "made", 2, both, **given)
+    taken = {name: path for name, path in places.items() if name not in written}
+    encode_in_tasks(out / "made", 2, both, **taken)
     bm25_index = write_bm25(dataset, out / "made" / "bm25_index")
     indexed = {**both, "index": index, "index_parts": parts}
     encode_corpus(EncodeCorpus.model_validate(indexed), **places, bm25_index=bm25_index)
@@ -103,9 +103,9 @@ def latest(original: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(original, tmp_path / "latest", symlinks=True))
 
 
-def old_query(dataset: Dataset, place: int) -> str:
+def old_query(dataset: Dataset, number: int) -> str:
     """The text of a training query."""
-    return dataset.query_texts(dataset.query_rows("train")[place : place + 1])[0]
+    return dataset.query_texts(dataset.query_rows("train")[number : number + 1])[0]
 
 
 @pytest.mark.slow
@@ -119,18 +119,18 @@ def test_equal_to_an_update(
     labels = [NEW, Wanted(NEW.query, "p90"), Wanted(old_query(tiny_dataset, 5), "p11"), Wanted("what is copper", "p7")]
     before = np.array(Bundle.read(latest / "bundle").vectors)
     changed: set[int] = set()
-    for each in labels:  # one after the other, so that earlier nodes are reused
-        changed |= set(add_labels(latest / "bundle", [each]).changed.tolist())
-    found = Bundle.read(latest / "bundle").vectors
+    for label in labels:  # one after the other, so that earlier nodes are reused
+        changed |= set(add_labels(latest / "bundle", [label]).changed.tolist())
+    vectors = Bundle.read(latest / "bundle").vectors
     today = with_labels(tiny_dataset, tmp_path / "today", labels)
     gnn = latest / "gnn_encoder"
     update = finished(today, models, tmp_path / "update", kind, tmp_path / "run" / "made", precision, gnn.resolve())
     expected = Bundle.read(update / "bundle").vectors
-    np.testing.assert_allclose(found, expected, rtol=ROUNDED, atol=1e-5)
+    np.testing.assert_allclose(vectors, expected, rtol=ROUNDED, atol=1e-5)
     # Control: the labels changed these vectors and no others.
     drift = np.abs(expected - before).max(axis=1)
     assert drift.max() > 1e-3 and set(np.flatnonzero(drift > 1e-5).tolist()) <= changed
-    assert np.array_equal(np.delete(found, sorted(changed), axis=0), np.delete(before, sorted(changed), axis=0))
+    assert np.array_equal(np.delete(vectors, sorted(changed), axis=0), np.delete(before, sorted(changed), axis=0))
     # Without one of the labels again, and then without any.
     remove_labels(latest / "bundle", labels[1:2])
     fewer = with_labels(tiny_dataset, tmp_path / "fewer", [labels[0], *labels[2:]])
@@ -277,20 +277,20 @@ def test_a_version_can_be_copied_and_get_a_reranker(latest: Path, tmp_path: Path
 
 def explained(latest: Path) -> dict[str, ExplainedHit]:
     searcher = Searcher(Bundle.read(latest / "bundle"))
-    return {each.hit.passage_id: each for each in explain_search(searcher, NEW.query, k=100, neighbors=60)}
+    return {hit.hit.passage_id: hit for hit in explain_search(searcher, NEW.query, k=100, neighbors=60)}
 
 
 def test_explain_names_the_added_query(latest: Path) -> None:
     add_labels(latest / "bundle", [NEW])
     hits = explained(latest)
-    (mine,) = [each for each in hits["p7"].why.influences if each.query == NEW.query]
+    (mine,) = [influence for influence in hits["p7"].why.influences if influence.query == NEW.query]
     assert mine.labelled and mine.query_id == new_query_id(NEW.query) and mine.score_change != 0
-    for each in hits.values():
-        assert each.why.score == pytest.approx(each.hit.score, rel=ROUNDED)
+    for influence in hits.values():
+        assert influence.why.score == pytest.approx(influence.hit.score, rel=ROUNDED)
     with Versions.of(latest / "bundle") as versions:
         versions.undo()
     hits = explained(latest)
-    assert not [each for each in hits["p7"].why.influences if each.query == NEW.query]
+    assert not [influence for influence in hits["p7"].why.influences if influence.query == NEW.query]
 
 
 @pytest.mark.parametrize(
@@ -326,7 +326,7 @@ FORMS: dict[str, Callable[[str], str]] = {
     "zero-width space": lambda text: f"{text}\u200b",
     "mark of direction, spaces": lambda text: f" {text.replace(' ', '  ')}\u200e ",
     "soft hyphen, capitals": lambda text: f"{text[:9]}\u00ad{text[9:]}".upper(),
-    "full width": lambda text: "".join(chr(ord(each) + 0xFEE0) if each.isalnum() else each for each in text),
+    "full width": lambda text: "".join(chr(ord(sign) + 0xFEE0) if sign.isalnum() else sign for sign in text),
 }
 """Ways to write a query that readers, and most tokenizers, take for the same."""
 
@@ -364,7 +364,7 @@ def test_a_file_of_labels_may_come_from_any_editor(line: str, end: str, tmp_path
     texts = [line.format(query=query, passage=passage) for query, passage in pairs]
     file = tmp_path / "labels.txt"
     file.write_bytes(("\ufeff" + end.join([texts[0], "\u200b", "  ", *texts[1:]]) + end).encode())
-    assert [(each.query, each.passage_id) for each in read_wanted(file)] == pairs
+    assert [(label.query, label.passage_id) for label in read_wanted(file)] == pairs
 
 
 def test_other_bundles_are_one_line(

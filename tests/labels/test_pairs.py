@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from command_line import call
-from labelled_bundles import USES, built, made, with_labels, write_inputs
+from labelled_bundles import USES, built, bundle_of, with_labels, write_inputs
 from tiny_graph import ROUNDED
 
 from gnn_encoder import Retriever
@@ -38,8 +38,8 @@ def finished(inputs: dict[str, Path], folder: Path, bundle: Path) -> Path:
     """ROOT/latest of a run that recommends a bundle."""
     latest = folder / "latest"
     (latest / "bundles").mkdir(parents=True)
-    place = Bundle.read(bundle).system.lower().replace(" ", "_")
-    for name, target in {"dataset": inputs["dataset"], "bundle": bundle, f"bundles/{place}": bundle}.items():
+    folder_name = Bundle.read(bundle).system.lower().replace(" ", "_")
+    for name, target in {"dataset": inputs["dataset"], "bundle": bundle, f"bundles/{folder_name}": bundle}.items():
         (latest / name).symlink_to(target)
     return latest
 
@@ -52,7 +52,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> dic
 @pytest.fixture(scope="module")
 def bundles(inputs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("bundles")
-    return {name: made(inputs, folder, name) for name in USES}
+    return {name: bundle_of(inputs, folder, name) for name in USES}
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def expected(
     assert use
     settings = settings_of_use(kind_of(name), asdict(use))  # type: ignore[arg-type]
     more = built(dataset, inputs["dual_encoder"], folder, vector_type)
-    return Bundle.read(made(more, folder, name, index=index, **settings))
+    return Bundle.read(bundle_of(more, folder, name, index=index, **settings))
 
 
 def pairs(bundle: Bundle) -> set[tuple[str, int]]:
@@ -95,27 +95,27 @@ def pairs(bundle: Bundle) -> set[tuple[str, int]]:
 
 def scores(bundle: Bundle) -> np.ndarray:
     """The score of every passage for each of `QUESTIONS`, [3, 40]."""
-    searcher, found = Searcher(bundle), np.full((len(QUESTIONS), 40), np.nan)
-    for own, question in zip(found, QUESTIONS, strict=True):
+    searcher, by_question = Searcher(bundle), np.full((len(QUESTIONS), 40), np.nan)
+    for row, question in zip(by_question, QUESTIONS, strict=True):
         _, values, rows = searcher.find(question, 40)
-        own[rows] = values
-    assert np.isfinite(found).all()
-    return found
+        row[rows] = values
+    assert np.isfinite(by_question).all()
+    return by_question
 
 
-def assert_equal(found: Bundle, wanted: Bundle, atol: float = 1e-5) -> None:
+def assert_equal(bundle: Bundle, wanted: Bundle, atol: float = 1e-5) -> None:
     """The vectors, the labels and the scores of two bundles are equal up to rounding."""
-    assert found.label_use == wanted.label_use and pairs(found) == pairs(wanted)
-    assert found.labels and wanted.labels
-    assert len(found.labels) - found.labels.unlabelled == len(wanted.labels) - wanted.labels.unlabelled
-    assert found.labels.scale == pytest.approx(wanted.labels.scale, rel=1e-6)
-    assert (found.vector_passages is None) == (wanted.vector_passages is None)
+    assert bundle.label_use == wanted.label_use and pairs(bundle) == pairs(wanted)
+    assert bundle.labels and wanted.labels
+    assert len(bundle.labels) - bundle.labels.unlabelled == len(wanted.labels) - wanted.labels.unlabelled
+    assert bundle.labels.scale == pytest.approx(wanted.labels.scale, rel=1e-6)
+    assert (bundle.vector_passages is None) == (wanted.vector_passages is None)
     if wanted.vector_passages is not None:
-        np.testing.assert_array_equal(found.vector_passages, wanted.vector_passages)
-    mine, other = ordered(found), ordered(wanted)
-    assert found.vectors.dtype == wanted.vectors.dtype
+        np.testing.assert_array_equal(bundle.vector_passages, wanted.vector_passages)
+    mine, other = ordered(bundle), ordered(wanted)
+    assert bundle.vectors.dtype == wanted.vectors.dtype
     np.testing.assert_allclose(mine, other, rtol=ROUNDED, atol=atol)
-    np.testing.assert_allclose(scores(found), scores(wanted), atol=atol)
+    np.testing.assert_allclose(scores(bundle), scores(wanted), atol=atol)
 
 
 def ordered(bundle: Bundle) -> np.ndarray:
@@ -132,18 +132,18 @@ def test_equal_to_labels_in_the_data(
     latest = finished(inputs, tmp_path / "run", bundles[name])
     bundle, labels, before = latest / "bundle", four(inputs, bundles[name]), Bundle.read(bundles[name])
     changed: set[int] = set()
-    for each in labels:
-        changed |= set(add_labels(bundle, [each]).changed.tolist())
-    found, wanted = Bundle.read(bundle), expected(inputs, tmp_path / "today", name, bundles[name], labels)
-    assert_equal(found, wanted)
+    for label in labels:
+        changed |= set(add_labels(bundle, [label]).changed.tolist())
+    relabelled, wanted = Bundle.read(bundle), expected(inputs, tmp_path / "today", name, bundles[name], labels)
+    assert_equal(relabelled, wanted)
     # Control: the labels change the scores of the labelled passages, and of no others.
-    moved = np.abs(scores(found) - scores(before)).max(axis=0)
-    rows = {int(each.passage_id[1:]) for each in labels}
+    moved = np.abs(scores(relabelled) - scores(before)).max(axis=0)
+    rows = {int(label.passage_id[1:]) for label in labels}
     assert changed == (set() if name in ("softmax", "nothing") else rows)
     if name == "nothing":
         assert moved.max() == 0
     elif name == "softmax":  # every neighbour's share of the softmax is another
-        assert moved.max() > 1e-3 and found.vectors.tobytes() == before.vectors.tobytes()
+        assert moved.max() > 1e-3 and relabelled.vectors.tobytes() == before.vectors.tobytes()
     else:
         assert moved.max() > 1e-3 and set(np.flatnonzero(moved).tolist()) <= rows
     # Without one of the labels again, and then without any.
@@ -171,9 +171,9 @@ def test_undo_restores_every_bit_and_nothing_of_the_corpus_is_copied(latest: Pat
         add_labels(latest / "bundle", [Wanted(NEW, passage)])
         states.append(state(Bundle.read(latest / "bundle")))
         version = (latest / "bundle").resolve()
-        own = {path.relative_to(version).parts[0] for path in version.rglob("*") if path.is_file() and not
+        written = {path.relative_to(version).parts[0] for path in version.rglob("*") if path.is_file() and not
                path.is_symlink()}  # fmt: skip
-        assert own == {"added", "bundle.json", "manifest.json"}
+        assert written == {"added", "bundle.json", "manifest.json"}
     remove_labels(latest / "bundle", [Wanted(NEW, "p8")])
     assert len({*states, state(Bundle.read(latest / "bundle"))}) == 5  # the memory changes whatever its use
     for former in reversed(states):
@@ -186,8 +186,8 @@ def test_undo_restores_every_bit_and_nothing_of_the_corpus_is_copied(latest: Pat
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["sum", "clusters"])
 def test_vectors_of_fp16(name: str, inputs: dict[str, Path], tmp_path: Path) -> None:
-    own = built(inputs["dataset"], inputs["dual_encoder"], tmp_path / "own", "fp16")
-    latest = finished(inputs, tmp_path / "run", made(own, tmp_path / "made", name))
+    bundles_fp16 = built(inputs["dataset"], inputs["dual_encoder"], tmp_path / "own", "fp16")
+    latest = finished(inputs, tmp_path / "run", bundle_of(bundles_fp16, tmp_path / "made", name))
     labels = four(inputs, latest / "bundle")
     add_labels(latest / "bundle", labels)
     bundle = Bundle.read(latest / "bundle")
@@ -202,19 +202,19 @@ def test_vectors_of_fp16(name: str, inputs: dict[str, Path], tmp_path: Path) -> 
 def test_a_search_by_an_index_finds_the_new_vectors(
     name: str, index: str, inputs: dict[str, Path], tmp_path: Path
 ) -> None:
-    latest = finished(inputs, tmp_path, made(inputs, tmp_path / "made", name, index=index))
+    latest = finished(inputs, tmp_path, bundle_of(inputs, tmp_path / "made", name, index=index))
     labels = four(inputs, latest / "bundle")
     before = scores(Bundle.read(latest / "bundle"))
     add_labels(latest / "bundle", labels)
     bundle = Bundle.read(latest / "bundle")
-    searcher, rows = Searcher(bundle), [int(each.passage_id[1:]) for each in labels]
+    searcher, rows = Searcher(bundle), [int(label.passage_id[1:]) for label in labels]
     of = np.arange(40) if bundle.vector_passages is None else bundle.vector_passages
-    question, values, found = searcher.find(NEW, 40)
+    question, values, hits = searcher.find(NEW, 40)
     exact = np.maximum.reduceat(bundle.vectors @ question, np.searchsorted(of, np.arange(40)))
-    assert sorted(found.tolist()) == list(range(40)) and (np.diff(values) <= 0).all()
-    here = np.isin(found, rows)
-    np.testing.assert_allclose(values[here], exact[found[here]], atol=1e-6)
-    assert np.array_equal(searcher.find(NEW, 5)[2], found[:5])
+    assert sorted(hits.tolist()) == list(range(40)) and (np.diff(values) <= 0).all()
+    here = np.isin(hits, rows)
+    np.testing.assert_allclose(values[here], exact[hits[here]], atol=1e-6)
+    assert np.array_equal(searcher.find(NEW, 5)[2], hits[:5])
     assert np.abs(exact - before[0])[rows[:2]].max() > 1e-2  # Control: the index itself has other scores.
 
 
@@ -227,12 +227,12 @@ def test_explain_names_the_added_query_and_a_copy_answers_alike(latest: Path, tm
     for hit, parts in explained:
         assert sum(part.amount for part in parts) == pytest.approx(hit.score, abs=1e-5)
         named = any(f"{NEW} [{new_query_id(NEW)}]" == part.source for part in parts)
-        assert named == (hit.passage_id in {each.passage_id for each in labels[:2]})
+        assert named == (hit.passage_id in {one.passage_id for one in labels[:2]})
     shutil.copytree(latest / "bundle", tmp_path / "elsewhere")  # as `gnn-encoder copy`: links are followed
     retriever = Retriever.load(tmp_path / "elsewhere")
     hits = retriever.search(NEW, 40)
     assert [hit.passage_id for hit in hits] == [hit.passage_id for hit, _ in explained]
-    assert [each.hit.passage_id for each in retriever.explain(NEW, 3)] == [hit.passage_id for hit in hits[:3]]
+    assert [one.hit.passage_id for one in retriever.explain(NEW, 3)] == [hit.passage_id for hit in hits[:3]]
 
 
 @pytest.mark.parametrize("latest", ["sum", "max", "clusters"], indirect=True)
@@ -240,7 +240,7 @@ def test_an_export_sends_the_changed_passages_alone(latest: Path) -> None:
     before = digests_of(Bundle.read(latest / "bundle"), lambda _: None)
     labels = four({"dataset": latest / "dataset"}, latest / "bundle")
     add_labels(latest / "bundle", labels)
-    bundle, passages = Bundle.read(latest / "bundle"), {int(each.passage_id[1:]) for each in labels}
+    bundle, passages = Bundle.read(latest / "bundle"), {int(label.passage_id[1:]) for label in labels}
     sent = RowChanges.between(digests_of(bundle, lambda _: None), before)
     assert set(passages_of(bundle, sent.new).tolist()) == passages
     assert sent.stayed + len(sent.new) == len(bundle.vectors) and sent.stayed + len(sent.old) == len(before)
@@ -259,7 +259,7 @@ def test_a_label_that_the_run_has_read_is_removed(
     use = Bundle.read(bundles[name]).label_use
     assert use
     settings = settings_of_use(kind_of(name), asdict(use))  # type: ignore[arg-type]
-    read = made(built(dataset, inputs["dual_encoder"], tmp_path), tmp_path / "made", name, **settings)
+    read = bundle_of(built(dataset, inputs["dual_encoder"], tmp_path), tmp_path / "made", name, **settings)
     latest = finished({"dataset": dataset}, tmp_path, read)
     start = Bundle.read(latest / "bundle")
     assert start.added == AddedLabels(added)
@@ -311,9 +311,9 @@ def test_wrong_labels_and_other_folders_are_one_line(
     data, before = Dataset(inputs["dataset"]), (latest / "bundle").resolve()
     train = data.query_rows("train")[0]
     answer = f"p{data.qrels.passage[data.qrels.query == train][0]}"
-    (asked,) = data.query_texts(np.array([train]))
-    assert "this label exists already" in refused("add", asked, answer)
-    assert "no such label was added" in refused("remove", asked, answer)
+    (train_query,) = data.query_texts(np.array([train]))
+    assert "this label exists already" in refused("add", train_query, answer)
+    assert "no such label was added" in refused("remove", train_query, answer)
     assert "was made by encode_with_labels, and not from a graph" in refused("suggest")
     other = with_labels(data, tmp_path / "other", [Wanted(NEW, "p7")])
     (latest / "dataset").unlink()
@@ -325,8 +325,8 @@ def test_wrong_labels_and_other_folders_are_one_line(
 
 def test_which_bundle_takes_labels(inputs: dict[str, Path], bundles: dict[str, Path], tmp_path: Path) -> None:
     plain = tmp_path / "plain"
-    own = {name: inputs[name] for name in ("dataset", "dual_encoder", "passage_vectors", "bm25_index")}
-    bundle_dual_encoder(BundleDualEncoder(), **own, bundle=plain)
+    artifacts = {name: inputs[name] for name in ("dataset", "dual_encoder", "passage_vectors", "bm25_index")}
+    bundle_dual_encoder(BundleDualEncoder(), **artifacts, bundle=plain)
     for recommended in (*USES, "plain"):
         latest = finished(inputs, tmp_path / recommended, bundles.get(recommended, plain))
         graph = latest / "bundles" / "gnn_encoder"
@@ -349,11 +349,11 @@ def test_which_bundle_takes_labels(inputs: dict[str, Path], bundles: dict[str, P
 def test_bundles_side_by_side_keep_their_versions(latest: Path, bundles: dict[str, Path]) -> None:
     folder = latest / "bundles"
     (folder / "query_clusters").symlink_to(bundles["clusters"])
-    for place in ("query_sum", "query_clusters", "query_sum"):
-        passage = "p8" if (latest / "bundles" / place / "added").is_dir() else "p7"
-        add_labels(folder / place, [Wanted(NEW, passage)])
-    for place, labels in (("query_sum", 2), ("query_clusters", 1)):
-        added = Bundle.read(folder / place).added
+    for name in ("query_sum", "query_clusters", "query_sum"):
+        passage = "p8" if (latest / "bundles" / name / "added").is_dir() else "p7"
+        add_labels(folder / name, [Wanted(NEW, passage)])
+    for name, labels in (("query_sum", 2), ("query_clusters", 1)):
+        added = Bundle.read(folder / name).added
         assert added and len(added.labels) == labels
     with Versions.of(folder / "query_clusters") as versions:
         versions.undo()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from command_line import call
-from labelled_bundles import built, made
+from labelled_bundles import built, bundle_of
 from tiny_graph import D, M, N, encode, random_graph, write_models
 
 from gnn_encoder.artifacts import Bundle, Dataset, reverse_csr
@@ -28,9 +28,9 @@ from gnn_encoder.query_graph.propagation import Propagation
 def latest(tmp_path_factory: pytest.TempPathFactory, tiny_dataset: Dataset, tiny_backbone: Path) -> Path:
     folder = tmp_path_factory.mktemp("root")
     models = write_models(folder / "models", tiny_backbone)
-    made = encode(tiny_dataset.path, models, folder / "made", shards=2)
+    outputs = encode(tiny_dataset.path, models, folder / "made", shards=2)
     (folder / "latest").mkdir()
-    places = {name: made / name for name in ("bundle", "encoding", "graph", "passage_vectors")}
+    places = {name: outputs / name for name in ("bundle", "encoding", "graph", "passage_vectors")}
     for name, target in {**places, **models, "dataset": tiny_dataset.path}.items():
         (folder / "latest" / name).symlink_to(target)
     return folder / "latest"
@@ -77,7 +77,7 @@ def test_the_curve_ends_at_the_run_and_begins_without_labels(run: FinishedRun, d
     assert any(point.gain for point in points)  # Control: the graph changes figures.
     assert all(point.low <= point.gain <= point.high for point in points)
     again = label_curve(run, dev, draws=2)
-    assert [(each.mean, each.warm) for each in again] == [(each.mean, each.warm) for each in points]
+    assert [(one.mean, one.warm) for one in again] == [(one.mean, one.warm) for one in points]
 
 
 def test_warm_shares_are_of_the_queries_in_the_graph(run: FinishedRun, dev: DevQueries, tiny_dataset: Dataset) -> None:
@@ -107,7 +107,7 @@ def test_the_curve_goes_on_as_in_its_last_doubling() -> None:
 def test_expected_figures_against_a_loop() -> None:
     generator = np.random.default_rng(1)
     dev, figures = generator.normal(size=(2, 200)), generator.random(200)
-    asked = generator.normal(size=(2, 30))
+    logged = generator.normal(size=(2, 30))
 
     ends = [(np.quantile(values, 1 / 3), np.quantile(values, 2 / 3)) for values in dev]
 
@@ -118,13 +118,13 @@ def test_expected_figures_against_a_loop() -> None:
     for i in range(30):
         cell = [
             figures[j] for j in range(200)
-            if all(third(dev[kind, j], kind) == third(asked[kind, i], kind) for kind in (0, 1))
+            if all(third(dev[kind, j], kind) == third(logged[kind, i], kind) for kind in (0, 1))
         ]  # fmt: skip
         expected.append(np.mean(cell) if len(cell) >= LEAST else figures.mean())
-    found = expected_figures((asked[0], asked[1]), (dev[0], dev[1]), figures)
-    np.testing.assert_allclose(found, expected)
-    assert len(set(np.round(found, 9))) > 5
-    few = expected_figures((asked[0], asked[1]), (dev[0, :5], dev[1, :5]), figures[:5])
+    computed = expected_figures((logged[0], logged[1]), (dev[0], dev[1]), figures)
+    np.testing.assert_allclose(computed, expected)
+    assert len(set(np.round(computed, 9))) > 5
+    few = expected_figures((logged[0], logged[1]), (dev[0, :5], dev[1, :5]), figures[:5])
     np.testing.assert_allclose(few, figures[:5].mean())
 
 
@@ -141,10 +141,10 @@ def test_demand_against_a_loop() -> None:
         for rank in range(4):
             if hits[i, rank] >= 0 and cold[hits[i, rank]]:
                 expected[hits[i, rank]] += precision[rank] / 50
-    found = cold_precision(hits, cold, relevant)
-    np.testing.assert_allclose(found, precision)
-    np.testing.assert_allclose(demand(hits, cold, found), expected)
-    assert not demand(hits, cold, found)[~cold].any() and expected.any()
+    computed = cold_precision(hits, cold, relevant)
+    np.testing.assert_allclose(computed, precision)
+    np.testing.assert_allclose(demand(hits, cold, computed), expected)
+    assert not demand(hits, cold, computed)[~cold].any() and expected.any()
 
 
 def test_a_log_is_ranked_by_count_and_uncertainty(run: FinishedRun, dev: DevQueries, tiny_dataset: Dataset) -> None:
@@ -158,33 +158,41 @@ def test_a_log_is_ranked_by_count_and_uncertainty(run: FinishedRun, dev: DevQuer
         train[0]: 99.0,
         test[0].upper(): 99.0,
     }
-    found, value = suggestions.queries(log, 10)
+    suggested, value = suggestions.queries(log, 10)
     assert value > dev.figures(run, run.bundle.vectors).mean()  # a label of its own helps a query
-    assert {each.query for each in found} <= set(list(log)[:3]) and found[0].query == "is the market narrow"
-    for each in found:
-        assert each.gain == pytest.approx(each.count * (value - each.expected)) and each.gain > 0
-    assert [each.gain for each in found] == sorted((each.gain for each in found), reverse=True)
-    assert suggestions.queries(log, 1)[0] == found[:1]
+    assert {suggestion.query for suggestion in suggested} <= set(list(log)[:3]) and suggested[
+        0
+    ].query == "is the market narrow"
+    for suggestion in suggested:
+        assert (
+            suggestion.gain == pytest.approx(suggestion.count * (value - suggestion.expected)) and suggestion.gain > 0
+        )
+    assert [suggestion.gain for suggestion in suggested] == sorted(
+        (suggestion.gain for suggestion in suggested), reverse=True
+    )
+    assert suggestions.queries(log, 1)[0] == suggested[:1]
     # Nearest training query and margin, by a loop.
     from gnn_encoder.inference.encoding import encode_texts
     from gnn_encoder.models.dual_encoder import TextEncoder
 
     encoder, stored = TextEncoder.load(run.bundle.query_encoder_path), np.asarray(run.sources.encoding.queries)
-    for each in found:
-        asked = encode_texts(encoder, [each.query], **run.encoding_settings.speed)[0]
-        cosines = [asked @ q / np.linalg.norm(asked) / np.linalg.norm(q) for q in stored]
-        assert each.similarity == pytest.approx(max(cosines), abs=1e-5)
-        scores = sorted(run.bundle.vectors @ asked)[::-1]
-        assert each.margin == pytest.approx(scores[0] - scores[1], abs=1e-5)
+    for suggestion in suggested:
+        vector = encode_texts(encoder, [suggestion.query], **run.encoding_settings.speed)[0]
+        cosines = [vector @ q / np.linalg.norm(vector) / np.linalg.norm(q) for q in stored]
+        assert suggestion.similarity == pytest.approx(max(cosines), abs=1e-5)
+        scores = sorted(run.bundle.vectors @ vector)[::-1]
+        assert suggestion.margin == pytest.approx(scores[0] - scores[1], abs=1e-5)
 
 
 def test_passages_without_a_label_are_suggested(run: FinishedRun, dev: DevQueries, tiny_dataset: Dataset) -> None:
     suggestions = Suggestions(run, dev)
-    found = suggestions.passages(0.2, 100)
+    suggested = suggestions.passages(0.2, 100)
     labelled = {f"p{row}" for row in tiny_dataset.split_qrels("train").passage}
-    assert found and not labelled & {each.passage_id for each in found}
-    assert [each.gain for each in found] == sorted((each.gain for each in found), reverse=True)
-    assert all(each.gain == pytest.approx(0.2 * each.answers) for each in found)
+    assert suggested and not labelled & {suggestion.passage_id for suggestion in suggested}
+    assert [suggestion.gain for suggestion in suggested] == sorted(
+        (suggestion.gain for suggestion in suggested), reverse=True
+    )
+    assert all(suggestion.gain == pytest.approx(0.2 * suggestion.answers) for suggestion in suggested)
     assert suggestions.passages(0.0, 100) == [] == suggestions.passages(-0.1, 100)
 
 
@@ -193,16 +201,16 @@ def test_a_query_that_a_generator_wrote_is_no_label_of_a_person(
 ) -> None:
     train, labels = tiny_dataset.query_rows("train"), tiny_dataset.split_qrels("train").positive()
     written = train[::2]
-    asked = dict.fromkeys(tiny_dataset.query_texts(train[:2]), 9.0)
+    log = dict.fromkeys(tiny_dataset.query_texts(train[:2]), 9.0)
     passages: dict[bool, set[str]] = {}
     for with_written, rows in ((True, written), (False, train[:0])):
         monkeypatch.setattr(Dataset, "written_rows", lambda _, split, rows=rows: rows if split == "train" else rows[:0])
         run = FinishedRun.of(Bundle.read(latest / "bundle"))
         suggestions = Suggestions(run, DevQueries.of(run))
         monkeypatch.setattr(suggestions, "labelled_value", lambda: 2.0)  # so that each query is expected to gain
-        passages[with_written] = {each.passage_id for each in suggestions.passages(1.0, 1000)}
-        found, _ = suggestions.queries(asked, 10)
-        assert [each.query for each in found] == [*asked][: int(with_written)]
+        passages[with_written] = {suggestion.passage_id for suggestion in suggestions.passages(1.0, 1000)}
+        suggested, _ = suggestions.queries(log, 10)
+        assert [suggestion.query for suggestion in suggested] == [*log][: int(with_written)]
     by_people = {f"p{row}" for row in labels.passage[~np.isin(labels.query, written)]}
     by_generator = {f"p{row}" for row in labels.passage} - by_people
     assert not passages[True] & by_people and passages[True] & by_generator and not passages[False] & by_generator
@@ -218,9 +226,9 @@ def test_an_added_label_is_not_suggested_again(latest: Path, tmp_path: Path) -> 
     add_labels(links / "bundle", [Wanted("is the market narrow", before[0].passage_id)])
     again = FinishedRun.of(Bundle.read(links / "bundle"))
     suggestions = Suggestions(again, DevQueries.of(again))
-    assert before[0].passage_id not in {each.passage_id for each in suggestions.passages(1.0, 100)}
-    found, _ = suggestions.queries({"Is the market narrow": 9.0, "an old garden": 1.0}, 10)
-    assert [each.query for each in found] == ["an old garden"]
+    assert before[0].passage_id not in {suggestion.passage_id for suggestion in suggestions.passages(1.0, 100)}
+    suggested, _ = suggestions.queries({"Is the market narrow": 9.0, "an old garden": 1.0}, 10)
+    assert [suggestion.query for suggestion in suggested] == ["an old garden"]
 
 
 def test_the_graph_suggests_labels_for_a_recommended_bundle_without_a_graph(
@@ -230,17 +238,17 @@ def test_the_graph_suggests_labels_for_a_recommended_bundle_without_a_graph(
     root = tmp_path / "root"
     (root / "latest" / "bundles").mkdir(parents=True)
     for link in latest.iterdir():
-        place = "bundles/gnn_encoder" if link.name == "bundle" else link.name
-        (root / "latest" / place).symlink_to(link.resolve())
+        path = "bundles/gnn_encoder" if link.name == "bundle" else link.name
+        (root / "latest" / path).symlink_to(link.resolve())
     inputs = built(tiny_dataset.path, (latest / "dual_encoder").resolve(), tmp_path)
-    (root / "latest" / "bundle").symlink_to(made(inputs, tmp_path / "made", "sum", sum_weights=(0.5,)))
+    (root / "latest" / "bundle").symlink_to(bundle_of(inputs, tmp_path / "made", "sum", sum_weights=(0.5,)))
     log, out = tmp_path / "log", tmp_path / "out.json"
     log.write_text("is the market narrow\t9\nan old garden\n")
     command = ("labels", "suggest", "--queries", str(log), "--json", str(out), "--root", str(root), "--draws", "1")
 
     def suggested() -> list[str]:
         assert call(monkeypatch, *command) == 0
-        return [each["query"] for each in json.loads(out.read_text())["suggestions"]]
+        return [suggestion["query"] for suggestion in json.loads(out.read_text())["suggestions"]]
 
     assert suggested() == ["is the market narrow", "an old garden"]
     assert call(monkeypatch, "labels", "add", "is the market narrow", "p7", "--root", str(root)) == 0

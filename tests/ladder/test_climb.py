@@ -128,8 +128,8 @@ def test_an_update_climbs_as_far_with_the_same_reranker(climbed: dict[str, Path]
     assert isinstance(scorer, Given)
     assert weights_in(Path(scorer.address)) == weights_in(trained) and weights_in(trained)
     for title, output in (("rerank: Re-ranked", "run"), ("weigh_reranker", "run"), ("evaluate: labels", "evaluation")):
-        made = read_manifest(climbed[f"{title}/{output}"]).settings
-        assert again.graph[title].settings.model_dump(mode="json") == json.loads(json.dumps(made)), title
+        settings = read_manifest(climbed[f"{title}/{output}"]).settings
+        assert again.graph[title].settings.model_dump(mode="json") == json.loads(json.dumps(settings)), title
     looked = climbing_again(since, None, [], tmp_path / "other", writes=False)
     scorer = looked.graph[f"rerank: {RERANKED}"].inputs["scorer"]
     assert isinstance(scorer, Given) and Bundle.read(scorer.address).reranker_path and not (tmp_path / "other").exists()

@@ -136,7 +136,7 @@ def test_a_whole_climb_puts_a_reranked_bundle_into_service(
         fused = Bundle.read(latest / place_of(LEARNED))
         fused.serve(draft, Serving(FIRST_AND_RERANKED, None, reranking=how), bundle.reranker_path)
     linked(root, "bundle", tmp_path / "re-ranked")
-    models, made = (
+    models, bundle_names = (
         {(latest / name).resolve() for name in MODELS},
         {path.name for path in (latest / "bundles").iterdir()},
     )
@@ -148,4 +148,4 @@ def test_a_whole_climb_puts_a_reranked_bundle_into_service(
     assert updated.reranker_path and weights_in(updated.reranker_path) == weights_in(bundle.reranker_path)
     assert {hit.passage_id for hit in Retriever(updated).search("a passage that came much later", 3)} >= {"much later"}
     assert models == {(latest / name).resolve() for name in MODELS}, "those of the training"
-    assert {path.name for path in (latest / "bundles").iterdir()} == made, "of all rungs"
+    assert {path.name for path in (latest / "bundles").iterdir()} == bundle_names, "of all rungs"

@@ -91,7 +91,7 @@ def test_side_by_side_numbers_its_threads():
 
 @pytest.mark.parametrize(("chunks", "times"), [(63, 0), (64, 1), (100, 3)])
 def test_long_work_gives_memory_back_now_and_then(monkeypatch: pytest.MonkeyPatch, chunks: int, times: int) -> None:
-    given: list[None] = []
-    monkeypatch.setattr(threads, "give_back", lambda: given.append(None))
+    returned: list[None] = []
+    monkeypatch.setattr(threads, "give_back", lambda: returned.append(None))
     chunk_by_core(lambda chunk: 1, range(chunks), CPU)
-    assert len(given) == times
+    assert len(returned) == times

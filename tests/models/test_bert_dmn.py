@@ -22,11 +22,11 @@ def test_sentences_are_the_means_of_their_tokens_and_separators_are_dropped():
         np.testing.assert_allclose(read.sentences[i, : len(means)], means, atol=1e-6)
         np.testing.assert_array_equal(read.cls[i], outputs[i, 0])
     # Control: the outputs of separators and padding are not read, all others are.
-    for place in range(8):
+    for position in range(8):
         changed = outputs.clone()
-        changed[0, place] += 1
+        changed[0, position] += 1
         same = all(torch.equal(a, b) for a, b in zip(reading(changed, SEGMENTS), read, strict=True))
-        assert same == (place in (3, 7))
+        assert same == (position in (3, 7))
 
 
 def test_a_query_and_a_passage_without_tokens():

@@ -78,15 +78,15 @@ def test_a_layer_equals_multihead_attention_in_a_loop(
     layer, edges = with_random_weights(TypedAttention(config)), edges_into(graph, np.arange(len(graph)))
     expected = loop(layer, tokens, tokens, edges)
     with torch.no_grad():
-        found = layer(tokens, tokens, edges)
-        torch.testing.assert_close(found.double(), expected, atol=2e-5, rtol=1e-5)
+        output = layer(tokens, tokens, edges)
+        torch.testing.assert_close(output.double(), expected, atol=2e-5, rtol=1e-5)
         monkeypatch.setitem(BATCHING, "cpu", batching._replace(scores=40))  # an edge or two at a time
-        torch.testing.assert_close(layer(tokens, tokens, edges), found, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(layer(tokens, tokens, edges), output, atol=1e-5, rtol=1e-5)
         # Control: the other reduction, and other types of the same edges, differ.
         other = "mean" if config.neighbour_reduction == "sum" else "sum"
         layer.config = replace(config, neighbour_reduction=other)
         if config.edge_types != ("self",):
-            assert (layer(tokens, tokens, edges) - found).abs().max() > 1e-2
+            assert (layer(tokens, tokens, edges) - output).abs().max() > 1e-2
 
 
 def test_a_gpu_gets_no_more_edges_together_than_its_kernel_takes() -> None:
@@ -135,13 +135,13 @@ def test_the_order_of_nodes_does_not_matter() -> None:
     graph = random_graph()
     tokens, layer = random_tokens(graph, D), with_random_weights(TypedAttention(SMALL))
     edges, order = edges_into(graph, np.arange(len(graph))), np.random.default_rng(1).permutation(len(graph))
-    place = np.argsort(order)
-    moved = edges._replace(target=place[edges.target], source=place[edges.source])
+    row_of = np.argsort(order)
+    moved = edges._replace(target=row_of[edges.target], source=row_of[edges.source])
     moved = moved.take(np.random.default_rng(2).permutation(len(moved.target)))
     shuffled = tokens.take(order)
     with torch.no_grad():
         result = TokenMatrices(layer(shuffled, shuffled, moved), shuffled.lengths)
-        torch.testing.assert_close(result.take(place).values, layer(tokens, tokens, edges), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(result.take(row_of).values, layer(tokens, tokens, edges), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("changes", [{}, {"neighbour_reduction": "mean", "residual": True, "layer_norm": True}])
@@ -157,22 +157,22 @@ def test_a_passage_is_never_a_value_of_its_own_context(context_only: bool, asks:
     passages = np.arange(PASSAGES - 1)  # the last one has no neighbours
     changed = 0
     for passage in passages:
-        found = neighbourhood(graph, np.array([passage]), 3, context_only=context_only)
-        given = tokens.take(found.nodes)
-        questions = network.questions(given.first(1))
-        values = given.values.clone()
-        values[: given.lengths[0]] += 1
-        other = TokenMatrices(values, given.lengths)
+        hood = neighbourhood(graph, np.array([passage]), 3, context_only=context_only)
+        taken = tokens.take(hood.nodes)
+        questions = network.questions(taken.first(1))
+        values = taken.values.clone()
+        values[: taken.lengths[0]] += 1
+        other = TokenMatrices(values, taken.lengths)
         with torch.no_grad():
-            before, after = (network(each, found.hops, 1, questions).values for each in (given, other))
+            before, after = (network(tokens_of, hood.hops, 1, questions).values for tokens_of in (taken, other))
             if context_only:
                 assert torch.equal(before, after)
                 # It asks with its content, or with nothing of its own.
-                own = network(other, found.hops, 1).values
-                assert torch.equal(own, before) == (asks == "learned")
-                neighbour = given.values.clone()
-                neighbour[given.lengths[0] :] += 1
-                heard = network(TokenMatrices(neighbour, given.lengths), found.hops, 1, questions).values
+                with_other = network(other, hood.hops, 1).values
+                assert torch.equal(with_other, before) == (asks == "learned")
+                neighbour = taken.values.clone()
+                neighbour[taken.lengths[0] :] += 1
+                heard = network(TokenMatrices(neighbour, taken.lengths), hood.hops, 1, questions).values
                 assert not torch.allclose(heard, before)
             changed += not torch.allclose(before, after)
     assert changed == (0 if context_only else len(passages))
@@ -187,8 +187,8 @@ def test_gradients_reach_everything(kind: str) -> None:
     tokens = random_tokens(graph, D)
     tokens.values.requires_grad_()
     passages = np.arange(PASSAGES)
-    found = neighbourhood(graph, passages, 3, context_only=kind == "lim")
-    matrices = context.network(tokens.take(found.nodes), found.hops, PASSAGES)
+    hood = neighbourhood(graph, passages, 3, context_only=kind == "lim")
+    matrices = context.network(tokens.take(hood.nodes), hood.hops, PASSAGES)
     score = context.relevance(torch.tensor(0.3), matrices.values.square().sum())
     score.backward()
     without = [name for name, p in context.named_parameters() if p.grad is None or not p.grad.any()]
@@ -204,9 +204,9 @@ def test_the_backward_pass_draws_the_same_dropout() -> None:
     edges = edges_into(graph, np.arange(len(graph)))
     values = tokens.values.double().requires_grad_()
 
-    def total(given: torch.Tensor) -> torch.Tensor:
+    def total(inputs: torch.Tensor) -> torch.Tensor:
         torch.manual_seed(5)
-        matrices = TokenMatrices(given, tokens.lengths)
+        matrices = TokenMatrices(inputs, tokens.lengths)
         return layer(matrices, matrices, edges).square().sum()
 
     (gradient,) = torch.autograd.grad(total(values), values)
@@ -229,12 +229,12 @@ def test_batches_of_few_sizes_in_training_give_the_same(monkeypatch: pytest.Monk
     shapes: set[tuple[int, ...]] = set()
     plain = document_gat._attention
 
-    def noted(*given: Any) -> torch.Tensor:
-        shapes.add((len(given[0]), given[0].shape[2], given[1].shape[2]))
-        return plain(*given)
+    def noted(*arguments: Any) -> torch.Tensor:
+        shapes.add((len(arguments[0]), arguments[0].shape[2], arguments[1].shape[2]))
+        return plain(*arguments)
 
     monkeypatch.setattr(document_gat, "_attention", noted)
-    found, calls = [], []
+    outputs, calls = [], []
     few = Batching(BATCHING["cpu"].lengths, 2**27, all_types=True, edges=2**15)
     for mode, batching in ((False, BATCHING["cpu"]), (True, BATCHING["cpu"]), (True, few)):
         monkeypatch.setitem(BATCHING, "cpu", batching)
@@ -244,11 +244,11 @@ def test_batches_of_few_sizes_in_training_give_the_same(monkeypatch: pytest.Monk
         with CountedCalls() as counted:
             result = layer.train(mode)(matrices, matrices, edges)
             gradients = torch.autograd.grad(result.square().sum(), [values, *layer.parameters()])
-        found.append((result.detach(), *gradients))
+        outputs.append((result.detach(), *gradients))
         calls.append(counted.calls)
         lengths = set(batching.lengths)
         assert all({asking, answering} <= lengths and size in SIZES for size, asking, answering in shapes) == mode
-    for plain_result, rounded, of_all_types in zip(*found, strict=True):
+    for plain_result, rounded, of_all_types in zip(*outputs, strict=True):
         torch.testing.assert_close(plain_result, rounded)
         torch.testing.assert_close(plain_result, of_all_types)
     assert calls[2] < calls[1] / 3

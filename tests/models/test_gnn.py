@@ -36,10 +36,10 @@ def layer_and_peer(heads: int):
 def peer_output(peer, targets, sources, edges, features, loops):
     """PyG sees self-loops as edges from extra source nodes, one per target."""
     t, s = len(targets), len(sources)
-    own = torch.stack([torch.arange(s, s + t), torch.arange(t)])
+    self_edges = torch.stack([torch.arange(s, s + t), torch.arange(t)])
     return peer(
         (torch.cat([sources, targets]), targets),
-        torch.cat([edges, own], dim=1),
+        torch.cat([edges, self_edges], dim=1),
         torch.cat([features, loops.expand(t, -1)]),
     )
 
@@ -134,8 +134,8 @@ def test_whole_gnn_equals_loop_over_the_equations(layers, gate):
             opening = 1 / (1 + np.exp(-(z + gnn.gate.bias.detach().double().numpy())))
         expected.append(opening * context + numpy["p"][i])  # eq. 10
 
-    found = gnn.passage_vectors(h_p, gnn.query_vectors(h_q, neighbours, mask, f_q), edges, f_p).detach().numpy()
-    assert np.abs(found - np.array(expected)).max() < 1e-5
+    computed = gnn.passage_vectors(h_p, gnn.query_vectors(h_q, neighbours, mask, f_q), edges, f_p).detach().numpy()
+    assert np.abs(computed - np.array(expected)).max() < 1e-5
     swapped = gnn.passage_vectors(h_p, gnn.query_vectors(h_q, neighbours, mask, f_q), edges[:, [1, 0, 2, 3, 4]], f_p)
     assert np.abs(swapped.detach().numpy() - np.array(expected)).max() > 1e-3
 

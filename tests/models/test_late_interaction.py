@@ -90,7 +90,7 @@ def test_punctuation_of_tokenizers_with_a_space_in_the_token(style, tiny_backbon
     assert kept == ["the", "old", "river", "the", "stone", "the", "cloud", "the", "letter"]
     # Control: the tokens of a mark alone are not all.
     alone = [tokenizer(mark)["input_ids"] for mark in ",.;!()"]
-    assert {*ids} & model.punctuation > {*ids} & {each[0] for each in alone if len(each) == 1}
+    assert {*ids} & model.punctuation > {*ids} & {token[0] for token in alone if len(token) == 1}
 
 
 def test_a_tokenizer_without_mask_is_refused(model):

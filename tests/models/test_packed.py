@@ -76,8 +76,8 @@ BACKBONES = {
 
 def backbone(name: str) -> Any:
     torch.manual_seed(3)
-    made = T5EncoderModel(BACKBONES[name]) if name == "t5" else AutoModel.from_config(BACKBONES[name])
-    return made.eval()
+    model = T5EncoderModel(BACKBONES[name]) if name == "t5" else AutoModel.from_config(BACKBONES[name])
+    return model.eval()
 
 
 def texts(padding: int) -> tuple[np.ndarray, np.ndarray]:
@@ -180,13 +180,13 @@ def test_attention_on_a_cpu(window: tuple[int, int], groups: int) -> None:
     bounds = torch.tensor([0, 30, 47, 64, 80, 96, 97, 100], dtype=torch.int32)
     query, (key, value) = torch.randn(105, 4, 8), torch.randn(2, 105, groups, 8)
     options: dict[str, Any] = {"scale": 0.3, "window_size": window, "enable_gqa": groups == 2}
-    found = cpu_attention(query, key, value, bounds, 30, **options)
+    attended = cpu_attention(query, key, value, bounds, 30, **options)
     expected = ReferenceAttention()(query, key, value, bounds, 30, **options)
-    assert (found - expected).abs().max() < 1e-6 and (found[100:] == 0).all()
+    assert (attended - expected).abs().max() < 1e-6 and (attended[100:] == 0).all()
     # Controls: texts that begin one later, other windows.
-    assert (cpu_attention(query, key, value, bounds.clamp(min=1) - 1, 30, **options) - found).abs().max() > 0.1
+    assert (cpu_attention(query, key, value, bounds.clamp(min=1) - 1, 30, **options) - attended).abs().max() > 0.1
     other = cpu_attention(query, key, value, bounds, 30, **options | {"window_size": (1, 1)})
-    assert (other - found).abs().max() > 0.1
+    assert (other - attended).abs().max() > 0.1
 
 
 def test_a_row_is_filled_up() -> None:

@@ -117,10 +117,10 @@ def test_a_key_that_changes_no_vector_is_no_obstacle(copied: Path, change: Chang
     assert worst_cosine(vectors_of(copied), published_vectors(copied)) > 0.99999
 
 
-def add_module(kind: str, place: int = 2, **more: Any) -> Change:
+def add_module(kind: str, position: int = 2, **more: Any) -> Change:
     def change(folder: Path) -> None:
         entries = json.loads((folder / "modules.json").read_text())
-        entries.insert(place, {"idx": 9, "name": "9", "path": "9_More", "type": kind, **more})
+        entries.insert(position, {"idx": 9, "name": "9", "path": "9_More", "type": kind, **more})
         write(folder / "modules.json", entries)
 
     return change

@@ -128,8 +128,8 @@ REFUSED: dict[str, tuple[str, Callable[[Path], object], str]] = {
 
 @pytest.fixture(scope="module")
 def accepted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    made = tmp_path_factory.mktemp("accepted")
-    folders = {layout: write_late_interaction(made / layout, layout) for layout in ("pylate", "stanford")}
+    models = tmp_path_factory.mktemp("accepted")
+    folders = {layout: write_late_interaction(models / layout, layout) for layout in ("pylate", "stanford")}
     check_models(_node(folder) for folder in folders.values())
     return folders
 

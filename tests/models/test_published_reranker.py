@@ -121,8 +121,10 @@ def test_vectors_are_those_that_the_head_reads(folder: Path, tiny_dataset: Datas
 
 
 def _types(model: PublishedReranker, pair: tuple[str, str]) -> dict[str, torch.Tensor]:
-    given = dict(zip(model._names, map(torch.from_numpy, model.arrays([pair])), strict=True))
-    return {name: value for name, value in given.items() if name == "token_type_ids"} if len(given) > 2 else {}
+    model_input = dict(zip(model._names, map(torch.from_numpy, model.arrays([pair])), strict=True))
+    return (
+        {name: value for name, value in model_input.items() if name == "token_type_ids"} if len(model_input) > 2 else {}
+    )
 
 
 def test_a_published_logit_is_ranked_and_its_probability_is_the_logistic_function(

@@ -124,8 +124,8 @@ def test_an_encoder_with_maps_and_prompts_keeps_them(
     np.testing.assert_allclose(searched, trained[0], atol=1e-6)
     export(bundle, "sentence-transformers", tmp_path / "out")
     for vectors, side in zip(trained, QUERY_AND_DOCUMENT, strict=True):
-        for place in (tmp_path / "saved/passage_encoder", tmp_path / "out"):
-            assert worst_cosine(vectors, published_vectors(place, side)) > 0.99999
+        for saved in (tmp_path / "saved/passage_encoder", tmp_path / "out"):
+            assert worst_cosine(vectors, published_vectors(saved, side)) > 0.99999
 
 
 def test_weights_in_several_files(raw: dict[str, Path], tmp_path: Path) -> None:
@@ -247,17 +247,17 @@ def test_prompts_of_settings_and_of_known_models(
 ) -> None:
     folder = publish(raw["bert"], tmp_path / "bge-small-en-v1.5", "cls")
     assert encoders_of(folder).query_encoder.prompt == "", "the files say that there is none"
-    asked = json.loads((folder / "config_sentence_transformers.json").read_text())
-    write(folder / "config_sentence_transformers.json", {key: asked[key] for key in asked.keys() - {"prompts"}})
+    config = json.loads((folder / "config_sentence_transformers.json").read_text())
+    write(folder / "config_sentence_transformers.json", {key: config[key] for key in config.keys() - {"prompts"}})
     known = encoders_of(folder)
     assert known.query_encoder.prompt.startswith("Represent this sentence") and known.passage_encoder.prompt == ""
     assert known_prompts("intfloat/multilingual-e5-base") == {"query": "query: ", "document": "passage: "}
     assert not known_prompts("intfloat/e5-mistral-7b-instruct") and not known_prompts("BAAI/bge-m3")
-    own = encoders_of(folder, query_prompt="", passage_prompt="the river ")
-    plain, document = vectors_of_both(own)
+    with_settings = encoders_of(folder, query_prompt="", passage_prompt="the river ")
+    plain, document = vectors_of_both(with_settings)
     assert worst_cosine(plain, vectors_of(folder)) > 0.99999
     texts = ["the river " + text for text in TEXTS]
-    assert worst_cosine(document, encode_texts(own.query_encoder, texts, precision="fp32")) > 0.99999
+    assert worst_cosine(document, encode_texts(with_settings.query_encoder, texts, precision="fp32")) > 0.99999
     edit("config_sentence_transformers.json", prompts={"query": "river " * 20, "passage": "p "})(folder)
     check_models([Node("train_dpr", TrainDpr(backbone=str(folder), query_length=24), {})])
     said = capsys.readouterr().err

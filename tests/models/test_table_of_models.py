@@ -51,8 +51,8 @@ def _with(pooling: Any, *more: str, **settings: Any) -> Callable[[Path, Path], P
         from sentence_transformers.base.modules import Dense, Normalize
 
         torch.manual_seed(1)
-        made = {"map": Dense(32, 24), "map back": Dense(24, 32), "unit length": Normalize()}
-        return publish(raw, folder, pooling, more=[made[name] for name in more], **settings)
+        modules = {"map": Dense(32, 24), "map back": Dense(24, 32), "unit length": Normalize()}
+        return publish(raw, folder, pooling, more=[modules[name] for name in more], **settings)
 
     return build
 
@@ -104,14 +104,14 @@ def row(layout: Layout, folder: Path) -> str:
         encoders = encoders_of(model)
     except UserError as error:
         reason = str(error).partition("refused: ")[2].replace(str(model), "FOLDER").partition("; choose")[0]
-        own, _, how = reason.partition("; read ")
+        problem, _, how = reason.partition("; read ")
         how = ", until `shared.trusted_code` names it" if how else ""
-        return f"| {layout.examples} | {layout.kind} | refused: {own}{how} | | | | |\n"
-    asked, encoder = sentence_transformers_layout(str(model)), encoders.passage_encoder
-    pooling = asked.pooling or (encoder.pooling,) if encoder.pooling else asked.pooling or ("lasttoken",)
+        return f"| {layout.examples} | {layout.kind} | refused: {problem}{how} | | | | |\n"
+    layers, encoder = sentence_transformers_layout(str(model)), encoders.passage_encoder
+    pooling = layers.pooling or (encoder.pooling,) if encoder.pooling else layers.pooling or ("lasttoken",)
     steps = [
         " and ".join(str(one).replace("lasttoken", "last token") for one in pooling),
-        *(m.kind for m in asked.modules if m.kind == "Dense"),
+        *(m.kind for m in layers.modules if m.kind == "Dense"),
     ]
     steps += ["unit length"] if encoder.normalize else []
     before = vectors_of_both(encoders)
@@ -150,5 +150,5 @@ def test_the_table_in_the_docs_is_what_is_done(tmp_path: Path) -> None:
 
 if __name__ == "__main__":
     before, _, rest = DOCUMENT.read_text("utf-8").partition(BEGIN)
-    with tempfile.TemporaryDirectory() as made:
-        DOCUMENT.write_text(f"{before}{BEGIN}{table(Path(made))}{END}{rest.partition(END)[2]}", encoding="utf-8")
+    with tempfile.TemporaryDirectory() as folder:
+        DOCUMENT.write_text(f"{before}{BEGIN}{table(Path(folder))}{END}{rest.partition(END)[2]}", encoding="utf-8")

@@ -61,11 +61,14 @@ def qa_lstm_loop(model: QaLstm, query: list[int], sentences: list[list[int]]) ->
         backward = lstm_loop(w, vectors[::-1], "_reverse")[::-1]
         return [np.concatenate(both) for both in zip(lstm_loop(w, vectors, ""), backward, strict=True)]
 
-    asked, found = pool(np.stack(states(query)), 0), states(joined(sentences))
-    logits = [w["logit.weight"][0] @ np.tanh(w["of_state.weight"] @ h + w["of_query.weight"] @ asked) for h in found]
+    question, sentence_states = pool(np.stack(states(query)), 0), states(joined(sentences))
+    logits = [
+        w["logit.weight"][0] @ np.tanh(w["of_state.weight"] @ h + w["of_query.weight"] @ question)
+        for h in sentence_states
+    ]
     weights = np.exp(logits) / np.exp(logits).sum()
-    answer = pool(np.stack([weight * h for weight, h in zip(weights, found, strict=True)]), 0)
-    return asked @ answer / np.linalg.norm(asked) / np.linalg.norm(answer)
+    answer = pool(np.stack([weight * h for weight, h in zip(weights, sentence_states, strict=True)]), 0)
+    return question @ answer / np.linalg.norm(question) / np.linalg.norm(answer)
 
 
 def knrm_loop(model: Knrm, query: list[int], sentences: list[list[int]]) -> float:
@@ -113,7 +116,7 @@ def test_qa_lstm_reads_a_passage_once_for_several_pairs_in_a_row() -> None:
     (first, passage), (second, other), *_ = PAIRS
     several = [(first, passage), (second, passage), (second, other), (first, passage)]
     read: list[int] = []
-    model.lstm.register_forward_hook(lambda _, given, __: read.append(int(given[0].batch_sizes[0])))
+    model.lstm.register_forward_hook(lambda _, arguments, __: read.append(int(arguments[0].batch_sizes[0])))
     scores = model(*arrays(several, 0)).tolist()
     assert read == [4, 3]  # the queries, then the passages
     assert scores == pytest.approx([qa_lstm_loop(model, *pair) for pair in several], abs=1e-5)

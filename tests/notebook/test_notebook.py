@@ -44,8 +44,8 @@ def test_each_form_of_texts_and_labels_is_the_same_folder(tmp_path: Path) -> Non
         (texts, queries, dict(enumerate(np.arange(30)))),
         (texts, queries, {i: np.array([i]) for i in range(30)}),
     ]
-    for corpus, asked, labels in forms:
-        assert write_texts(tmp_path, corpus, asked, {"train": labels}) == plain
+    for corpus, query_texts, labels in forms:
+        assert write_texts(tmp_path, corpus, query_texts, {"train": labels}) == plain
     other = write_texts(tmp_path, texts, queries, {"train": {**numbers, 0: {1: 1}}})
     assert other != plain, "a control"
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([plain.name, other.name])
@@ -79,16 +79,16 @@ def test_the_folder_has_the_texts_and_labels(tmp_path: Path) -> None:
 def test_positions_of_a_passage_and_a_query_are_equal_by_chance(
     corpus: Any, queries: Any, by_chance: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given: list[str] = []
+    positions: list[str] = []
 
     def climbing(preset: str, dataset: str, changes: list[str], *others: Any) -> None:
-        given.extend(changes)
+        positions.extend(changes)
         raise UserError("seen")
 
     monkeypatch.setattr(calls, "climbing", climbing)
     with pytest.raises(UserError, match="seen"):
         compare(corpus, queries, LABELS, root=tmp_path)
-    assert ("ingest.ignore_identical_ids=false" in given) == by_chance
+    assert ("ingest.ignore_identical_ids=false" in positions) == by_chance
 
 
 @pytest.mark.parametrize(
@@ -210,8 +210,8 @@ def test_the_figures_are_those_of_the_command_line(
         {ids[q]: {passages.ids[p]: 1} for q, p in zip(labels.query, labels.passage, strict=True)}
         for labels in map(tiny_dataset.split_qrels, ("train", "dev", "test"))
     )
-    given: dict[str, Any] = {"test": test, "encoder": str(tiny_backbone), "root": root, "settings": SETTINGS}
-    table = compare(corpus, queries, {**train, **dev}, **given)
+    arguments: dict[str, Any] = {"test": test, "encoder": str(tiny_backbone), "root": root, "settings": SETTINGS}
+    table = compare(corpus, queries, {**train, **dev}, **arguments)
     (folder,) = (root / "texts").iterdir()
     changes = [word for key, value in SETTINGS.items() for word in ("--set", f"{key}={json.dumps(value)}")]
     of_command = ["--until", "labels", "--encoder", str(tiny_backbone), "--root", str(tmp_path / "other")]
@@ -221,7 +221,7 @@ def test_the_figures_are_those_of_the_command_line(
     assert table.metrics["results"] == metrics["results"] and table.metrics["intervals"] == metrics["intervals"]
     assert table.metrics["recommendation"]["system"] == metrics["recommendation"]["system"]
 
-    result = run(corpus, queries, {**train, **dev}, until="labels", **given)
+    result = run(corpus, queries, {**train, **dev}, until="labels", **arguments)
     assert isinstance(result, Result) and result.table.equals(table) and result.report.is_file()
     assert [hit.rank for hit in result.retriever.search("what is the old river", 3)] == [1, 2, 3]
     (chosen,) = table.index[table["recommended"]]
@@ -233,7 +233,7 @@ def test_the_figures_are_those_of_the_command_line(
     assert evaluate(others["BM25"], queries, test, measures) != expected, "a control"
     with pytest.raises(UserError, match="empty corpus"):
         run([], queries, train, root=root)
-    same = compare(write_beir(tiny_dataset, tmp_path / "beir"), **{**given, "test": None})
+    same = compare(write_beir(tiny_dataset, tmp_path / "beir"), **{**arguments, "test": None})
     assert set(same.index) == set(table.index), "of a folder"
 
 

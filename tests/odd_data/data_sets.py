@@ -196,8 +196,8 @@ def data_sets(
         name = new_id(dice, queries, ids, "q", one_in)
         queries[name] = Question(name, any_text(dice, earlier))
         split = FIRST_SPLITS[number] if number < len(FIRST_SPLITS) else SPLITS[max(0, dice.below(6) - 3)]
-        for place in range(max(number < len(FIRST_SPLITS), min(dice.below(5), 3))):
-            relevance = 1 if place == 0 else dice.one_of((1, 1, 2, 3, 0, 0, -1))
+        for number_of_label in range(max(number < len(FIRST_SPLITS), min(dice.below(5), 3))):
+            relevance = 1 if number_of_label == 0 else dice.one_of((1, 1, 2, 3, 0, 0, -1))
             label = Label(name, dice.one_of(tuple(corpus)), relevance)
             repeated[split].append(labels[split].setdefault(label[:2], label))
     kept = SPLITS if draw(st.integers(0, 3)) else ("train", *(s for s in SPLITS[1:] if draw(st.booleans())))
@@ -309,8 +309,8 @@ def flat(data: OddData) -> OddData:
 
 def split_of_queries(data: OddData) -> dict[str, str]:
     """Query id → the split of its labels; the first split of the data for queries without labels."""
-    found = {row.query: split for split, rows in data.labels.items() for row in rows if isinstance(row, Label)}
-    return {row.id: found.get(row.id, "train") for row in data.queries}
+    split_of = {row.query: split for split, rows in data.labels.items() for row in rows if isinstance(row, Label)}
+    return {row.id: split_of.get(row.id, "train") for row in data.queries}
 
 
 def write_msmarco(folder: Path, data: OddData) -> Path:

@@ -72,11 +72,11 @@ class Ingested:
 
     def positives(self) -> dict[str, set[str]]:
         """Query id → ids of the passages of the corpus with a label of at least 1, for queries that have any."""
-        found = defaultdict(set)
+        passages_of = defaultdict(set)
         for label in self.labels:
             if label.relevance >= 1:
-                found[label.query].add(label.passage)
-        return dict(found)
+                passages_of[label.query].add(label.passage)
+        return dict(passages_of)
 
     def answered(self) -> set[str]:
         """Queries with a label of at least 1, also for a passage that is missing."""
@@ -86,24 +86,24 @@ class Ingested:
         """What is fatal: no corpus, nothing to train on, or nothing to measure."""
         positives = self.positives()
         groups = [group for group in self.groups() if any(query in positives for query in group)]
-        found = set()
+        lacking = set()
         if not self.passages:
-            found.add(Kind.EMPTY_CORPUS)
+            lacking.add(Kind.EMPTY_CORPUS)
         if len(groups) < 2:
-            found.add(Kind.NO_TRAINING)
+            lacking.add(Kind.NO_TRAINING)
         if not any(self.split[query] != "train" for query in positives):
-            found.add(Kind.NO_EVALUATION)
+            lacking.add(Kind.NO_EVALUATION)
         text_of = {row.id: form(full_text(row.title, row.text)) for row in self.passages}
         itself = {query: {passage} for query, passage in self.identical.items()}
         relevant = [
             set().union(*(known.get(q, ()) for q in group for known in (positives, itself))) for group in groups
         ]
-        if Kind.NO_TRAINING not in found:
+        if Kind.NO_TRAINING not in lacking:
             none = all(len(passages) == len(text_of) for passages in relevant)
             by_text = all({text_of[passage] for passage in passages} == {*text_of.values()} for passages in relevant)
-            if none or (by_text and not found):  # copies are looked for where nothing else is wrong
-                found.add(Kind.NO_NEGATIVE)
-        return found
+            if none or (by_text and not lacking):  # copies are looked for where nothing else is wrong
+                lacking.add(Kind.NO_NEGATIVE)
+        return lacking
 
 
 def ingested(data: OddData) -> Ingested:

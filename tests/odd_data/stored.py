@@ -22,9 +22,15 @@ def write_dataset(path: Path, data: Ingested) -> Dataset:
         writer.passages(*([list(column) for column in zip(*data.passages, strict=True)] or [[], [], []]))
         queries, texts = [row.id for row in data.queries], [row.text for row in data.queries]
         writer.queries(queries, texts, [data.split[name] for name in queries], [[] for _ in queries], groups)
-        asked, found = [label.query for label in data.labels], [label.passage for label in data.labels]
+        labelled_queries, passages = [label.query for label in data.labels], [label.passage for label in data.labels]
         relevance = [label.relevance for label in data.labels]
-        writer.qrels(asked, found, relevance, [rows[name] for name in asked], [places[name] for name in found])
+        writer.qrels(
+            labelled_queries,
+            passages,
+            relevance,
+            [rows[name] for name in labelled_queries],
+            [places[name] for name in passages],
+        )
         if data.missed:
             columns = zip(*((rows[label.query], label.passage, label.relevance) for label in data.missed), strict=True)
             writer.missing(*map(list, columns))

@@ -101,8 +101,8 @@ def assert_counted(report: DataReport, expected: Ingested) -> None:
                 others = {group_of[q] for q, p in pairs if p == passage and expected.split[q] == "train"}
                 shared[query, passage] = bool(others - {group_of.get(query)})
         warm = {query: any(value for (q, _), value in shared.items() if q == query) for query, _ in shared}
-        for found, plain in ((report.shared_labels, shared), (report.warm_queries, warm)):
-            assert found.get(split) == (np.mean(list(plain.values())) if plain else None)
+        for shares, plain in ((report.shared_labels, shared), (report.warm_queries, warm)):
+            assert shares.get(split) == (np.mean(list(plain.values())) if plain else None)
 
 
 @settings(max_examples=135, deadline=None, derandomize=True)
@@ -147,18 +147,18 @@ def test_bad_rows_are_counted_and_left_out(data: OddData) -> None:
 @given(data_sets(most=30))
 def test_equal_queries_are_in_one_split_whatever_the_order_of_rows(data: OddData) -> None:
     backwards = OddData(data.corpus[::-1], data.queries[::-1], {s: rows[::-1] for s, rows in data.labels.items()})
-    found = []
+    splits = []
     with tempfile.TemporaryDirectory() as root:
         for name, rows in (("data", data), ("same", data), ("backwards", backwards)):
             folder = write_beir(Path(root) / name, rows)
             try:
-                found.append(ingest(folder, dev_fraction=0.3)[0])
+                splits.append(ingest(folder, dev_fraction=0.3)[0])
             except UserError as error:
                 assert "is not usable" in str(error)
-        assert len(found) in (0, 3)
-        if not found:
+        assert len(splits) in (0, 3)
+        if not splits:
             return
-        first, same, other = found
+        first, same, other = splits
         assert first.manifest.digest == same.manifest.digest
         split_of: dict[str, str] = {}
         for _, text, split in rows_of(first)[1]:

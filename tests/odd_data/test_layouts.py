@@ -15,16 +15,16 @@ from gnn_encoder.errors import UserError
 def test_layouts_hold_the_same_data(data: OddData) -> None:
     data = flat(data)
     with tempfile.TemporaryDirectory() as root:
-        found = []
+        contents = []
         for name, write in (("beir", write_beir), ("msmarco", write_msmarco)):
             try:
                 kept, _ = ingest(write(Path(root) / name, data))
                 passages, queries, labels = rows_of(kept)
-                found.append((passages, sorted(queries), sorted(labels)))
+                contents.append((passages, sorted(queries), sorted(labels)))
             except UserError as error:
                 assert "is not usable" in str(error)
-                found.append(error)
-        assert found[0] == found[1] or all(isinstance(each, UserError) for each in found), found
+                contents.append(error)
+        assert contents[0] == contents[1] or all(isinstance(content, UserError) for content in contents), contents
 
 
 def _one_row(text: str) -> str:
@@ -45,15 +45,15 @@ def test_layouts_hold_the_same_positive_labels(data: OddData) -> None:
     corpus = [row._replace(title=_one_row(row.title), text=_one_row(row.text)) for row in data.passages]
     data = OddData(corpus, data.queries, positive)
     with tempfile.TemporaryDirectory() as root:
-        found = []
+        contents = []
         for name, write in (("beir", write_beir), ("dpr", write_dpr)):
             try:
                 kept, _ = ingest(write(Path(root) / name, data), ignore_identical_ids=False)
                 passages, queries, labels = rows_of(kept)
                 text_of = {query: text for query, text, _ in queries}
-                asked = sorted((text, split) for _, text, split in queries)
-                found.append((passages, asked, sorted((text_of[query], *label) for query, *label in labels)))
+                query_splits = sorted((text, split) for _, text, split in queries)
+                contents.append((passages, query_splits, sorted((text_of[query], *label) for query, *label in labels)))
             except UserError as error:
                 assert "is not usable" in str(error)
-                found.append(error)
-        assert found[0] == found[1] or all(isinstance(each, UserError) for each in found), found
+                contents.append(error)
+        assert contents[0] == contents[1] or all(isinstance(content, UserError) for content in contents), contents

@@ -44,20 +44,20 @@ def test_bm25_finds_equal_texts_alike(rows: OddData) -> None:
             assert not any(map(WORD.search, forms))
             return
         index.save(Path(root))
-        asked = [*(row.text for row in rows.queries), *(full_text(row.title, row.text) for row in plain.passages)]
-        scores, hits = index.search(asked, len(forms))
-        for again, found in zip(Bm25.load(Path(root)).search(asked, len(forms)), (scores, hits), strict=True):
-            np.testing.assert_array_equal(again, found)
+        queries = [*(row.text for row in rows.queries), *(full_text(row.title, row.text) for row in plain.passages)]
+        scores, hits = index.search(queries, len(forms))
+        for again, rows_found in zip(Bm25.load(Path(root)).search(queries, len(forms)), (scores, hits), strict=True):
+            np.testing.assert_array_equal(again, rows_found)
         of_form: dict[str, tuple[list[int], list[float]]] = {}
-        for text, score, hit in zip(asked, scores, hits, strict=True):
+        for text, score, hit in zip(queries, scores, hits, strict=True):
             count = int((hit >= 0).sum())
-            score, found = score[:count].tolist(), hit[:count].tolist()
-            assert found == sorted(found, key=lambda row: (-score[found.index(row)], row))
-            assert len(set(found)) == count and all(value > 0 for value in score)
-            assert of_form.setdefault(form(text), (found, score)) == (found, score)
+            score, rows_found = score[:count].tolist(), hit[:count].tolist()
+            assert rows_found == sorted(rows_found, key=lambda row: (-score[rows_found.index(row)], row))
+            assert len(set(rows_found)) == count and all(value > 0 for value in score)
+            assert of_form.setdefault(form(text), (rows_found, score)) == (rows_found, score)
             by_passage: dict[str, float] = {}
             for row in range(len(forms)):
-                value = score[found.index(row)] if row in found else 0.0
+                value = score[rows_found.index(row)] if row in rows_found else 0.0
                 assert by_passage.setdefault(forms[row], value) == value
             if WORD.search(form(text)):
                 assert by_passage.get(form(text), 1.0) > 0

@@ -40,12 +40,12 @@ def trec_eval(qrels: Path, run: Path) -> dict[str, dict[str, float]]:
         scores[query][passage] = float(score)
     # recip_rank has no depth, so the first ten are cut in trec_eval's order: by score, then by id, descending.
     ten = {q: dict(sorted(hits.items(), key=lambda hit: (hit[1], hit[0].encode()))[-10:]) for q, hits in scores.items()}
-    found = pytrec_eval.RelevanceEvaluator(labels, set(PEERS.values())).evaluate(scores)
+    measured = pytrec_eval.RelevanceEvaluator(labels, set(PEERS.values())).evaluate(scores)
     reciprocal = pytrec_eval.RelevanceEvaluator(labels, {"recip_rank"}).evaluate(ten)
     values = {}
     for query, judged in labels.items():
         if max(judged.values()) >= 1:
-            of_query = {name: found.get(query, {}).get(peer.replace(".", "_"), 0.0) for name, peer in PEERS.items()}
+            of_query = {name: measured.get(query, {}).get(peer.replace(".", "_"), 0.0) for name, peer in PEERS.items()}
             values[query] = of_query | {"RR@10": reciprocal.get(query, {}).get("recip_rank", 0.0)}
     return values
 
@@ -114,7 +114,7 @@ def assert_read_back(path: Path, data: Dataset, run: Run) -> None:
     """A written run is read back with all of its hits."""
     if not len(run.query):
         return
-    found = read_run_of(path, data)
+    read_back = read_run_of(path, data)
     assert sorted(
-        zip(*(getattr(found, name).tolist() for name in ("query", "passage", "score")), strict=True)
+        zip(*(getattr(read_back, name).tolist() for name in ("query", "passage", "score")), strict=True)
     ) == sorted(zip(*(getattr(run, name).tolist() for name in ("query", "passage", "score")), strict=True))

@@ -31,16 +31,16 @@ class Plain:
         passages, queries, labels = rows_of(data)
         self.texts = [form(full_text(title, text)) for _, title, text in passages]
         text_of = {name: text for (name, _, _), text in zip(passages, self.texts, strict=True)}
-        asked = {name: form(text) for name, text, split in queries if split == "train"}
+        query_of = {name: form(text) for name, text, split in queries if split == "train"}
         judged, relevant = defaultdict(set), defaultdict(set)
         for query, passage, relevance in labels:
-            if query in asked:
-                judged[asked[query]].add(text_of[passage])
+            if query in query_of:
+                judged[query_of[query]].add(text_of[passage])
                 if relevance >= 1:
-                    relevant[asked[query]].add(text_of[passage])
+                    relevant[query_of[query]].add(text_of[passage])
         for (query, _, _), row in zip(queries, data.identical.tolist(), strict=True):
-            if query in asked and row >= 0:
-                relevant[asked[query]].add(self.texts[row])
+            if query in query_of and row >= 0:
+                relevant[query_of[query]].add(self.texts[row])
         self.judged = {row: judged[form(text)] for row, (_, text, _) in enumerate(queries)}
         self.relevant = {row: relevant[form(text)] for row, (_, text, _) in enumerate(queries)}
 

@@ -47,8 +47,8 @@ def check(words: list[str]) -> None:
     elif program == "python" and rest[0].endswith(".py"):
         assert (PROJECT / rest[0]).is_file(), words
     elif program == "pip":
-        asked = set(",".join(re.findall(r"\[(.+?)\]", " ".join(rest))).split(",")) - {""}
-        assert asked <= EXTRAS, words
+        extras = set(",".join(re.findall(r"\[(.+?)\]", " ".join(rest))).split(",")) - {""}
+        assert extras <= EXTRAS, words
 
 
 @pytest.mark.parametrize("path", [path for path, text in SHELL.items() if text], ids=lambda path: path.name)

@@ -68,8 +68,8 @@ def test_quickstart_then_serve(tmp_path: Path) -> None:
     printed = follow(tmp_path, script("quickstart", "serve"))
     assert "GNN-encoder" in printed and '"passage_id"' in printed and '"labels":1' in printed
     assert "nothing to do" in printed
-    for made in ("why.html", "gnn-encoder-runs/latest/report/report.html", "my-encoder/modules.json", "my-vectors"):
-        assert (tmp_path / made).exists(), made
+    for path in ("why.html", "gnn-encoder-runs/latest/report/report.html", "my-encoder/modules.json", "my-vectors"):
+        assert (tmp_path / path).exists(), path
 
 
 @pytest.mark.slow

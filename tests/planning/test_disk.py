@@ -62,8 +62,8 @@ def test_queries_that_will_be_written_are_counted(tmp_path: Path) -> None:
 def test_windows_are_counted() -> None:
     m = 1_000_000
     size = DataSize.assumed(m, 10_000)
-    asked = ("build_graph.long_passages=windows", "build_graph.window_overlap=28")
-    cut, windows = forecast(size), forecast(size, *asked)
+    changes = ("build_graph.long_passages=windows", "build_graph.window_overlap=28")
+    cut, windows = forecast(size), forecast(size, *changes)
     length = load_settings("msmarco").train_dual_encoder.passage_length
     vector, several = 768 * 2, (2 + size.text / TOKEN) / (length - 28)  # windows after the first one, at most
     assert several > 0.5

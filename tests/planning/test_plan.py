@@ -28,9 +28,9 @@ def test_a_plan_fits_its_budget_and_is_a_preset() -> None:
     for passages, train, tokens, minutes in product(
         (500, 13_000, 60_000), (50, 2_400, 80_000), (20, 300), (10, 30, 240)
     ):
-        given, budget = facts(passages, train, tokens), 60.0 * minutes
+        data, budget = facts(passages, train, tokens), 60.0 * minutes
         try:
-            plan = plan_run(given, RATES, budget, "minilm")
+            plan = plan_run(data, RATES, budget, "minilm")
         except UserError as error:
             assert "larger --budget" in str(error) and passages == 60_000
             continue

@@ -55,12 +55,12 @@ def planned(
     """Plans a climb over a small folder, on a machine that encodes and trains so many tokens a second."""
     write_beir(tmp_path / "data")
 
-    def plan(budget: float, encoding: float = 30_000.0, training: float = 6_000.0, *own: str) -> PlannedClimb:
+    def plan(budget: float, encoding: float = 30_000.0, training: float = 6_000.0, *more: str) -> PlannedClimb:
         shown.clear()
         rates = Rates("a machine", encoding, training)
         monkeypatch.setattr(auto, "measure_rates", lambda data, backbone, seed, trains: rates)
-        given = [f"ingest.dataset={tmp_path / 'data'}", f"shared.backbone={tiny_backbone}", *own]
-        return planned_climb(given, highest[0], budget, tmp_path, shown.__setitem__)
+        changes = [f"ingest.dataset={tmp_path / 'data'}", f"shared.backbone={tiny_backbone}", *more]
+        return planned_climb(changes, highest[0], budget, tmp_path, shown.__setitem__)
 
     return plan
 
@@ -77,13 +77,13 @@ def planned(
 def test_a_climb_ends_with_the_last_rung_that_fits(
     budget: float, encoding: float, until: str, named: list[str], planned: Planned, shown: dict[str, str]
 ) -> None:
-    found = planned(budget, encoding)
-    assert found.until == until and shown["tables"].count("after") == RUNGS.index(until) + 1
-    assert [rung for rung in RUNGS if f"{rung} (about --budget" in found.missing] == named
-    settings = load_settings(str(found.file))
+    climb = planned(budget, encoding)
+    assert climb.until == until and shown["tables"].count("after") == RUNGS.index(until) + 1
+    assert [rung for rung in RUNGS if f"{rung} (about --budget" in climb.missing] == named
+    settings = load_settings(str(climb.file))
     assert (settings.index_bm25.k1, settings.encode.encoder) == (0.9, settings.train_dual_encoder.backbone)
-    assert ("train_gnn" in found.seconds) is (until == TRAINING)
-    assert ("encode" in found.seconds) is (until != WORDS)
+    assert ("train_gnn" in climb.seconds) is (until == TRAINING)
+    assert ("encode" in climb.seconds) is (until != WORDS)
 
 
 @pytest.mark.parametrize(
@@ -99,22 +99,22 @@ def test_reranking_is_planned_where_it_fits(
     highest: list[str],
 ) -> None:  # fmt: skip
     highest[0] = RERANKING
-    found = planned(budget)
-    settings = load_settings(str(found.file))
-    assert [*ladder(settings, found.until).rungs] == [WORDS, AS_IT_IS, LABELS, *rungs]
+    climb = planned(budget)
+    settings = load_settings(str(climb.file))
+    assert [*ladder(settings, climb.until).rungs] == [WORDS, AS_IT_IS, LABELS, *rungs]
     assert shown["tables"].count("after") == 3 + len(rungs)
-    assert ("re-ranking (about --budget" in found.missing) is (not rungs)
-    assert ("training (about --budget" in found.missing) is (TRAINING not in rungs)
+    assert ("re-ranking (about --budget" in climb.missing) is (not rungs)
+    assert ("training (about --budget" in climb.missing) is (TRAINING not in rungs)
     if rungs:
         assert (settings.weigh_reranker.above, settings.train_reranker.depth) == (above, 100)
-        assert {"first_stage", "train_reranker: Re-ranked", "rerank: Re-ranked"} <= found.seconds.keys()
+        assert {"first_stage", "train_reranker: Re-ranked", "rerank: Re-ranked"} <= climb.seconds.keys()
 
 
 def test_the_time_of_a_reranking_is_pairs_over_rates() -> None:
     data = facts(train=1_000)
     took, more, drawn = (reranking_seconds(data, RATES, 160, *sizes) for sizes in ((50, 0), (100, 0), (50, 500)))
-    tokens, asked = min(data.mean_query(64) + data.mean_passage(160), 160), data.queries["dev"] + data.queries["test"]
-    assert took["rerank: Re-ranked"] == pytest.approx(50 * asked * tokens / RATES.encoding)
+    tokens, queries = min(data.mean_query(64) + data.mean_passage(160), 160), data.queries["dev"] + data.queries["test"]
+    assert took["rerank: Re-ranked"] == pytest.approx(50 * queries * tokens / RATES.encoding)
     assert took["train_reranker: Re-ranked"] == pytest.approx(2 * data.labels * tokens / RATES.training)
     assert more["rerank: Re-ranked"] == 2 * took["rerank: Re-ranked"]
     assert drawn["train_reranker: Re-ranked"] == took["train_reranker: Re-ranked"] / 2
@@ -158,14 +158,14 @@ def test_the_plan_of_several_encoders(
 ) -> None:
     short = write_tiny_backbone(tmp_path / "short", positions=32)
     others = f"encode.others=['{short}']"
-    found = planned(1800.0, 30_000.0, 6_000.0, others)
-    settings = load_settings(str(found.file))
+    whole = planned(1800.0, 30_000.0, 6_000.0, others)
+    settings = load_settings(str(whole.file))
     assert (settings.encode.encoder, settings.encode.others) == (str(tiny_backbone), (str(short),))
     assert settings.encode.passage_length == settings.encode.query_length == 32, "what each reads"
     assert shown["encoders"] == "bert, short; the best on dev, together with BM25, goes on"
     assert "encodes 30,000 (bert), 30,000 (short) tokens a second" in shown["machine"]
-    assert {"encode: bert", "encode: short"} < found.seconds.keys() and "encode" not in found.seconds
-    assert found.until == TRAINING and settings.train_dpr.backbone == str(tiny_backbone)
+    assert {"encode: bert", "encode: short"} < whole.seconds.keys() and "encode" not in whole.seconds
+    assert whole.until == TRAINING and settings.train_dpr.backbone == str(tiny_backbone)
 
     few = planned(75.0, 600.0, 6_000.0, others)
     assert load_settings(str(few.file)).encode.others == () and "encode" in few.seconds
@@ -195,15 +195,15 @@ def test_each_address_is_asked_and_has_to_be_paid(
 
     monkeypatch.setattr(AddressEncoder, "at", at)
     first, second = "http://here/v1", "http://there/v1#small"
-    found = planned(1800.0, 30_000.0, 6_000.0, f"encode.others=['{first}', '{second}']")
-    settings = load_settings(str(found.file))
-    assert settings.encode.others == (f"{first}#only", second) and found.until == LABELS
+    climb = planned(1800.0, 30_000.0, 6_000.0, f"encode.others=['{first}', '{second}']")
+    settings = load_settings(str(climb.file))
+    assert settings.encode.others == (f"{first}#only", second) and climb.until == LABELS
     assert shown["training"] == "none: the weights of one encoder are elsewhere"
     assert (
         shown["encoder"] == "only at http://here/v1, 8 numbers a vector; small at http://there/v1, 8 numbers a vector"
     )
     assert "for each of them; each text is sent once" in shown["to pay"]
-    assert {"encode: bert", "encode: only", "encode: small"} <= found.seconds.keys()
+    assert {"encode: bert", "encode: only", "encode: small"} <= climb.seconds.keys()
 
 
 def test_a_plan_is_kept_for_the_next_start(tmp_path: Path, planned: Planned, shown: dict[str, str]) -> None:

@@ -23,10 +23,10 @@ from gnn_encoder.settings.shared import LargeModelTraining, LongPassages
 
 
 def test_facts_are_counted(tiny_dataset: Dataset, tiny_backbone: Path) -> None:
-    found = data_facts(tiny_dataset, str(tiny_backbone), 0)
-    assert (found.passages, found.queries, found.labels) == (100, {"train": 60, "dev": 20, "test": 20}, 60)
-    assert found.shared == 0.0  # each passage has one query
-    assert len(found.passage_tokens) == 100 and found.mean_passage(8) <= 8 < found.mean_passage(64)
+    counted = data_facts(tiny_dataset, str(tiny_backbone), 0)
+    assert (counted.passages, counted.queries, counted.labels) == (100, {"train": 60, "dev": 20, "test": 20}, 60)
+    assert counted.shared == 0.0  # each passage has one query
+    assert len(counted.passage_tokens) == 100 and counted.mean_passage(8) <= 8 < counted.mean_passage(64)
 
 
 def test_rates_are_tokens_over_seconds(
@@ -38,12 +38,12 @@ def test_rates_are_tokens_over_seconds(
     monkeypatch.setattr(measuring, "time", SimpleNamespace(monotonic=partial(next, clock)))
     monkeypatch.setattr(measuring, "_wait", lambda: (next(clock), next(clock)))
     monkeypatch.setattr(measuring, "SECONDS", 2.5)
-    found = measure_rates(tiny_dataset, str(tiny_backbone), 0)
+    rates = measure_rates(tiny_dataset, str(tiny_backbone), 0)
     lengths = data_facts(tiny_dataset, str(tiny_backbone), 0).passage_tokens
     assert lengths.min() == lengths.max()
-    assert found.encoding == pytest.approx(3 * measuring.TEXTS * lengths[0] / 4)
-    assert found.training == pytest.approx(3 * measuring.BATCH * lengths[0] / (4 + 2))
-    assert "memory" in found.machine
+    assert rates.encoding == pytest.approx(3 * measuring.TEXTS * lengths[0] / 4)
+    assert rates.training == pytest.approx(3 * measuring.BATCH * lengths[0] / (4 + 2))
+    assert "memory" in rates.machine
 
 
 def test_a_model_with_few_positions_is_measured_too(
@@ -52,8 +52,8 @@ def test_a_model_with_few_positions_is_measured_too(
     monkeypatch.setattr(measuring, "SECONDS", 0.0)
     backbone = write_tiny_backbone(tmp_path / "bert", positions=8)
     assert data_facts(tiny_dataset, str(backbone), 0).passage_tokens.min() > 8
-    found = measure_rates(tiny_dataset, str(backbone), 0)
-    assert found.encoding > 0 and found.training > 0
+    rates = measure_rates(tiny_dataset, str(backbone), 0)
+    assert rates.encoding > 0 and rates.training > 0
 
 
 def test_the_measured_training_has_the_dropout_of_the_planned_ones(
@@ -104,14 +104,14 @@ def test_an_encoding_takes_the_tokens_of_all_windows() -> None:
             start += 90
             read += len(text[start : start + 100])
     plain = replace(facts(), passage_tokens=lengths)
-    given = replace(plain, reading=windows)
-    assert given.mean_read(100) == pytest.approx(read / 5)
-    assert given.mean_passage(100) == plain.mean_read(100) == pytest.approx(405 / 5)
+    windowed = replace(plain, reading=windows)
+    assert windowed.mean_read(100) == pytest.approx(read / 5)
+    assert windowed.mean_passage(100) == plain.mean_read(100) == pytest.approx(405 / 5)
     late = replace(plain, reading=LongPassages(long_passages="late"))
     assert late.mean_read(100) == pytest.approx((405 + lengths.sum()) / 5)
-    seconds = [Candidate("a", "a", some, RATES).seconds(100) for some in (plain, given)]
+    seconds = [Candidate("a", "a", some, RATES).seconds(100) for some in (plain, windowed)]
     assert seconds[1] - seconds[0] == pytest.approx(13_000 * (read - 405) / 5 / RATES.encoding)
-    calls = [plan_run(some, RATES, 36_000.0, "minilm").calls for some in (plain, given)]
+    calls = [plan_run(some, RATES, 36_000.0, "minilm").calls for some in (plain, windowed)]
     assert calls[1]["build_graph"] > calls[0]["build_graph"] and calls[1]["encode_nodes"] == calls[0]["encode_nodes"]
 
 

@@ -27,8 +27,8 @@ from gnn_encoder.tracking.progress import Progress
 MEASURES = ("RR@10", "R@1000")
 
 
-def searcher(path: Path, data: Dataset, backbone: Path, found: int) -> Searcher:
-    return Searcher(Bundle.read(write_bundle(path, data, backbone, found)))
+def searcher(path: Path, data: Dataset, backbone: Path, right: int) -> Searcher:
+    return Searcher(Bundle.read(write_bundle(path, data, backbone, right)))
 
 
 def compared(data: Dataset, challenger: Searcher, champion: Searcher) -> ChampionComparison:
@@ -42,21 +42,21 @@ def compared(data: Dataset, challenger: Searcher, champion: Searcher) -> Champio
 
 def test_the_same_bundle_twice_makes_no_difference(tiny_dataset: Dataset, tiny_backbone: Path, tmp_path: Path) -> None:
     one = searcher(tmp_path / "one", tiny_dataset, tiny_backbone, 8)
-    found = compared(tiny_dataset, one, one)
-    whole = found.strata["all"]
+    comparison = compared(tiny_dataset, one, one)
+    whole = comparison.strata["all"]
     assert whole.challenger == whole.other == {"RR@10": 8 / 20, "R@1000": 1.0}
     assert whole.p_values == {"RR@10": 1.0, "R@1000": 1.0}
     assert whole.better == whole.worse == {"RR@10": 0.0, "R@1000": 0.0}
-    assert found.challenger.index_bytes == found.champion.index_bytes > 4 * 32
-    assert found.challenger.query_ms > 0
-    assert (found.version, whole.queries, found.gone) == ("7", 20, 0)
+    assert comparison.challenger.index_bytes == comparison.champion.index_bytes > 4 * 32
+    assert comparison.challenger.query_ms > 0
+    assert (comparison.version, whole.queries, comparison.gone) == ("7", 20, 0)
 
 
 def test_the_better_one_is_seen(tiny_dataset: Dataset, tiny_backbone: Path, tmp_path: Path) -> None:
     few, many = (searcher(tmp_path / str(n), tiny_dataset, tiny_backbone, n) for n in (5, 19))
-    found = compared(tiny_dataset, many, few)
-    assert found.strata["all"].difference("RR@10") == pytest.approx(14 / 20)
-    assert found.strata["all"].p_values["RR@10"] < 0.05
+    comparison = compared(tiny_dataset, many, few)
+    assert comparison.strata["all"].difference("RR@10") == pytest.approx(14 / 20)
+    assert comparison.strata["all"].p_values["RR@10"] < 0.05
     assert compared(tiny_dataset, few, many).strata["all"].difference("RR@10") == pytest.approx(-14 / 20)
 
 
@@ -70,16 +70,16 @@ def test_a_re_ranker_is_measured_with_the_bundle(tiny_dataset: Dataset, tiny_bac
     serving = Serving("Re-ranked", None, None, Reranking("GNN-encoder", 1.0, 10, "fp32"))
     with drafting(tmp_path / "bundle", "bundle") as draft:
         plain.bundle.serve(draft, serving, scorer)
-    found = compared(tiny_dataset, Searcher(Bundle.read(tmp_path / "bundle")), plain)
+    comparison = compared(tiny_dataset, Searcher(Bundle.read(tmp_path / "bundle")), plain)
     labels, ids = tiny_dataset.split_qrels("test"), tiny_dataset.passages.ids().to_pylist()
     answers = Retriever.load(tmp_path / "bundle").search(tiny_dataset.query_texts(labels.query), 10)
     ranks = ([hit.passage_id for hit in hits].index(ids[p]) + 1 if ids[p] in {hit.passage_id for hit in hits} else 0
              for hits, p in zip(answers, labels.passage.tolist(), strict=True))  # fmt: skip
     expected = sum(1 / rank for rank in ranks if rank) / 20
-    whole = found.strata["all"]
+    whole = comparison.strata["all"]
     assert whole.challenger == {"RR@10": pytest.approx(expected), "R@1000": 1.0}
     assert whole.other["RR@10"] == 8 / 20 != pytest.approx(expected)
-    assert found.challenger.query_ms > found.champion.query_ms and found.of_one_kind
+    assert comparison.challenger.query_ms > comparison.champion.query_ms and comparison.of_one_kind
 
 
 def test_a_former_corpus_is_matched_by_text_ids(tiny_backbone: Path, tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_a_former_corpus_is_matched_by_text_ids(tiny_backbone: Path, tmp_path: P
     passages, labels = next(former.passages.stream()), former.split_qrels("test")
     gone = set(labels.passage[:3].tolist())
     kept = [row for row in reversed(range(100)) if row not in gone]
-    place = {row: i for i, row in enumerate(kept)}
+    row_of = {row: i for i, row in enumerate(kept)}
     with drafting(tmp_path / "present", "dataset") as draft:
         writer = DatasetWriter(draft)
         columns = (passages.ids, passages.titles, passages.texts)
@@ -97,15 +97,15 @@ def test_a_former_corpus_is_matched_by_text_ids(tiny_backbone: Path, tmp_path: P
         writer.queries(*(queries[name] for name in ("query_id", "text", "split", "answers")))
         # The three queries are answered by another passage now, of which the champion does not know.
         pairs = [(q, p if p not in gone else kept[0]) for q, p in zip(labels.query, labels.passage, strict=True)]
-        rows, there = [int(q) for q, _ in pairs], [place[p] for _, p in pairs]
+        rows, there = [int(q) for q, _ in pairs], [row_of[p] for _, p in pairs]
         ids = [queries["query_id"][row] for row in rows], [passages.ids[p] for _, p in pairs]
         writer.qrels(*ids, [1] * len(rows), rows, there)
         writer.close()
     present = Dataset(tmp_path / "present")
     champion = searcher(tmp_path / "champion", former, tiny_backbone, 10)
-    found = compared(present, searcher(tmp_path / "challenger", present, tiny_backbone, 20), champion)
-    whole = found.strata["all"]
-    assert found.gone == 3
+    comparison = compared(present, searcher(tmp_path / "challenger", present, tiny_backbone, 20), champion)
+    whole = comparison.strata["all"]
+    assert comparison.gone == 3
     assert whole.other["RR@10"] == pytest.approx(7 / 20, abs=0.02)
     assert whole.other["R@1000"] == 1.0
     assert whole.challenger["RR@10"] > 0.8
@@ -116,7 +116,7 @@ def former_dataset(path: Path, present: Dataset) -> Dataset:
     labels, passages = present.split_qrels("test"), next(present.passages.stream())
     lacked = set(labels.passage[:4].tolist())
     kept = [row for row in range(len(present.passages)) if row not in lacked]
-    place = {row: i for i, row in enumerate(kept)}
+    row_of = {row: i for i, row in enumerate(kept)}
     with drafting(path, "dataset") as draft:
         writer = DatasetWriter(draft)
         writer.passages(*([column[row] for row in kept] for column in (passages.ids, passages.titles, passages.texts)))
@@ -124,7 +124,7 @@ def former_dataset(path: Path, present: Dataset) -> Dataset:
         writer.queries(*(queries[name] for name in ("query_id", "text", "split", "answers")))
         rows = [(int(q), int(p)) for q, p in zip(labels.query, labels.passage, strict=True) if p not in lacked]
         ids = [queries["query_id"][q] for q, _ in rows], [passages.ids[p] for _, p in rows]
-        writer.qrels(*ids, [1] * len(rows), [q for q, _ in rows], [place[p] for _, p in rows])
+        writer.qrels(*ids, [1] * len(rows), [q for q, _ in rows], [row_of[p] for _, p in rows])
         writer.close()
     return Dataset(path)
 
@@ -134,12 +134,12 @@ def test_queries_on_passages_that_the_champion_lacks_are_new(
 ) -> None:
     """The champion finds the passages of ten queries; the challenger of six, four of which the champion lacks."""
     champion = searcher(tmp_path / "champion", former_dataset(tmp_path / "former", tiny_dataset), tiny_backbone, 10)
-    found = compared(tiny_dataset, searcher(tmp_path / "challenger", tiny_dataset, tiny_backbone, 6), champion).strata
-    old, new = found["old"], found["new"]
-    assert (old.queries, new.queries, found["all"].queries) == (16, 4, 20)
+    strata = compared(tiny_dataset, searcher(tmp_path / "challenger", tiny_dataset, tiny_backbone, 6), champion).strata
+    old, new = strata["old"], strata["new"]
+    assert (old.queries, new.queries, strata["all"].queries) == (16, 4, 20)
     assert (new.other["RR@10"], new.challenger["RR@10"], new.better["RR@10"]) == (0.0, 1.0, 1.0), "gained"
     assert (old.other["RR@10"], old.challenger["RR@10"]) == (10 / 16, 2 / 16), "forgotten"
-    assert old.worse["RR@10"] == 8 / 16 and old.p_values["RR@10"] < 0.05 and "old_labels" not in found
+    assert old.worse["RR@10"] == 8 / 16 and old.p_values["RR@10"] < 0.05 and "old_labels" not in strata
     # The command says the same.
     bundles = {name: tmp_path / name for name in ("champion", "challenger")}
     by_command = _compare_bundles(bundles, tiny_dataset, "test", MEASURES, None, "randomization")
@@ -174,12 +174,16 @@ def test_missing_passages_and_the_query_itself_are_no_hits(
         writer.close()
     present = Dataset(tmp_path / "present")
     champion = searcher(tmp_path / "champion", tiny_dataset, tiny_backbone, 10)
-    found = compared(present, champion, champion)
-    assert (found.gone, found.strata["all"].queries, set(found.strata)) == (4, 20, {"all", "cold", "old"})
-    assert found.strata["all"].other["RR@10"] == pytest.approx(5 / 20)  # the fifth to the tenth but one
-    assert found.strata["all"].other["R@1000"] == pytest.approx(15 / 20)
+    comparison = compared(present, champion, champion)
+    assert (comparison.gone, comparison.strata["all"].queries, set(comparison.strata)) == (
+        4,
+        20,
+        {"all", "cold", "old"},
+    )
+    assert comparison.strata["all"].other["RR@10"] == pytest.approx(5 / 20)  # the fifth to the tenth but one
+    assert comparison.strata["all"].other["R@1000"] == pytest.approx(15 / 20)
     by_command = _compare_bundles({"x": tmp_path / "champion"}, present, "test", MEASURES, None, "randomization")
-    assert by_command["results"]["x"] == found.strata["all"].other
+    assert by_command["results"]["x"] == comparison.strata["all"].other
     assert any(
         remark.startswith("4 of 20 test labels name a passage that the corpus lacks") for remark in notes(by_command)
     )

@@ -36,7 +36,7 @@ BETTER = against()
 
 
 @pytest.mark.parametrize(
-    ("changes", "value", "found", "decision", "because"),
+    ("changes", "value", "reasons", "decision", "because"),
     [
         ({}, 0.45, BETTER, "promote", "+0.0500 (p 0.01) against version 3, the champion"),
         ({}, 0.45, None, "promote", "there was no champion"),
@@ -79,9 +79,9 @@ BETTER = against()
     ],
 )
 def test_the_rule(
-    changes: dict[str, Any], value: float, found: ChampionComparison | str | None, decision: str, because: str
+    changes: dict[str, Any], value: float, reasons: ChampionComparison | str | None, decision: str, because: str
 ) -> None:
-    verdict = decide(Promote(**changes), "test", plain(value), found)
+    verdict = decide(Promote(**changes), "test", plain(value), reasons)
     assert verdict.decision == decision
     assert because in verdict.reason
     assert verdict.reason.startswith("test MRR@10 0.") and "\n" not in verdict.reason
@@ -110,8 +110,8 @@ def test_the_cold_stratum_has_a_floor(
 ) -> None:
     """Against both: the gain of all queries is the same, and decides nothing here."""
     cold = paired(30, gain, p)
-    found = against(cold=cold) if of_champion else BETTER
-    verdict = decide(Promote(**changes), "test", plain(0.45, None if of_champion else cold), found)
+    comparison = against(cold=cold) if of_champion else BETTER
+    verdict = decide(Promote(**changes), "test", plain(0.45, None if of_champion else cold), comparison)
     assert verdict.decision == ("keep" if objects else "promote")
     assert f"({gain:+.4f} on the 30 cold queries, p {p:.2g})" in verdict.reason, "said in any case"
     if (gain, p, objects) == (-0.02, 0.04, True):
@@ -142,10 +142,10 @@ def test_a_small_stratum_does_not_hold_the_first_bundle_back(
     verdict = decide(settings, "test", strata, None)
     assert verdict.decision == ("keep" if counts else "promote")
     assert (f"{of} falls by 0.0200 (p 0.02) against the dual encoder" in verdict.reason) == counts
-    told = (
+    remark = (
         f"the floor of {of} (-0.0200, p 0.04) was not counted: without a champion, a stratum needs 200 queries or 10%"
     )
-    assert (f"{told} of all {whole:,}" in verdict.reason) == (not counts)
+    assert (f"{remark} of all {whole:,}" in verdict.reason) == (not counts)
     for champion in (BETTER, "the champion cannot be read"):
         verdict = decide(settings, "test", strata, champion)
         assert verdict.decision == "keep" and f"{of} falls" in verdict.reason and "not counted" not in verdict.reason
@@ -190,8 +190,8 @@ def test_a_floor_holds_as_often_as_it_says() -> None:
 def test_costs_are_not_compared_with_those_of_words_alone() -> None:
     costly = against(query_ms=100.0, index_bytes=10_000.0)
     assert decide(Promote(), "test", plain(0.45), costly).decision == "keep"
-    found = dataclasses.replace(costly, of_one_kind=False)
-    assert decide(Promote(), "test", plain(0.45), found).decision == "promote"
+    comparison = dataclasses.replace(costly, of_one_kind=False)
+    assert decide(Promote(), "test", plain(0.45), comparison).decision == "promote"
     fall = dataclasses.replace(against(recall=0.88), of_one_kind=False)
     assert decide(Promote(), "test", plain(0.45), fall).decision == "keep", "what it finds is"
 

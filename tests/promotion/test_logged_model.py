@@ -31,9 +31,9 @@ def gate(tmp_path_factory: pytest.TempPathFactory, tiny_dataset: Dataset, tiny_b
     """A store with one version, the champion."""
     folder = tmp_path_factory.mktemp("gate")
     with store(folder, write_store(folder / "mlflow.db")) as uri:
-        made = Gate(folder, tiny_dataset, tiny_backbone, uri)
-        made.decided("one", 10)
-        yield made
+        gate_of = Gate(folder, tiny_dataset, tiny_backbone, uri)
+        gate_of.decided("one", 10)
+        yield gate_of
 
 
 @contextlib.contextmanager
@@ -119,18 +119,18 @@ def test_the_run_shows_its_dataset_and_its_model(gate: Gate) -> None:
 
     client, version = MlflowClient(), gate.models.find(CHAMPION)
     run = client.get_run(version.run_id)
-    (data,) = (each.dataset for each in run.inputs.dataset_inputs)
+    (data,) = (one.dataset for one in run.inputs.dataset_inputs)
     digest = gate.dataset.manifest.digest[:36]
     assert (data.digest, json.loads(data.profile)) == (digest, gate.dataset.manifest.rows)
     (output,) = run.outputs.model_outputs
     model = client.get_logged_model(output.model_id)
     assert model.status == "READY" and model.source_run_id == version.run_id
     assert client.get_model_version("tiny", version.number).source == f"models:/{model.model_id}"
-    figures = {each.key: (each.value, each.dataset_name, each.dataset_digest) for each in model.metrics}
+    figures = {one.key: (one.value, one.dataset_name, one.dataset_digest) for one in model.metrics}
     assert figures["test/RR_at_10"] == (0.5, data.name, digest)
     assert model.params["system"] == "GNN-encoder" and model.tags["digest"] == version.tags["digest"]
-    (found,) = client.search_logged_models([run.info.experiment_id], datasets=[{"dataset_name": data.name}])
-    assert found.model_id == model.model_id
+    (logged,) = client.search_logged_models([run.info.experiment_id], datasets=[{"dataset_name": data.name}])
+    assert logged.model_id == model.model_id
 
 
 @pytest.mark.slow
@@ -157,11 +157,11 @@ def test_a_question_is_a_span_with_the_passages(gate: Gate) -> None:
         assert set(spans) == set(QUESTIONS)
         for question, hits in zip(QUESTIONS, answers, strict=True):
             assert spans[question].span_type == "RETRIEVER"
-            assert [each["id"] for each in spans[question].outputs] == [hit["passage_id"] for hit in hits]
+            assert [one["id"] for one in spans[question].outputs] == [hit["passage_id"] for hit in hits]
             assert spans[question].outputs[0]["page_content"] == hits[0]["text"]
         with mlflow.start_span("an application") as outer:
             model.predict(QUESTIONS)
-        (trace,) = (each for each in traces() if each.info.trace_id == outer.trace_id)
+        (trace,) = (one for one in traces() if one.info.trace_id == outer.trace_id)
         assert [span.span_type for span in trace.data.spans if span.parent_id == outer.span_id] == ["RETRIEVER"] * 2
 
 
@@ -174,7 +174,7 @@ def test_a_process_that_is_killed_leaves_no_version(gate: Gate) -> None:
     rival.wait_for_stop()
     rival.kill()
     assert {version.number for version in gate.models.versions()} == before
-    states = [each.status for each in MlflowClient().search_logged_models(["1"])]
+    states = [model.status for model in MlflowClient().search_logged_models(["1"])]
     assert sorted(states) == ["PENDING", "READY"], "the control: it was killed while it logged the model"
 
 

@@ -250,12 +250,12 @@ def workflow() -> dict[Any, Any]:
 
 
 def test_the_workflow_runs_one_retraining_at_a_time() -> None:
-    found = workflow()
-    triggers = found[True]  # YAML 1.1 takes the key `on` for a boolean
+    steps = workflow()
+    triggers = steps[True]  # YAML 1.1 takes the key `on` for a boolean
     assert set(triggers) == {"schedule", "workflow_dispatch", "repository_dispatch"}
     assert triggers["schedule"][0]["cron"] and triggers["repository_dispatch"]["types"] == ["new-data"]
-    assert found["concurrency"] == {"group": "retrain", "cancel-in-progress": False}
-    assert found["permissions"] == {"contents": "read"}
+    assert steps["concurrency"] == {"group": "retrain", "cancel-in-progress": False}
+    assert steps["permissions"] == {"contents": "read"}
 
 
 def test_what_the_workflow_calls_is_a_command() -> None:

@@ -28,16 +28,16 @@ def test_eight_bits_with_a_scale_per_edge(tmp_path: Path) -> None:
     half, byte = (EdgeFeatures(written(tmp_path, vectors, kind)) for kind in ("fp16", "int8"))
     assert byte.graph.features is not None and byte.graph.features.dtype == np.int8 and half.graph.scales is None
     assert byte.width == half.width == 17
-    exact, found = half.of_queries(np.arange(6)), byte.of_queries(slice(0, 6))
-    assert exact is not None and found is not None
+    exact, decoded = half.of_queries(np.arange(6)), byte.of_queries(slice(0, 6))
+    assert exact is not None and decoded is not None
     assert np.array_equal(exact[..., :16], vectors.astype(np.float32)) and np.array_equal(
-        exact[..., 16], found[..., 16]
+        exact[..., 16], decoded[..., 16]
     )
     step = np.abs(exact[..., :16]).max(axis=-1, keepdims=True) / 127
-    error = np.abs(found - exact)[..., :16]
+    error = np.abs(decoded - exact)[..., :16]
     assert (error <= 0.501 * step).all() and (error > 0.2 * step).any()
     positions = np.array([23, 0, 9])
-    assert np.array_equal(byte.of_edges(positions), found.reshape(24, 17)[positions])
+    assert np.array_equal(byte.of_edges(positions), decoded.reshape(24, 17)[positions])
     # What was once rounded stays as it is: an update copies, and loses nothing by it.
-    again = EdgeFeatures(written(tmp_path / "again", found[..., :16], "int8"))
+    again = EdgeFeatures(written(tmp_path / "again", decoded[..., :16], "int8"))
     assert np.array_equal(again.graph.features, byte.graph.features)

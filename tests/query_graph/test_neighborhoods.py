@@ -18,13 +18,13 @@ def random_graph(n=20, m=15, k=4, width=3, seed=0, labelled=False) -> Graph:
 
 
 def loop_edges(graph, passages, masked, dropped):
-    found = set()
+    edges = set()
     for t, p in enumerate(passages):
         for i in range(graph.edges.shape[0]):
             for j in range(graph.edges.shape[1]):
                 if graph.edges[i, j] == p and not masked[i] and not dropped[i, j]:
-                    found.add((i, t, i * graph.edges.shape[1] + j))
-    return found
+                    edges.add((i, t, i * graph.edges.shape[1] + j))
+    return edges
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -33,9 +33,9 @@ def test_equals_a_loop(seed):
     passages = generator.permutation(15)[:6]
     masked, dropped = generator.random(20) < 0.3, generator.random(graph.edges.shape) < 0.2
     hood = neighbourhood(graph, passages, masked=masked, dropped=dropped)
-    found = {(int(hood.nodes[s]), int(t), int(p)) for (s, t), p in zip(hood.edges.T, hood.positions, strict=True)}
-    assert found == loop_edges(graph, passages, masked, dropped)
-    assert found != loop_edges(graph, passages, np.zeros(20, bool), dropped)
+    edges = {(int(hood.nodes[s]), int(t), int(p)) for (s, t), p in zip(hood.edges.T, hood.positions, strict=True)}
+    assert edges == loop_edges(graph, passages, masked, dropped)
+    assert edges != loop_edges(graph, passages, np.zeros(20, bool), dropped)
 
 
 def test_limit_keeps_at_most_that_many_per_passage_and_only_true_edges():
@@ -52,9 +52,9 @@ def test_features_follow_their_edges_and_marks_are_a_column():
     graph = random_graph(labelled=True)
     features = EdgeFeatures(graph)
     hood = neighbourhood(graph, np.arange(15))
-    found = features.of_edges(hood.positions)
-    assert features.width == 4 and found.shape == (len(hood.positions), 4)
-    for row, position in zip(found, hood.positions, strict=True):
+    rows = features.of_edges(hood.positions)
+    assert features.width == 4 and rows.shape == (len(hood.positions), 4)
+    for row, position in zip(rows, hood.positions, strict=True):
         i, j = divmod(int(position), 4)
         assert np.array_equal(row[:3], graph.features[i, j].astype(np.float32)) and row[3] == graph.labelled[i, j]
     assert features.of_queries(np.array([3, 1])).shape == (2, 4, 4)

@@ -48,8 +48,8 @@ def test_folded_equals_plain(heads: int, layers: int, gate: str, features: bool,
     h_q, h_p, cached = (generator.normal(size=(rows, D)).astype(np.float32) for rows in (N, M, M))
     expected = plain(gnn, graph, h_q, h_p, cached)
     folded = Propagation(gnn, graph, h_q, cached, chunk=4)
-    found = np.concatenate([folded.passages(rows, h_p[rows]) for rows in np.array_split(np.arange(M), 3)])
-    assert np.abs(found - expected).max() < 1e-5
+    propagated = np.concatenate([folded.passages(rows, h_p[rows]) for rows in np.array_split(np.arange(M), 3)])
+    assert np.abs(propagated - expected).max() < 1e-5
     written = np.zeros((M, D), np.float16)
     folded.write(written, np.arange(1, M), h_p, chunk=7)
     assert np.allclose(written[1:], expected[1:], atol=2e-3) and not written[0].any()

@@ -46,14 +46,14 @@ def test_equals_a_graph_built_so(k: int, edges: str) -> None:
     positives = np.random.default_rng(1).integers(0, M, N).astype(np.int32)
     large = GraphShape(neighbors=9, edges="retrieved+labelled", retrieved=12, self_loop_features="cross_encoder")
     wanted = GraphShape.model_validate({"neighbors": k, "edges": edges, "retrieved": 7})
-    found, expected = narrowed(built(9, positives, large), large, wanted), built(k, positives, wanted)
-    assert neighbours(found) == neighbours(expected)
-    assert np.array_equal(found.indptr, expected.indptr) and found.retrieved.shape == (N, 7)
+    cut, expected = narrowed(built(9, positives, large), large, wanted), built(k, positives, wanted)
+    assert neighbours(cut) == neighbours(expected)
+    assert np.array_equal(cut.indptr, expected.indptr) and cut.retrieved.shape == (N, 7)
     for passage in range(M):
-        into = found.reverse[found.indptr[passage] : found.indptr[passage + 1]]
-        assert (found.edges.ravel()[into] == passage).all() and (np.diff(into) > 0).all()
-    assert found.query_loops is None and found.passage_loops is None
-    assert EdgeFeatures(found).marked == (edges == "retrieved+labelled")
+        into = cut.reverse[cut.indptr[passage] : cut.indptr[passage + 1]]
+        assert (cut.edges.ravel()[into] == passage).all() and (np.diff(into) > 0).all()
+    assert cut.query_loops is None and cut.passage_loops is None
+    assert EdgeFeatures(cut).marked == (edges == "retrieved+labelled")
 
 
 def test_eight_bit_features_keep_their_scales() -> None:
@@ -61,15 +61,15 @@ def test_eight_bit_features_keep_their_scales() -> None:
     large, small = GraphShape(neighbors=9, retrieved=9), GraphShape(neighbors=4, retrieved=9)
     graph = built(9, positives, large)
     scales = np.random.default_rng(2).random((N, 9)).astype(np.float32)
-    found = narrowed(replace(graph, features=graph.edges[..., None].astype(np.int8), scales=scales), large, small)
-    assert np.array_equal(found.scales, scales[:, :4]) and np.array_equal(found.features[..., 0], graph.edges[:, :4])
+    cut = narrowed(replace(graph, features=graph.edges[..., None].astype(np.int8), scales=scales), large, small)
+    assert np.array_equal(cut.scales, scales[:, :4]) and np.array_equal(cut.features[..., 0], graph.edges[:, :4])
 
 
 def test_without_edge_features_there_are_none_of_self_loops() -> None:
     both = GraphShape(neighbors=5, retrieved=8, edges="retrieved+labelled", self_loop_features="cross_encoder")
     graph = built(5, np.zeros(N, np.int32), both)
-    found = narrowed(graph, both, both.model_copy(update={"edge_features": "none"}))
-    assert found.features is None and found.query_loops is None and found.passage_loops is None
+    cut = narrowed(graph, both, both.model_copy(update={"edge_features": "none"}))
+    assert cut.features is None and cut.query_loops is None and cut.passage_loops is None
     assert narrowed(graph, both, both).query_loops is graph.query_loops
 
 

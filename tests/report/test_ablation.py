@@ -37,9 +37,9 @@ def figures(variant: str, seed: int, gain: float = 0.0, first: int = 0, **settin
     columns = {"split": split, "query": pa.array(range(first, first + N), pa.int32()), "warm": WARM_QUERIES}
     table = pa.table({**columns, **dict(zip(NAMES, values.T, strict=True))})
     chosen = TryVariant(variant=variant, seed=seed, **settings).model_dump(mode="json")
-    made = Figures(Path(), Manifest("figures", 1, settings=chosen))
-    vars(made)["per_query"] = table
-    return made
+    artifact = Figures(Path(), Manifest("figures", 1, settings=chosen))
+    vars(artifact)["per_query"] = table
+    return artifact
 
 
 def test_means_deviations_and_p_values() -> None:

@@ -14,8 +14,8 @@ from gnn_encoder.report.profile import data_profile
 def graph(tmp_path: Path, tiny_dataset: Dataset) -> Graph:
     """Every training query has edges to its own passage and to passage 7."""
     train, labels = tiny_dataset.query_rows("train"), tiny_dataset.split_qrels("train")
-    own = labels.passage[np.argsort(labels.query)]
-    edges = np.stack([own, np.where(own == 7, -1, 7)], axis=1).astype(np.int32)
+    passage_of = labels.passage[np.argsort(labels.query)]
+    edges = np.stack([passage_of, np.where(passage_of == 7, -1, 7)], axis=1).astype(np.int32)
     with drafting(tmp_path / "graph", "graph") as draft:
         Graph.write_structure(draft, train, edges, np.zeros(edges.shape, bool), edges, len(tiny_dataset.passages))
     return Graph.read(tmp_path / "graph")

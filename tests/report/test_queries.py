@@ -46,8 +46,8 @@ def test_parts_hold_what_one_file_would(tmp_path: Path, tiny_dataset: Dataset, m
     whole, (of_queries, passages) = written(1000), written(7)
     assert whole == (of_queries, passages)
     everything = next(tiny_dataset.passages.stream())
-    for row, (found, _) in enumerate(of_queries):
-        for of, name in zip(found, "ab", strict=True):
+    for row, (ranked, _) in enumerate(of_queries):
+        for of, name in zip(ranked, "ab", strict=True):
             assert [passages[p][0] for p in of] == [everything.ids[p] for p in hits[name][row] if p >= 0]
     assert all(len(text) <= 13 and text.endswith("…") for _, _, text, *_ in passages)
 
@@ -63,10 +63,10 @@ def test_a_hit_has_its_label_however_many_labels_a_query_has(
     hits = {"a": np.array([[3, m - 1]]), "b": np.array([[4, -1]])}
     write_queries(tmp_path, tiny_dataset, "test", dict.fromkeys("ab", np.ones(1)), hits, {}, str, one="a", other="b")
     value = {path.stem: json.loads(f"[{path.read_text('utf-8')[5:-2]}]")[1] for path in tmp_path.iterdir()}
-    ((found, of_query),), passages = value["hits-0"], value["passages-0"]
+    ((ranked, of_query),), passages = value["hits-0"], value["passages-0"]
     ids = next(tiny_dataset.passages.stream()).ids
-    assert {passages[place][0]: grade for place, grade in of_query} == {ids[0]: 1, ids[1]: 1, ids[3]: 1, ids[4]: 0}
-    assert [[passages[place][0] for place in of] for of in found] == [[ids[3], ids[m - 1]], [ids[4]]]
+    assert {passages[row][0]: grade for row, grade in of_query} == {ids[0]: 1, ids[1]: 1, ids[3]: 1, ids[4]: 0}
+    assert [[passages[row][0] for row in of] for of in ranked] == [[ids[3], ids[m - 1]], [ids[4]]]
     assert len(passages) == 5  # the labels that nothing shows bring no passages
 
 

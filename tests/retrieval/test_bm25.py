@@ -71,11 +71,11 @@ def test_scores_equal_the_formula(corpus: Dataset, query: str, k1: float, b: flo
     index = Bm25.build(corpus.passages, IndexBm25(k1=k1, b=b, stemmer="none", stopwords="none"))
     scores, rows = index.search([query], len(CORPUS))
     expected = reference(query, k1, b)
-    found = rows[0] >= 0
-    assert set(rows[0][found]) == set(np.flatnonzero(expected > 0))
-    np.testing.assert_allclose(scores[0][found], expected[rows[0][found]], rtol=1e-5)
-    np.testing.assert_array_equal(rows[0][found], np.argsort(-expected, kind="stable")[: found.sum()])
-    assert np.isneginf(scores[0][~found]).all()
+    is_hit = rows[0] >= 0
+    assert set(rows[0][is_hit]) == set(np.flatnonzero(expected > 0))
+    np.testing.assert_allclose(scores[0][is_hit], expected[rows[0][is_hit]], rtol=1e-5)
+    np.testing.assert_array_equal(rows[0][is_hit], np.argsort(-expected, kind="stable")[: is_hit.sum()])
+    assert np.isneginf(scores[0][~is_hit]).all()
 
 
 def test_k1_and_b_matter(corpus: Dataset) -> None:
@@ -192,6 +192,6 @@ def test_a_question_without_spaces_finds_the_passage_that_shares_most(tmp_path: 
     texts = ["金沢の図書館は朝九時に開きます。", "金沢の駅は朝五時に開きます。", "福岡の図書館は休みです。", "हिन्दी में"]
     index = Bm25.build(dataset_of(tmp_path / "data", [("", text) for text in texts]).passages, IndexBm25())
     index.save(tmp_path)
-    for each in (index, Bm25.load(tmp_path)):
-        _, rows = each.search(["福岡の図書館", "ｶﾅ", "हिन्दी"], 2)
+    for one in (index, Bm25.load(tmp_path)):
+        _, rows = one.search(["福岡の図書館", "ｶﾅ", "हिन्दी"], 2)
         assert rows.tolist() == [[2, 0], [-1, -1], [3, -1]]

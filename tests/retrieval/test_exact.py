@@ -106,5 +106,5 @@ def test_parts_have_the_bits_of_the_whole(n: int, dtype: type) -> None:
     rng = np.random.default_rng(5)
     vectors, queries = rng.normal(size=(300, 8)).astype(dtype), rng.normal(size=(n, 8)).astype(np.float32)
     in_parts = exact.search(JoinedRows(np.split(vectors, [10, 200, 200])), queries, 12, chunk=64)
-    for found, expected in zip(in_parts, exact.search(vectors, queries, 12, chunk=64), strict=True):
-        np.testing.assert_array_equal(found, expected)
+    for in_part, expected in zip(in_parts, exact.search(vectors, queries, 12, chunk=64), strict=True):
+        np.testing.assert_array_equal(in_part, expected)

@@ -163,14 +163,14 @@ def test_passages_with_several_vectors_equal_brute_force(count: int) -> None:
 
 
 def test_a_selection_of_several_vectors_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    made, real = [], Selection.at
-    monkeypatch.setattr(Selection, "at", lambda self, places: made.append(self) or real(self, places))
+    selections, real = [], Selection.at
+    monkeypatch.setattr(Selection, "at", lambda self, places: selections.append(self) or real(self, places))
     vectors, of = np.eye(4, dtype=np.float32), np.array([0, 0, 1, 2], np.int32)
     index, some = PassageIndex(vectors, vectors, of), [Selection(np.arange(3) == row) for row in range(3)]
     for only in (*some, *some):
         _, rows = index.search(vectors[:1], 2, only)
         assert rows.tolist() == [[*only.rows.tolist(), -1]]
-    assert made == some
+    assert selections == some
 
 
 @pytest.mark.parametrize("count", MANY)
@@ -293,9 +293,9 @@ def test_facets_count_each_passage_once_among_those_selected() -> None:
             for name in ("groups", "public")
         }
         for name, expected in counted.items():
-            found = {row["value"]: row["passages"] for row in facets.get(name, [])}
-            assert found == expected
-            assert [row["passages"] for row in facets.get(name, [])] == sorted(found.values(), reverse=True)
+            counts = {row["value"]: row["passages"] for row in facets.get(name, [])}
+            assert counts == expected
+            assert [row["passages"] for row in facets.get(name, [])] == sorted(counts.values(), reverse=True)
 
 
 def _values(record: dict[str, Any], name: str) -> list[Any]:

@@ -33,9 +33,9 @@ def test_dev_figures_equal_a_loop(tiny_dataset: Dataset) -> None:
     recall, reciprocal = [], []
     for query in np.unique(labels.query):
         wanted = set(labels.passage[labels.query == query].tolist())
-        found = run.passage[run.query == query].tolist()
-        recall.append(len(wanted & set(found[:100])) / len(wanted))
-        reciprocal.append(next((1 / (i + 1) for i, p in enumerate(found[:10]) if p in wanted), 0.0))
+        ranking = run.passage[run.query == query].tolist()
+        recall.append(len(wanted & set(ranking[:100])) / len(wanted))
+        reciprocal.append(next((1 / (i + 1) for i, p in enumerate(ranking[:10]) if p in wanted), 0.0))
     figures = dev_figures(tiny_dataset, run)
     assert 0 < np.mean(recall) < 1 and 0 < np.mean(reciprocal) < 1
     np.testing.assert_allclose(
@@ -62,12 +62,12 @@ def test_a_query_without_a_negative_gets_some_by_chance(tiny_dataset: Dataset) -
     run = Run.from_hits(np.arange(60), rows, np.zeros(rows.shape, np.float32))
     pool = negative_pool(tiny_dataset, [run], 4)
     for row, (query, passage) in enumerate(zip(labels.query, labels.passage, strict=True)):
-        found = pool[row][pool[row] >= 0]
-        assert passage not in found and len(set(found.tolist())) == len(found) > 0
+        negatives = pool[row][pool[row] >= 0]
+        assert passage not in negatives and len(set(negatives.tolist())) == len(negatives) > 0
         if query in (3, 5):
-            assert len(found) == 4 and np.array_equal(pool[row], negative_pool(tiny_dataset, [run], 4)[row])
+            assert len(negatives) == 4 and np.array_equal(pool[row], negative_pool(tiny_dataset, [run], 4)[row])
         else:
-            assert found.tolist() == [p for p in rows[query] if p != passage]
+            assert negatives.tolist() == [p for p in rows[query] if p != passage]
     known = KnownPositives(np.repeat(3, 99), np.arange(99))
     drawn = chance_negatives(tiny_dataset, known, np.array([3]), 200)
     assert set(drawn.ravel()) <= {-1, 99}, "no positive, whatever the chance"

@@ -22,9 +22,9 @@ def two_rankings(draw: st.DrawFn) -> tuple[Lists, Lists]:
         for query in range(9):
             if generator.random() < 0.2:
                 continue
-            found = generator.choice(30, generator.integers(1, 20), replace=False).tolist()
-            scores = -np.sort(-(generator.integers(0, levels, len(found)) - levels / 2).astype(np.float32))
-            lists[query] = list(zip(found, scores.tolist(), strict=True))
+            passages = generator.choice(30, generator.integers(1, 20), replace=False).tolist()
+            scores = -np.sort(-(generator.integers(0, levels, len(passages)) - levels / 2).astype(np.float32))
+            lists[query] = list(zip(passages, scores.tolist(), strict=True))
     return both
 
 
@@ -82,9 +82,9 @@ def test_weights_of_nought_and_one_are_the_systems_themselves() -> None:
         run_of({q: [(int(p), float(20 - i)) for i, p in enumerate(generator.permutation(40)[:20])] for q in range(5)})
         for _ in range(2)
     )
-    for weight, own in ((0.0, first), (1.0, second)):
+    for weight, ranking in ((0.0, first), (1.0, second)):
         top, _ = fuse(first, second, weight, 19)  # the last hit has 0, as has what was not found
-        np.testing.assert_array_equal(top.passage, own.passage[own.rank <= 19])
+        np.testing.assert_array_equal(top.passage, ranking.passage[ranking.rank <= 19])
     assert not np.array_equal(fuse(first, second, 0.5, 19)[0].passage, first.passage[first.rank <= 19])
 
 

@@ -45,9 +45,9 @@ def test_a_search_without_passages_is_a_loop_over_all(seed: int, k: int) -> None
     left_out = generator.integers(-1, 7, 5)
     scores, rows = search_without(lambda depth: exact.search(vectors, queries, depth), left_out, k)
     assert scores.shape == rows.shape == (5, k)
-    for query, own in enumerate(left_out.tolist()):
+    for query, identical in enumerate(left_out.tolist()):
         products = vectors @ queries[query]
-        order = [row for row in np.argsort(-products, kind="stable").tolist() if row != own][:k]
+        order = [row for row in np.argsort(-products, kind="stable").tolist() if row != identical][:k]
         assert rows[query].tolist() == order + [-1] * (k - len(order))
         np.testing.assert_array_equal(scores[query, : len(order)], products[order])
         assert np.isneginf(scores[query, len(order) :]).all()
@@ -122,9 +122,9 @@ def ranked_by_sum(data: Dataset, folder: Path, _: Path, bundle: Bundle) -> Run:
 def ranked_by_labels(data: Dataset, folder: Path, _: Path, bundle: Bundle) -> Run:
     encode = TextEncoder.load(bundle.query_encoder_path)
     rows, train = data.query_rows("test"), data.query_rows("train")
-    asked, of_train = (encode_texts(encode, data.query_texts(r), precision="fp32") for r in (rows, train))
+    query_vectors, of_train = (encode_texts(encode, data.query_texts(r), precision="fp32") for r in (rows, train))
     labels = LabelledQueries.of(*labelled_pairs(data), len(data.passages), of_train)
-    trial = Trial(rows, asked, labels, np.asarray(bundle.vectors), DEPTH, data.identical[rows])
+    trial = Trial(rows, query_vectors, labels, np.asarray(bundle.vectors), DEPTH, data.identical[rows])
     runs = [
         trial.ranked(LabelUse(method, 0.5, neighbours=3, temperature=0.1, clusters=2))
         for method in ("sum", "max", "softmax", "clusters")
@@ -167,9 +167,9 @@ def test_no_system_ranks_the_query_itself(
 
 
 def test_the_graph_has_no_edge_to_the_query_itself(tmp_path: Path, alike: Dataset, encoder: Path) -> None:
-    given = {"dataset": alike.path, "dual_encoder": encoder, "cross_encoder": encoder}
+    artifacts = {"dataset": alike.path, "dual_encoder": encoder, "cross_encoder": encoder}
     chosen = BuildGraph(neighbors=8, retrieved=20, edge_features="none", edges="retrieved", precision="fp32")
-    build_graph(chosen, **given, graph=tmp_path / "graph", passage_vectors=tmp_path / "vectors")
+    build_graph(chosen, **artifacts, graph=tmp_path / "graph", passage_vectors=tmp_path / "vectors")
     graph = Graph.read(tmp_path / "graph")
     same = alike.identical[graph.queries][:, None]
     assert (graph.edges >= 0).all() and not (graph.edges == same).any() and not (graph.retrieved == same).any()
@@ -205,10 +205,10 @@ def test_the_pool_of_dev_passages_leaves_it_out(alike: Dataset, tiny_dataset: Da
     labels = alike.split_qrels("dev")
     for data, expected in ((alike, 1.0), (tiny_dataset, 0.5)):
         pool = DevPool(data, TrainDualEncoder(dev_queries=20, dev_pool=100))
-        asked = np.zeros((len(pool), 100), np.float32)
-        for place, query in enumerate(pool.queries):
-            asked[place, labels.passage[labels.query == query]] = 1
-            asked[place, (labels.passage[labels.query == query] + 1) % 100] = 2 if alike.identical[query] >= 0 else 0
-        found = pool.measure(asked, np.eye(100, dtype=np.float32)[pool.passages])
+        vectors = np.zeros((len(pool), 100), np.float32)
+        for row, query in enumerate(pool.queries):
+            vectors[row, labels.passage[labels.query == query]] = 1
+            vectors[row, (labels.passage[labels.query == query] + 1) % 100] = 2 if alike.identical[query] >= 0 else 0
+        figures = pool.measure(vectors, np.eye(100, dtype=np.float32)[pool.passages])
         few = (alike.identical[pool.queries] < 0).mean()
-        assert found["dev_pool/RR_at_10"] == pytest.approx(few + (1 - few) * expected)
+        assert figures["dev_pool/RR_at_10"] == pytest.approx(few + (1 - few) * expected)

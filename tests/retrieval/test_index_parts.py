@@ -45,18 +45,18 @@ def test_hits_of_all_codes_are_the_same_in_any_number_of_parts(
     for name, vectors in (("whole", whole), ("drawn", drawn)):
         queries = random.integers(-1, 2, (5, width)) if name == "whole" else random.standard_normal((5, width))
         queries = queries.astype(np.float32)
-        found = []
+        hits = []
         for parts in (1, 2, 4):
             path = folder / f"{name}{parts}"
             build_index(vectors, path, IndexKind(index="flat_fp16", index_parts=parts))
-            found.append(search_index(load_index(path, vectors.shape), queries, k))
+            hits.append(search_index(load_index(path, vectors.shape), queries, k))
         if name == "whole":
-            found.append(best_of(queries @ vectors.T, k))
-        for scores, rows in found[1:]:
-            np.testing.assert_array_equal(scores, found[0][0])
+            hits.append(best_of(queries @ vectors.T, k))
+        for scores, rows in hits[1:]:
+            np.testing.assert_array_equal(scores, hits[0][0])
             # FAISS keeps any rows of the scores that are equal to the last one, if there are more of them.
             surely = scores > (scores[:, -1:] if k < m else -np.inf)
-            np.testing.assert_array_equal(rows[surely], found[0][1][surely])
+            np.testing.assert_array_equal(rows[surely], hits[0][1][surely])
 
 
 def own_index(kind: str, vectors: np.ndarray) -> faiss.Index:
@@ -89,20 +89,20 @@ def one_thread() -> Iterator[None]:
 @pytest.mark.parametrize("kind", ["hnsw", "ivf", "sq8"])
 def test_equals_a_merge_of_indexes_over_the_slices(tmp_path: Path, kind: str) -> None:
     vectors, queries = np.split(random_vectors(1223, 12), [1203])
-    given = IndexKind(index=kind, hnsw_links=4, hnsw_breadth=16, ivf_lists=6, ivf_probes=2, index_parts=4)  # type: ignore[arg-type]
-    build_index(vectors, tmp_path / "index.faiss", given)
+    kind_settings = IndexKind(index=kind, hnsw_links=4, hnsw_breadth=16, ivf_lists=6, ivf_probes=2, index_parts=4)  # type: ignore[arg-type]
+    build_index(vectors, tmp_path / "index.faiss", kind_settings)
     index = load_index(tmp_path / "index.faiss", vectors.shape)
     every = np.full((len(queries), len(vectors)), -np.inf, np.float32)
     for start, stop in ((0, 300), (300, 601), (601, 902), (902, 1203)):
         scores, rows = own_index(kind, vectors[start:stop]).search(queries, 10)
-        query, place = np.nonzero(rows >= 0)
-        every[query, start + rows[query, place]] = scores[query, place]
+        query, rank = np.nonzero(rows >= 0)
+        every[query, start + rows[query, rank]] = scores[query, rank]
     expected = best_of(every, 10)
     scores, rows = search_index(index, queries, 10)
     np.testing.assert_array_equal(rows, expected[1])
     np.testing.assert_array_equal(scores, expected[0])
     # The control: one index over all vectors finds something else. More parts lose no recall.
-    build_index(vectors, tmp_path / "one.faiss", given.model_copy(update={"index_parts": 1}))
+    build_index(vectors, tmp_path / "one.faiss", kind_settings.model_copy(update={"index_parts": 1}))
     one = load_index(tmp_path / "one.faiss", vectors.shape)
     assert not np.array_equal(search_index(one, queries, 10)[0], scores)
     if kind != "sq8":

@@ -107,11 +107,11 @@ def test_labelled_queries_have_the_terms_of_the_passages_language(language: str,
         writer.close()
     table = PassageTable(tmp_path / "dataset" / CORPUS)
     index = Bm25.build(table, IndexBm25(language=language))
-    asked = LabelledQueries.grouped(np.zeros(1, np.int64), np.ones(1, np.int64), 6, np.eye(1, dtype=np.float32))
-    field = LabelField.build(index, table, asked, lambda rows: ["Wie hoch sind die Lebensversicherungen?"] * len(rows))
+    labels = LabelledQueries.grouped(np.zeros(1, np.int64), np.ones(1, np.int64), 6, np.eye(1, dtype=np.float32))
+    field = LabelField.build(index, table, labels, lambda rows: ["Wie hoch sind die Lebensversicherungen?"] * len(rows))
     field.write(tmp_path / "field")
-    for each in (field, LabelField.read(tmp_path / "field")):
+    for stored in (field, LabelField.read(tmp_path / "field")):
         question = ["Versicherung"]
         plain_scores = iter([np.zeros(6, np.float32)])
-        (scores,) = each.totals(question, plain_scores)
+        (scores,) = stored.totals(question, plain_scores)
         assert np.flatnonzero(scores).tolist() == ([1] if language == "auto" else [])

@@ -31,11 +31,11 @@ def test_equals_the_loop(method: str, length: float, block: int, monkeypatch: py
     questions = np.random.default_rng(9).normal(size=(20, passages.shape[1])).astype(np.float32)
     scores, rows = index_of(USES[method], passages, labels).search(questions, 15)
     other, _ = index_of(replace(USES[method], weight=0.5), passages, labels).search(questions, 15)
-    for question, found, hits in zip(questions, scores, rows, strict=True):
+    for question, values, hits in zip(questions, scores, rows, strict=True):
         expected = scores_by_loop(USES[method], passages, labels, question)
         best = best_by_loop(expected, 15)
         assert hits.tolist() == best
-        np.testing.assert_allclose(found, expected[best], rtol=2e-5, atol=2e-5 * length**2)
+        np.testing.assert_allclose(values, expected[best], rtol=2e-5, atol=2e-5 * length**2)
     assert np.abs(other - scores).max() > 1e-2 * length**2  # the control: another weight is another score
 
 

@@ -29,10 +29,10 @@ class World:
 
 
 def test_medians_of_each_part_in_milliseconds() -> None:
-    found = World().measure(20)
-    assert found["queries"] == 20
-    assert found["systems"]["a"] == pytest.approx({"encode_ms": 10, "search_ms": 2})
-    assert found["systems"]["b"] == pytest.approx({"encode_ms": 10, "search_ms": 3})
+    latency = World().measure(20)
+    assert latency["queries"] == 20
+    assert latency["systems"]["a"] == pytest.approx({"encode_ms": 10, "search_ms": 2})
+    assert latency["systems"]["b"] == pytest.approx({"encode_ms": 10, "search_ms": 3})
 
 
 def test_systems_take_turns_after_the_warm_up() -> None:

@@ -34,10 +34,10 @@ def test_equals_the_loop(counts: list[int], k: int, many: int, seed: int) -> Non
     of = np.repeat(np.arange(len(counts)), counts)
     vectors = random.integers(-2, 3, (len(of), 4)).astype(np.float32)
     queries = random.integers(-2, 3, (6, 4)).astype(np.float32)
-    found = PassageIndex(vectors, vectors, of.astype(np.int32)).search(queries, k)
+    hits = PassageIndex(vectors, vectors, of.astype(np.int32)).search(queries, k)
     split = len(of) - len(of[of > len(counts) // 2])
     blocks = [(vectors[part], of[part]) for part in (slice(split), slice(split, None))]
-    for scores, rows in (found, best_of_blocks(blocks, queries, k)):
+    for scores, rows in (hits, best_of_blocks(blocks, queries, k)):
         for query, mine, passages in zip(queries, scores, rows, strict=True):
             assert list(zip(mine.tolist(), passages.tolist(), strict=True)) == by_loop(vectors, of, query, k)
 
@@ -51,12 +51,12 @@ def test_equals_the_loop(counts: list[int], k: int, many: int, seed: int) -> Non
 def test_changed_passages_equal_the_loop(counts: list[tuple[int, int]], k: int, seed: int) -> None:
     """A passage has 1 to 4 vectors in the index, and then others in their place; with 0 others it keeps its own."""
     random, numbers = np.random.default_rng(seed), np.array(counts)
-    of, own = (np.repeat(np.arange(len(numbers)), column) for column in numbers.T)
-    stored, vectors, queries = (random.integers(-2, 3, (n, 4)).astype(np.float32) for n in (len(of), len(own), 6))
-    changes = Changes(own, vectors)
-    index = PassageIndex(stored, stored, of.astype(np.int32), changed=(vectors, own) if len(own) else None)
+    of, vector = (np.repeat(np.arange(len(numbers)), column) for column in numbers.T)
+    stored, vectors, queries = (random.integers(-2, 3, (n, 4)).astype(np.float32) for n in (len(of), len(vector), 6))
+    changes = Changes(vector, vectors)
+    index = PassageIndex(stored, stored, of.astype(np.int32), changed=(vectors, vector) if len(vector) else None)
     every = changes.applied(stored, of)
-    assert every[1].tolist() == sorted([*(row for row in of.tolist() if not numbers[row, 1]), *own.tolist()])
+    assert every[1].tolist() == sorted([*(row for row in of.tolist() if not numbers[row, 1]), *vector.tolist()])
     for query, mine, passages in zip(queries, *index.search(queries, k), strict=True):
         assert list(zip(mine.tolist(), passages.tolist(), strict=True)) == by_loop(*every, query, k)
 
@@ -83,7 +83,7 @@ def test_every_kind_of_index(kind: str, parts: int, tmp_path) -> None:
     scores, rows = PassageIndex(load_index(path, vectors.shape), vectors, of).search(queries, 50)
     assert (np.diff(scores, axis=1)[rows[:, 1:] >= 0] <= 0).all()
     for hits, query in zip(rows, queries, strict=True):
-        found = hits[hits >= 0]
-        assert len(set(found.tolist())) == len(found)
+        passages = hits[hits >= 0]
+        assert len(set(passages.tolist())) == len(passages)
         wanted = {passage for _, passage in by_loop(vectors, of, query, 50)}
-        assert len(wanted & set(found.tolist())) > (20 if kind == "ivf" else 45)
+        assert len(wanted & set(passages.tolist())) > (20 if kind == "ivf" else 45)

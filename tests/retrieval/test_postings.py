@@ -22,15 +22,15 @@ def test_equals_bm25s(texts: list[list[int]]) -> None:
         patch.setattr(bm25, "TEXTS", 3)
         patch.setattr(module, "GATHERED", 2)
         tokens = Tokens.gather(iter(texts))
-        found = bm25_index(tokens, VOCABULARY, k1=1.2, b=0.6).scores
+        postings = bm25_index(tokens, VOCABULARY, k1=1.2, b=0.6).scores
         other = bm25_index(tokens, VOCABULARY, k1=1.2, b=0.1).scores
     assert tokens.offsets.tolist() == np.cumsum([0, *map(len, texts)]).tolist()
     assert tokens.ids.tolist() == [token for text in texts for token in text]
     peer = bm25s.BM25(method="lucene", k1=1.2, b=0.6)
     vocabulary = {str(token): token for token in range(VOCABULARY)}
     peer.index(Tokenized(ids=texts, vocab=vocabulary), create_empty_token=False, show_progress=False)
-    assert np.array_equal(found["indptr"], peer.scores["indptr"])
-    assert np.array_equal(found["indices"], peer.scores["indices"])
-    np.testing.assert_allclose(found["data"], peer.scores["data"], rtol=1e-6)
+    assert np.array_equal(postings["indptr"], peer.scores["indptr"])
+    assert np.array_equal(postings["indices"], peer.scores["indices"])
+    np.testing.assert_allclose(postings["data"], peer.scores["data"], rtol=1e-6)
     if len({len(text) for text in texts if text}) > 1:
         assert not np.allclose(other["data"], peer.scores["data"], rtol=1e-6)

@@ -25,8 +25,8 @@ GONE = np.array([2, 3, 11])
 
 
 def pairs_of(labels: LabelledQueries, passages: np.ndarray) -> set[tuple[int, int]]:
-    place, query = labels.into(passages)
-    return set(zip(passages[place].tolist(), query.tolist(), strict=True))
+    row, query = labels.into(passages)
+    return set(zip(passages[row].tolist(), query.tolist(), strict=True))
 
 
 def changed(labels: LabelledQueries) -> tuple[LabelledQueries, set[tuple[int, int]], np.ndarray]:
@@ -71,32 +71,32 @@ def test_the_index_equals_a_full_scan_and_so_it_does_after_changes(kind: IndexKi
     assert after.unlabelled == len(GONE)
     every = np.concatenate([labels.vectors, added])
     for of, labelled in ((stored, list(range(N))), (after, sorted({query for _, query in pairs}))):
-        asked = questions(labels)
-        scores, rows = nearest_queries(of, index, asked, K)
-        for question, found, values in zip(asked, rows.tolist(), scores, strict=True):
+        vectors = questions(labels)
+        scores, rows = nearest_queries(of, index, vectors, K)
+        for question, hits, values in zip(vectors, rows.tolist(), scores, strict=True):
             expected = by_loop(every, labelled, question, K)
-            assert found == expected or (kind.index in ("sq8", "hnsw") and len(set(found) & set(expected)) >= K - 1)
-            np.testing.assert_allclose(values, every[found] @ question, atol=1e-6)
+            assert hits == expected or (kind.index in ("sq8", "hnsw") and len(set(hits) & set(expected)) >= K - 1)
+            np.testing.assert_allclose(values, every[hits] @ question, atol=1e-6)
     assert not np.isin(GONE, rows).any() and np.isin(np.arange(N, N + NEW), rows).all()
-    assert np.isin(GONE, nearest_queries(stored, index, asked, K)[1]).all(), "the control: they were near before"
+    assert np.isin(GONE, nearest_queries(stored, index, vectors, K)[1]).all(), "the control: they were near before"
     if index is not None:  # the control: an index over other queries finds others
         other, _ = written(replace(labels, stored=labels.stored[::-1].copy()), tmp_path / "other", kind)
-        wrong = nearest_queries(stored, open_query_index(other, tmp_path / "other"), asked, K)[1]
+        wrong = nearest_queries(stored, open_query_index(other, tmp_path / "other"), vectors, K)[1]
         assert (wrong != rows).mean() > 0.5
 
 
 def test_fewer_labelled_queries_than_wanted_are_all_found(tmp_path: Path) -> None:
     _, labels = random_labels(M, 7, 9, D)
     stored, _ = written(labels, tmp_path / "labels", IndexKind(index="flat_fp16"))
-    index, asked = open_query_index(stored, tmp_path / "labels"), labels.stored[:2]
-    assert np.sort(nearest_queries(stored, index, asked, 50)[1]).tolist() == [list(range(7))] * 2
+    index, vectors = open_query_index(stored, tmp_path / "labels"), labels.stored[:2]
+    assert np.sort(nearest_queries(stored, index, vectors, 50)[1]).tolist() == [list(range(7))] * 2
     held = stored.without(np.arange(7) == 3)
-    assert np.sort(nearest_queries(held, index, asked, 50)[1]).tolist() == [[-1, 0, 1, 2, 4, 5, 6]] * 2
+    assert np.sort(nearest_queries(held, index, vectors, 50)[1]).tolist() == [[-1, 0, 1, 2, 4, 5, 6]] * 2
     nobody = stored.without(np.ones(7, bool))
-    assert (nearest_queries(nobody, index, asked, 50)[1] == -1).all() and not len(nobody.passages)
+    assert (nearest_queries(nobody, index, vectors, 50)[1] == -1).all() and not len(nobody.passages)
     passages = random_labels(M, 7, 9, D)[0]
-    hits = exact.search(passages, asked, 5)
-    np.testing.assert_array_equal(Memory(nobody, USES["softmax"], index).search(passages, asked, hits)[0], hits[0])
+    hits = exact.search(passages, vectors, 5)
+    np.testing.assert_array_equal(Memory(nobody, USES["softmax"], index).search(passages, vectors, hits)[0], hits[0])
 
 
 def test_changed_pairs_equal_grouping_anew_and_copy_nothing() -> None:
@@ -126,12 +126,12 @@ def _kept(labels: LabelledQueries, held: np.ndarray) -> tuple[np.ndarray, np.nda
 def test_a_memory_with_an_index_ranks_as_without(tmp_path: Path) -> None:
     passages, labels = random_labels(M, N, 700, D)
     stored, _ = written(labels, tmp_path / "labels", IndexKind(index="ivf"))
-    index, asked = open_query_index(stored, tmp_path / "labels"), questions(labels)
+    index, vectors = open_query_index(stored, tmp_path / "labels"), questions(labels)
     for of in (stored, changed(stored)[0]):
-        hits = exact.search(passages, asked, 10)
+        hits = exact.search(passages, vectors, 10)
         for use in (USES["softmax"], USES["threshold"]):
             (scores, rows), (plain_scores, plain) = (
-                Memory(of, use, through).search(passages, asked, hits) for through in (index, None)
+                Memory(of, use, through).search(passages, vectors, hits) for through in (index, None)
             )
             np.testing.assert_array_equal(rows, plain)
             np.testing.assert_allclose(scores, plain_scores, atol=1e-6)

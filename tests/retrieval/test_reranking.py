@@ -72,9 +72,9 @@ def test_a_typed_question_has_the_scores_of_a_datasets_question(
     rows = np.array([5, 17, 3, 99])
     (question,) = tiny_dataset.query_texts(np.array([85]))
     expected = scorer.score(tiny_dataset, np.full(4, 85), rows, precision="fp32")
-    asked = Asked(["another question", question], Bundle.read(plain).passages)
-    np.testing.assert_array_equal(scorer.score(asked, np.ones(4, np.int32), rows, precision="fp32"), expected)
-    assert (scorer.score(asked, np.zeros(4, np.int32), rows, precision="fp32") != expected).all()
+    questions = Asked(["another question", question], Bundle.read(plain).passages)
+    np.testing.assert_array_equal(scorer.score(questions, np.ones(4, np.int32), rows, precision="fp32"), expected)
+    assert (scorer.score(questions, np.zeros(4, np.int32), rows, precision="fp32") != expected).all()
 
 
 @pytest.mark.parametrize("weight", [None, 0.0, 0.4])
@@ -109,10 +109,10 @@ def test_search_orders_the_first_hits_by_the_re_ranker(
     # In bf16 a random model's scores are too close to one another.
     monkeypatch.setattr(encoding, "fast_bf16", lambda: False)
 
-    def found(*options: str) -> tuple[list[str], str]:
+    def searched(*options: str) -> tuple[list[str], str]:
         return shown(monkeypatch, capsys, "--bundle", str(bundle), *first, *options)
 
-    before, plainly = found("-k", "12")
+    before, plainly = searched("-k", "12")
     model = CrossEncoder.load(bundle / RERANKER).eval()
     texts = dict(
         zip(tiny_dataset.passages.ids().to_pylist(), next(tiny_dataset.passages.stream()).full_texts(), strict=True)
@@ -124,19 +124,19 @@ def test_search_orders_the_first_hits_by_the_re_ranker(
             scores[passage] = float(model(**pair)[0])
     best = sorted(before[:8], key=lambda passage: -scores[passage])
     assert best != before[:8]
-    hits, told = found("--rerank", "--depth", "8", "-k", "12")
+    hits, lines = searched("--rerank", "--depth", "8", "-k", "12")
     assert hits == best + before[8:]
-    assert "the first 8 hits ordered by the re-ranker" in told and "re-ranker" not in plainly
-    assert found("--rerank", "--depth", "8", "-k", "3")[0] == best[:3]
-    assert float(told.split("  1  ")[1].split()[0]) == pytest.approx(scores[best[0]], abs=1e-3)
+    assert "the first 8 hits ordered by the re-ranker" in lines and "re-ranker" not in plainly
+    assert searched("--rerank", "--depth", "8", "-k", "3")[0] == best[:3]
+    assert float(lines.split("  1  ")[1].split()[0]) == pytest.approx(scores[best[0]], abs=1e-3)
 
 
 def test_a_bundle_without_a_re_ranker_is_one_line(
     plain: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert call(monkeypatch, "search", "river", "--bundle", str(plain), "--rerank") == 2
-    told = capsys.readouterr().err
-    assert f"{plain} has no re-ranker: gnn-encoder rerank --first-stage" in told and told.count("\n") == 1
+    error = capsys.readouterr().err
+    assert f"{plain} has no re-ranker: gnn-encoder rerank --first-stage" in error and error.count("\n") == 1
 
 
 def test_the_copy_keeps_the_bundles_origin_and_files_and_one_re_ranker(

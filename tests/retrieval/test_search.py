@@ -100,8 +100,8 @@ def test_fused_hits_lie_between_those_of_either(bundle: Bundle, tiny_dataset: Da
     question = "the old river is in winter"
     words, rows = Bm25.build(tiny_dataset.passages, IndexBm25()).search([question], 100)
     dense = {hit.passage_id: hit.score for hit in search_bundle(bundle, question, 1000)}
-    found = rows[0] >= 0
-    lexical = dict(zip(tiny_dataset.passages.take(rows[0][found]).ids, words[0][found].tolist(), strict=True))
+    is_hit = rows[0] >= 0
+    lexical = dict(zip(tiny_dataset.passages.take(rows[0][is_hit]).ids, words[0][is_hit].tolist(), strict=True))
 
     def scaled(scores: dict[str, float], passage: str) -> float:
         low, high = min(scores.values()), max(scores.values())
@@ -132,7 +132,7 @@ def test_a_bundle_with_an_index_finds_the_same(
     with drafting(tmp_path / "bundle", "bundle") as draft:
         index_kind = IndexKind(index=kind, index_parts=parts)  # type: ignore[arg-type]
         fill_bundle(draft, bundle.vectors, tiny_dataset, save, kind=index_kind)
-    hits, expected = (search_bundle(each, "the old river", 5) for each in (Bundle.read(tmp_path / "bundle"), bundle))
+    hits, expected = (search_bundle(one, "the old river", 5) for one in (Bundle.read(tmp_path / "bundle"), bundle))
     assert [hit.passage_id for hit in hits][:2] == [hit.passage_id for hit in expected][:2]
     assert (hits == expected) == (kind != "sq8")
 

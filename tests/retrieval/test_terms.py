@@ -93,8 +93,8 @@ def test_the_language_is_found_and_its_texts_are(language: str, tmp_path: Path, 
     folder = tmp_path / "index"
     folder.mkdir()
     index.save(folder)
-    for each in (index, Bm25.load(folder)):
-        assert each.search(QUESTIONS[language], 1)[1][:, 0].tolist() == [0, 1, 2]
+    for bm25 in (index, Bm25.load(folder)):
+        assert bm25.search(QUESTIONS[language], 1)[1][:, 0].tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize("language", ["de", "el", "ar", "hi"])
@@ -153,14 +153,14 @@ def test_a_text_that_begins_with_a_control_is_split_as_others(start: str, table:
         Bm25.build(table([before + text for text in TEXTS["de"]]), IndexBm25(language="de")) for before in ("", start)
     )
     question = TEXTS["de"][1]
-    (expected,), (same,), (found,) = (
+    (expected,), (same,), (marked,) = (
         plain.totals([question]),
         plain.totals([start + question]),
         begun.totals([question]),
     )
     assert expected is not None and expected[1] > 1
     np.testing.assert_array_equal(same, expected)
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(marked, expected)
 
 
 def test_a_language_is_known_only_by_enough_words_of_most_passages(table: Table) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from bundles import write_bm25
-from labelled_bundles import made, with_labels
+from labelled_bundles import bundle_of, with_labels
 from published_folders import write_transformer
 
 from gnn_encoder.artifacts import Bundle, Dataset, DatasetWriter, Run, drafting, read_vectors
@@ -54,10 +54,10 @@ ONE = {  # one use of each method, so that nothing is chosen
 def embedded(dataset: Path, models: Path, folder: Path, **settings: Any) -> dict[str, Path]:
     """The outputs of `build_graph`, as inputs of the steps after it."""
     built = {"graph": folder / "graph", "passage_vectors": folder / "passage_vectors"}
-    given = {"dataset": dataset, "dual_encoder": models / "dual_encoder"}
+    inputs = {"dataset": dataset, "dual_encoder": models / "dual_encoder"}
     build = BuildGraph(neighbors=3, retrieved=5, edge_features="none", **{**EXACT, **settings})
-    build_graph(build, **given, cross_encoder=models / "cross_encoder", **built)
-    return {**given, "passage_vectors": built["passage_vectors"]}
+    build_graph(build, **inputs, cross_encoder=models / "cross_encoder", **built)
+    return {**inputs, "passage_vectors": built["passage_vectors"]}
 
 
 @pytest.fixture(scope="module")
@@ -113,9 +113,9 @@ def lifted(name: str, windows: np.ndarray, queries: np.ndarray) -> list[np.ndarr
 
 def every_score(index: PassageIndex, queries: np.ndarray) -> np.ndarray:
     scores, rows = index.search(queries, PASSAGES)
-    found = np.full(scores.shape, np.nan, np.float32)
-    np.put_along_axis(found, rows, scores, axis=1)
-    return found
+    by_passage = np.full(scores.shape, np.nan, np.float32)
+    np.put_along_axis(by_passage, rows, scores, axis=1)
+    return by_passage
 
 
 def best_windows(inputs: dict[str, Path], queries: np.ndarray) -> np.ndarray:
@@ -127,28 +127,28 @@ def test_a_trained_encoder_scores_by_the_best_window(inputs: dict[str, Path], tm
     expected = best_windows(inputs, queries)
     first = queries @ np.asarray(read_vectors(inputs["passage_vectors"])).T
     assert (expected >= first - 1e-5).all() and (expected > first + 1e-2).any()  # control: later windows are better
-    given = {"dataset": inputs["dataset"], "dual_encoder": inputs["dual_encoder"]}
+    inputs_of = {"dataset": inputs["dataset"], "dual_encoder": inputs["dual_encoder"]}
     bundling = BundleDualEncoder(bm25=False, **EXACT)
-    bundle_dual_encoder(bundling, **given, passage_vectors=inputs["passage_vectors"], bundle=tmp_path / "shared")
-    bundle_dual_encoder(bundling, **given, bundle=tmp_path / "encoded")
+    bundle_dual_encoder(bundling, **inputs_of, passage_vectors=inputs["passage_vectors"], bundle=tmp_path / "shared")
+    bundle_dual_encoder(bundling, **inputs_of, bundle=tmp_path / "encoded")
     for name in ("shared", "encoded"):
-        found = every_score(PassageIndex.read(Bundle.read(tmp_path / name)), queries)
-        np.testing.assert_allclose(found, expected, atol=1e-5)
+        index_scores = every_score(PassageIndex.read(Bundle.read(tmp_path / name)), queries)
+        np.testing.assert_allclose(index_scores, expected, atol=1e-5)
 
     data = Dataset(inputs["dataset"])
     for shards in (1, 2):
         retrieving = DenseRetrieve(precision="fp32", train_depth=1, eval_depth=PASSAGES, shards=shards, **WINDOWS)
         dense_retrieve(retrieving, dataset=data.path, dpr=inputs["dual_encoder"], dpr_run=tmp_path / f"run{shards}")
         run = Run.read(tmp_path / f"run{shards}").of(evaluated_queries(data))
-        place = np.searchsorted(evaluated_queries(data), run.query)
-        np.testing.assert_allclose(run.score, expected[place, run.passage], atol=1e-5)
+        query_row = np.searchsorted(evaluated_queries(data), run.query)
+        np.testing.assert_allclose(run.score, expected[query_row, run.passage], atol=1e-5)
 
     lengths = {"query_length": 32, "passage_length": 8, "pooling": "mean", "normalize": "yes"}
     untrained = Rank(system="Untrained", backbone=str(inputs["dual_encoder"].parent / "bert"), **lengths, **WINDOWS)
     rank(untrained.model_copy(update={"precision": "fp32"}), dataset=data.path, run=tmp_path / "untrained")
     run = Run.read(tmp_path / "untrained")
-    place = np.searchsorted(evaluated_queries(data), run.query)
-    np.testing.assert_allclose(run.score, expected[place, run.passage], atol=1e-5)
+    query_row = np.searchsorted(evaluated_queries(data), run.query)
+    np.testing.assert_allclose(run.score, expected[query_row, run.passage], atol=1e-5)
 
     ranks = 1 + (expected > expected[np.arange(12), np.arange(12)][:, None]).sum(axis=1)
     reciprocal = np.where(ranks <= 10, 1 / ranks, 0)
@@ -169,7 +169,7 @@ def test_an_update_encodes_no_window_again(
 @pytest.mark.parametrize("name", ONE)
 def test_labels_lift_the_window_that_they_are_nearest_to(inputs: dict[str, Path], tmp_path: Path, name: str) -> None:
     queries = read_rows(inputs["passage_vectors"], EVALUATED)
-    bundle = Bundle.read(made(inputs, tmp_path, name, **ONE[name]))
+    bundle = Bundle.read(bundle_of(inputs, tmp_path, name, **ONE[name]))
     plain, windows = best_windows(inputs, queries), windows_of(inputs)
     if name == "softmax":
         train, expected = read_rows(inputs["passage_vectors"], QUERIES), plain.copy()
@@ -203,17 +203,17 @@ def test_an_added_label_equals_one_in_the_data(inputs: dict[str, Path], tmp_path
     wanted = [Wanted("a letter about the market", "p3"), Wanted("a letter about the market", "p20")]
     dataset = with_labels(Dataset(inputs["dataset"]), tmp_path / "dataset", wanted)
     more = embedded(dataset, inputs["dual_encoder"].parent, tmp_path / "with")
-    expected = Bundle.read(made({**inputs, **more}, tmp_path, name, **ONE[name]))
+    expected = Bundle.read(bundle_of({**inputs, **more}, tmp_path, name, **ONE[name]))
     latest = tmp_path / "run" / "latest"
     latest.mkdir(parents=True)
     (latest / "dataset").symlink_to(inputs["dataset"])
-    (latest / "bundle").symlink_to(made(inputs, tmp_path / "before", name, **ONE[name]))
+    (latest / "bundle").symlink_to(bundle_of(inputs, tmp_path / "before", name, **ONE[name]))
     queries = read_rows(inputs["passage_vectors"], EVALUATED)
     before = every_score(PassageIndex.read(Bundle.read(latest / "bundle")), queries)
     add_labels(latest / "bundle", wanted)
-    found = every_score(PassageIndex.read(Bundle.read(latest / "bundle")), queries)
-    np.testing.assert_allclose(found, every_score(PassageIndex.read(expected), queries), atol=1e-5)
-    assert np.abs(found - before).max() > 1e-3
+    index_scores = every_score(PassageIndex.read(Bundle.read(latest / "bundle")), queries)
+    np.testing.assert_allclose(index_scores, every_score(PassageIndex.read(expected), queries), atol=1e-5)
+    assert np.abs(index_scores - before).max() > 1e-3
 
 
 def test_parts_of_a_fusion(inputs: dict[str, Path], tmp_path: Path) -> None:
@@ -249,8 +249,8 @@ def test_parts_of_a_fusion(inputs: dict[str, Path], tmp_path: Path) -> None:
         summed.append((queries @ np.stack(vectors).T).max(axis=1))
     expected = {"dense": best_windows(inputs, queries), "adapted": adapted, "summed": np.stack(summed, axis=1)}
     for name, scores in expected.items():
-        found = candidates.features[:, FEATURES.index(name)]
-        np.testing.assert_allclose(found, scores[candidates.query, candidates.passage], atol=1e-3, err_msg=name)
+        column = candidates.features[:, FEATURES.index(name)]
+        np.testing.assert_allclose(column, scores[candidates.query, candidates.passage], atol=1e-3, err_msg=name)
 
 
 def test_the_setting_of_the_ladder_is_that_of_its_training() -> None:

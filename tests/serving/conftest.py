@@ -43,8 +43,8 @@ def server(bundles: dict[str, Path]) -> Iterator[Server]:
     """A server with narrow limits."""
     with serving(
         bundles["both"], questions=4, slow_questions=2, characters=200, k=20, body=5000, body_seconds=0.5
-    ) as made:
-        yield made
+    ) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")

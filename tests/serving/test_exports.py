@@ -161,12 +161,12 @@ def test_on_the_command_line(
         and "choose sentence-transformers, parquet, lancedb or pgvector" in shown
         and not (tmp_path / "other").exists()
     )
-    for given, problem in (
+    for options, problem in (
         (["--format", "parquet", "--update"], "leave out --update"),
         (["--format", "parquet", "--index"], "tables of LanceDB and PostgreSQL"),
         (["--format", "lancedb", "--table", "a'b"], "lower-case letters"),
     ):
-        code, shown = run(*given, str(tmp_path / "other"))
+        code, shown = run(*options, str(tmp_path / "other"))
         assert code == 2 and problem in shown and shown.count("\n") == 1
     code, shown = run("--format", "lancedb", "s3://bucket/table")
     assert code == 2 and "is a folder of this machine" in shown and list(tmp_path.iterdir()) == [tmp_path / "out"]

@@ -110,7 +110,7 @@ def test_a_store_that_fails_for_a_while_is_asked_again(
     followed = Followed(str(tmp_path / "bundle"), tmp_path)
     first = followed.current
 
-    def fails(*given: object) -> None:
+    def fails(*arguments: object) -> None:
         raise RuntimeError("the store is away")
 
     pointed(tmp_path / "bundle", bundles["both"])

@@ -68,9 +68,9 @@ def test_a_lone_question_leaves_a_core_to_the_connections(
 ) -> None:
     real, cores, before = module.answers_of, [], torch.get_num_threads()
 
-    def counts(*given: Any) -> Any:
+    def counts(*arguments: Any) -> Any:
         cores.append((torch.get_num_threads(), faiss.omp_get_max_threads()))
-        return real(*given)
+        return real(*arguments)
 
     monkeypatch.setattr(module, "answers_of", counts)
     torch.set_num_threads(3)
@@ -89,10 +89,10 @@ def test_a_lone_question_leaves_a_core_to_the_connections(
 def test_a_full_queue_says_when_to_come_again(bundles: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     entered, may, real = threading.Event(), threading.Event(), module.answers_of
 
-    def waits(*given: Any) -> Any:
+    def waits(*arguments: Any) -> Any:
         entered.set()
         assert may.wait(20)
-        return real(*given)
+        return real(*arguments)
 
     monkeypatch.setattr(module, "answers_of", waits)
     with serving(bundles["vectors"], waiting=1) as server, ThreadPoolExecutor(1) as threads:

@@ -157,10 +157,10 @@ def test_grades_by_people_stay_if_equal_scores_are_ordered_otherwise(
     search = Retriever.search
 
     def other_order(self: Retriever, questions: list[str], k: int) -> list[list[Hit]]:
-        found = search(self, questions, k + 1)
-        of_first = found[[*before.queries].index(first)]
+        hits_of = search(self, questions, k + 1)
+        of_first = hits_of[[*before.queries].index(first)]
         of_first[k - 2 : k + 1] = [*of_first[k - 1 : k + 1], *of_first[k - 2 : k - 1]]
-        return [hits[:k] for hits in found]
+        return [hits[:k] for hits in hits_of]
 
     monkeypatch.setattr(Retriever, "search", other_order)
     capsys.readouterr()
@@ -176,9 +176,9 @@ def test_grades_by_people_stay_if_equal_scores_are_ordered_otherwise(
     assert "0 of the" in capsys.readouterr().out, "the first query has a hit that nobody has graded"
     judging = PeoplesJudging(folder)
     missing = set(after.passages[first]) - set(before.passages[first])
-    while (asked := judging.progressed().next) and asked.query_id == first:
-        assert asked.passage_id in missing
-        judging.take(Grade(query_id=first, passage_id=asked.passage_id, grade=1))
+    while (pair := judging.progressed().next) and pair.query_id == first:
+        assert pair.passage_id in missing
+        judging.take(Grade(query_id=first, passage_id=pair.passage_id, grade=1))
     judging.close()
     assert call(monkeypatch, *alone) == 0
     assert "2 of the" in capsys.readouterr().out

@@ -17,7 +17,7 @@ MEASURES = {"RR": "recip_rank", "nDCG@10": "ndcg_cut_10", "AP": "map", "R@100": 
 
 
 @pytest.fixture(scope="module")
-def asked(tiny_dataset: Dataset) -> tuple[dict[str, str], dict[str, dict[str, int]]]:
+def queries_and_labels(tiny_dataset: Dataset) -> tuple[dict[str, str], dict[str, dict[str, int]]]:
     """Queries and graded labels; the last query has no positive one, and p999 is in no corpus."""
     ids = tiny_dataset.queries.column("query_id").to_pylist()[:20]
     queries = dict(zip(ids, tiny_dataset.queries.column("text").to_pylist(), strict=False))
@@ -27,9 +27,9 @@ def asked(tiny_dataset: Dataset) -> tuple[dict[str, str], dict[str, dict[str, in
 
 @pytest.mark.parametrize("name", ["vectors", "both", "words"])
 def test_means_are_those_of_pytrec_eval(
-    name: str, bundles: dict[str, Path], asked: tuple[dict[str, str], dict[str, dict[str, int]]]
+    name: str, bundles: dict[str, Path], queries_and_labels: tuple[dict[str, str], dict[str, dict[str, int]]]
 ) -> None:
-    retriever, (queries, labels) = Retriever.load(bundles[name]), asked
+    retriever, (queries, labels) = Retriever.load(bundles[name]), queries_and_labels
     labelled = {query: of for query, of in labels.items() if max(of.values()) > 0}
     hits = retriever.search([queries[query] for query in labelled], 100)
     scores = {query: {hit.passage_id: hit.score for hit in of} for query, of in zip(labelled, hits, strict=True)}

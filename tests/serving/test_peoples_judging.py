@@ -15,8 +15,8 @@ from gnn_encoder.judging.pool import FIGURES, ORDER
 TOKEN = "a-secret-of-this-test"
 
 
-def give(server: Server, **given: Any) -> tuple[int, Any]:
-    status, _, body = server.send("POST", "/judging", json.dumps(given).encode(), JSON)
+def give(server: Server, **grade: Any) -> tuple[int, Any]:
+    status, _, body = server.send("POST", "/judging", json.dumps(grade).encode(), JSON)
     return status, json.loads(body)
 
 

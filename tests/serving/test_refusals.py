@@ -22,7 +22,7 @@ TOKEN_NAME, TOKEN = "GNN_ENCODER_TOKEN", "a-secret-of-this-test"
 
 
 @pytest.mark.parametrize(
-    ("asked", "words"),
+    ("sent", "words"),
     [
         ({"questions": []}, "give 1 to 4"),
         ({"questions": ["a"] * 5}, "give 1 to 4"),
@@ -48,8 +48,8 @@ TOKEN_NAME, TOKEN = "GNN_ENCODER_TOKEN", "a-secret-of-this-test"
         ({}, "questions: Field required"),
     ],
 )
-def test_what_a_request_lacks_is_one_line(server: Server, asked: dict, words: str) -> None:
-    status, answer = server.search(**asked)
+def test_what_a_request_lacks_is_one_line(server: Server, sent: dict, words: str) -> None:
+    status, answer = server.search(**sent)
     assert status == 422 == answer["status"] and answer["title"] == "Unprocessable Entity" and answer["type"]
     assert words in answer["detail"] and "\n" not in answer["detail"] and "/tmp" not in answer["detail"]
 
@@ -99,8 +99,8 @@ def test_a_thousand_malformed_requests(server: Server) -> None:
         if kind == 1:
             return right[: chance.randrange(len(right))]
         if kind == 2:  # a byte that no JSON text has
-            place = chance.randrange(len(right))
-            return right[:place] + bytes([chance.choice([0, 1, 0xFF, 0xC0])]) + right[place:]
+            at = chance.randrange(len(right))
+            return right[:at] + bytes([chance.choice([0, 1, 0xFF, 0xC0])]) + right[at:]
         if kind == 3:
             return right.decode().encode(chance.choice(["utf-16", "utf-32"]))[: chance.randrange(1, 60)]
         name = chance.choice(["questions", "k", "fuse", "rerank", "explain", "other"])
@@ -119,9 +119,9 @@ def test_a_thousand_malformed_requests(server: Server) -> None:
         return int(answer.split()[1]) if answer else 400  # closed without an answer: it was no request
 
     for number in range(900):
-        status, headers, found = server.send("POST", "/search", broken(), JSON)
-        assert 400 <= status < 500, (number, status, found)
-        assert headers["content-type"] == PROBLEM and "\n" not in json.loads(found)["detail"]
+        status, headers, reply = server.send("POST", "/search", broken(), JSON)
+        assert 400 <= status < 500, (number, status, reply)
+        assert headers["content-type"] == PROBLEM and "\n" not in json.loads(reply)["detail"]
     heads = [b"GET", b"POST /search", b"\x00\x01", b"GET /nothing HTTP/9.9\r\n\r\n", b"GET /\xff HTTP/1.1\r\n\r\n"]
     heads += [b"POST /search HTTP/1.1\r\nContent-Length: -1\r\n\r\n", b"GET /nothing HTTP/1.1\r\nHost\r\n\r\n"]
     heads += [
@@ -162,8 +162,8 @@ def test_the_token(bundles: dict[str, Path], capfd: pytest.CaptureFixture[str]) 
     + [(host, 421) for host in ("attacker.example", "localhost.attacker.example:8000", "[::1", "", "127.0.0.1.nip.io")],
 )
 def test_without_a_token_another_hosts_name_is_refused(server: Server, host: str, status: int) -> None:
-    found, headers, body = server.send("POST", "/search", b'{"questions": "garden"}', JSON | {"Host": host})
-    assert found == status
+    code, headers, body = server.send("POST", "/search", b'{"questions": "garden"}', JSON | {"Host": host})
+    assert code == status
     if status == 421:
         assert headers["content-type"] == PROBLEM and "only requests for localhost" in json.loads(body)["detail"]
 
@@ -182,7 +182,7 @@ def test_with_a_token_any_name_will_do(bundles: dict[str, Path]) -> None:
 
 
 def test_a_failure_says_nothing_of_the_inside(bundles: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*given: Any) -> Any:
+    def fails(*arguments: Any) -> Any:
         raise RuntimeError("at /a/secret/path")
 
     with serving(bundles["vectors"]) as server:

@@ -76,8 +76,8 @@ def test_threads_do_not_disturb_each_other(bundles: dict[str, Path]) -> None:
     questions = [f"{first} {second}" for first in QUESTIONS for second in QUESTIONS]
     expected = [retriever.search(question, 5) for question in questions]
     with ThreadPoolExecutor(8) as threads:
-        found = list(threads.map(lambda question: retriever.search(question, 5), questions * 4))
-    assert all(same(hits, right) for hits, right in zip(found, expected * 4, strict=True))
+        answers = list(threads.map(lambda question: retriever.search(question, 5), questions * 4))
+    assert all(same(hits, right) for hits, right in zip(answers, expected * 4, strict=True))
 
 
 def test_vectors_of_queries_score_as_hits_do(bundles: dict[str, Path]) -> None:
@@ -89,7 +89,7 @@ def test_vectors_of_queries_score_as_hits_do(bundles: dict[str, Path]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "asked", "words"),
+    ("name", "call", "words"),
     [
         ("vectors", {"questions": ["garden", " "]}, "question is empty"),
         ("vectors", {"questions": "garden", "k": 0}, "ask for at least 1"),
@@ -100,9 +100,9 @@ def test_vectors_of_queries_score_as_hits_do(bundles: dict[str, Path]) -> None:
         ("without", {"questions": "garden", "fuse": True}, "no BM25 index"),
     ],
 )
-def test_what_cannot_be_done_is_one_line(bundles: dict[str, Path], name: str, asked: dict, words: str) -> None:
+def test_what_cannot_be_done_is_one_line(bundles: dict[str, Path], name: str, call: dict, words: str) -> None:
     with pytest.raises(UserError, match=words) as caught:
-        Retriever.load(bundles[name]).search(**asked)
+        Retriever.load(bundles[name]).search(**call)
     assert "\n" not in str(caught.value)
 
 
@@ -156,19 +156,19 @@ def test_a_recommended_bundle_with_an_index_in_parts_finds_the_same(
     bundles: dict[str, Path], tiny_dataset: Dataset, tmp_path: Path
 ) -> None:
     plain = Bundle.read(bundles["vectors"])
-    found = {}
+    hits_of = {}
     for parts in (1, 3):
-        made, served, kind = tmp_path / f"made{parts}", tmp_path / f"served{parts}", "flat_fp16"
-        with drafting(made, "bundle") as draft:
+        unserved, served, kind = tmp_path / f"made{parts}", tmp_path / f"served{parts}", "flat_fp16"
+        with drafting(unserved, "bundle") as draft:
             save = TextEncoder.load(plain.query_encoder_path).save
             fill_bundle(draft, plain.vectors, tiny_dataset, save, kind=IndexKind(index=kind, index_parts=parts))
         with drafting(served, "bundle") as draft:
-            Bundle.read(made).serve(draft, Serving("Dual encoder", None))
-        shutil.rmtree(made)
+            Bundle.read(unserved).serve(draft, Serving("Dual encoder", None))
+        shutil.rmtree(unserved)
         retriever = Retriever.load(served)
         assert len(retriever.bundle.index_files) == parts
-        found[parts] = retriever.search(QUESTIONS, k=40)
-    assert found[1] == found[3] and all(len(hits) == 40 for hits in found[1])
+        hits_of[parts] = retriever.search(QUESTIONS, k=40)
+    assert hits_of[1] == hits_of[3] and all(len(hits) == 40 for hits in hits_of[1])
     (served / "index-00002-of-00003.faiss").unlink()
     with pytest.raises(UserError, match=r"index-00002-of-00003\.faiss is corrupt: missing"):
         Retriever.load(served)

@@ -95,8 +95,8 @@ class Caller:
         inside = [CORPUS.records[row] for row in self.checked.rows if fits(CORPUS.records[row], wanted or {})]
         answer = self.checked.answer(body)
         assert status == 200 and answer["passages"] == len(inside)
-        found = {facet["value"]: facet["passages"] for facet in answer["facets"].get("product", [])}
-        assert found == Counter(record["product"] for record in inside) and FIELD not in answer["facets"]
+        counts = {facet["value"]: facet["passages"] for facet in answer["facets"].get("product", [])}
+        assert counts == Counter(record["product"] for record in inside) and FIELD not in answer["facets"]
 
     def about(self, server: Server) -> None:
         status, body = self.send(server, "/about")
@@ -325,9 +325,9 @@ def test_tokens_by_a_public_key(kind: str) -> None:
     ],
 )
 def test_options_that_would_not_limit_callers_are_refused(options: dict[str, Any], said: str) -> None:
-    given = {"field": None, "key": "", "claim": "groups", "audience": None, "header": "", "token": ""}
+    defaults = {"field": None, "key": "", "claim": "groups", "audience": None, "header": "", "token": ""}
     with pytest.raises(UserError, match=said):
-        rights_of(**{**given, "trusts_proxy": False, **options})
+        rights_of(**{**defaults, "trusts_proxy": False, **options})
 
 
 def test_options_that_limit_callers() -> None:

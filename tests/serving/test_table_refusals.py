@@ -65,8 +65,8 @@ def test_other_first_hits_and_a_poor_index_are_found(
     for index, problem in ((False, "has other first hits there"), (True, "recall@10 of 0.*below 0.99.*--no-index")):
 
         def poor(table: Any, queries: np.ndarray, k: int, effort: int | None, index: bool = index) -> list[np.ndarray]:
-            found: list[np.ndarray] = real(table, queries, k + 1, effort)
-            return [hits[1:] if (effort is not None) == index else hits[:k] for hits in found]
+            first: list[np.ndarray] = real(table, queries, k + 1, effort)
+            return [hits[1:] if (effort is not None) == index else hits[:k] for hits in first]
 
         monkeypatch.setattr(engine.module._Table, "search", poor)
         with pytest.raises(UserError, match=problem):
@@ -99,7 +99,7 @@ def test_an_interrupted_export_leaves_nothing_and_an_interrupted_update_the_form
         yield next(rows.blocks(bundle, some, done))
         raise OSError(28, "No space left on device", "disk")
 
-    def interrupted(*given: Any) -> Any:
+    def interrupted(*arguments: Any) -> Any:
         raise KeyboardInterrupt
 
     for name, ends, error in (("blocks", ending, Exception), ("replay", interrupted, KeyboardInterrupt)):

@@ -71,9 +71,9 @@ class Client(threading.Thread):
 
     def run(self) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=20)
-        asked = self._number
+        request_number = self._number
         while not self._stop_asking.is_set():
-            question = QUESTIONS[asked % len(QUESTIONS)]
+            question = QUESTIONS[request_number % len(QUESTIONS)]
             try:
                 connection.request("POST", "/search", json.dumps({"questions": question, "k": 5}).encode(), JSON)
                 response = connection.getresponse()
@@ -81,7 +81,7 @@ class Client(threading.Thread):
             except (OSError, http.client.HTTPException) as error:
                 self.broken.append(type(error).__name__)
                 return
-            asked += 1
+            request_number += 1
 
 
 @contextmanager
@@ -121,22 +121,22 @@ def registry(bundles: dict[str, Path], tmp_path: Path) -> Registry:
 @pytest.fixture
 def expected(bundles: dict[str, Path]) -> dict[tuple[str, str], list[str]]:
     """The hits of each version and question."""
-    found = {}
+    hits_of = {}
     for version, name in (("1", "vectors"), ("2", "words")):
         retriever = Retriever.load(bundles[name])
         for question in QUESTIONS:
-            found[version, question] = [hit.passage_id for hit in retriever.search(question, 5)]
-    assert all(found["1", question] != found["2", question] for question in QUESTIONS[:2])
-    return found
+            hits_of[version, question] = [hit.passage_id for hit in retriever.search(question, 5)]
+    assert all(hits_of["1", question] != hits_of["2", question] for question in QUESTIONS[:2])
+    return hits_of
 
 
 def check(clients: list[Client], expected: dict[tuple[str, str], list[str]], versions: set[str]) -> int:
     """Every answer is right for the version that it names; returns their number."""
     answers = [answer for client in clients for answer in client.answers]
     assert {status for _, status, _ in answers} == {200}
-    assert {found["version"] for _, _, found in answers} == versions
-    for question, _, found in answers:
-        assert ids(found["results"][0]) == expected[found["version"], question]
+    assert {answer["version"] for _, _, answer in answers} == versions
+    for question, _, answer in answers:
+        assert ids(answer["results"][0]) == expected[answer["version"], question]
     return len(answers)
 
 

@@ -24,7 +24,7 @@ from gnn_encoder.serving.questions import QuestionLog, logged
 from gnn_encoder.serving.watching import Watched
 
 
-def asked(data: Dataset, count: int, seed: int) -> list[str]:
+def new_questions(data: Dataset, count: int, seed: int) -> list[str]:
     """Different questions of three words of a passage and a number."""
     generator, texts = np.random.default_rng(seed), data.passages.take(np.arange(len(data.passages))).texts
     words = [texts[i].split() for i in generator.integers(len(texts), size=count)]
@@ -38,13 +38,13 @@ def asked(data: Dataset, count: int, seed: int) -> list[str]:
 @pytest.fixture(scope="module")
 def calibrated(bundles: dict[str, Path], tiny_dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A bundle that ranks by vectors, with 120 dev queries, of which every second first hit is wrong."""
-    bundle, queries = Bundle.read(bundles["vectors"]), asked(tiny_dataset, 120, seed=1)
+    bundle, queries = Bundle.read(bundles["vectors"]), new_questions(tiny_dataset, 120, seed=1)
     score = np.array([hits[0].score for hits in Retriever(bundle).search(queries, 1)])
     hits = FirstHits(score.astype(np.float64), np.arange(120) % 2 == 0)
     path = tmp_path_factory.mktemp("calibrated") / "bundle"
     with drafting(path, "bundle") as draft:
         bundle.serve(draft, bundle.serving)
-        training = asked(tiny_dataset, 100, seed=2)
+        training = new_questions(tiny_dataset, 100, seed=2)
         Calibration(bundle.serving.system, queries, hits, training).write(draft / CALIBRATION)
     return path
 
@@ -122,7 +122,7 @@ def test_a_server_shows_no_unsure_hit_and_logs_questions_without_callers(
     watched_server: tuple[Server, Path], calibrated: Path, tiny_dataset: Dataset
 ) -> None:
     (server, folder), retriever = watched_server, Retriever.load(calibrated)
-    questions = asked(tiny_dataset, 40, seed=3)
+    questions = new_questions(tiny_dataset, 40, seed=3)
     for start in range(0, 40, 8):
         status, answer = server.search(questions=questions[start : start + 8], k=2, min_confidence=0.9)
         expected = retriever.search(questions[start : start + 8], 2, min_confidence=0.9)
@@ -185,7 +185,7 @@ def test_drift_counts_questions_whose_hit_was_hidden_and_deletes_old_days(
     calibrated: Path, tiny_dataset: Dataset, tmp_path: Path
 ) -> None:
     served, log = Served(Retriever.load(calibrated), "1"), QuestionLog(tmp_path, days=2)
-    questions = asked(tiny_dataset, 4, seed=5)
+    questions = new_questions(tiny_dataset, 4, seed=5)
     shown = [
         {"question": question, "hits": [asdict(served.retriever.search(question, 1)[0])]} for question in questions
     ]
@@ -235,7 +235,7 @@ def test_watch_says_whether_a_retraining_is_due(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    usual = asked(tiny_dataset, 150, seed=4)
+    usual = new_questions(tiny_dataset, 150, seed=4)
     foreign = [f"{i} % {i * 7} ? {'x' * (i % 5)}" for i in range(75)]
     logs = {"same": usual, "shifted": [text for pair in zip(usual, foreign, strict=False) for text in pair]}
     for name, questions in logs.items():

@@ -100,9 +100,9 @@ def test_numbers_elsewhere_than_in_a_field_of_their_own_are_bounded_too() -> Non
     assert override("evaluate.seed=2147483647").evaluate.seed == 2**31 - 1
 
 
-def exploding(first: str, each: str) -> str:
+def exploding(first: str, level: str) -> str:
     """Nine levels of nine aliases each, of 9^9 nodes if expanded."""
-    levels = (f"a{i}: &a{i} {each % ', '.join([f'*a{i - 1}'] * 9)}" for i in range(1, 10))
+    levels = (f"a{i}: &a{i} {level % ', '.join([f'*a{i - 1}'] * 9)}" for i in range(1, 10))
     return "\n".join([f"a0: &a0 {first}", *levels])
 
 

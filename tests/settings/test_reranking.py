@@ -20,15 +20,23 @@ from gnn_encoder.settings.reranking_systems import RERANKING_STUDIES, system_nam
 def test_a_kind_keeps_its_papers_numbers_unless_its_own_section_sets_others() -> None:
     general = {"batch_size": 64, "head_learning_rate": 1e-4}
     for settings in (TrainReranker(), TrainReranker.model_validate(general)):
-        own = settings.for_system("k_nrm")
-        assert (own.batch_size, own.adam_epsilon, own.weight_decay, own.head_learning_rate) == (16, 1e-5, 0.0, 1e-3)
-    own = TrainReranker.model_validate(general | {"systems": {"k_nrm": {"batch_size": 32}}})
-    assert (own.for_system("k_nrm").batch_size, own.for_system("k_nrm").head_learning_rate) == (32, 1e-3)
-    assert (own.for_system("qa_lstm").batch_size, own.for_system("qa_lstm").head_learning_rate) == (64, 1e-4)
+        of_system = settings.for_system("k_nrm")
+        assert (of_system.batch_size, of_system.adam_epsilon, of_system.weight_decay, of_system.head_learning_rate) == (
+            16,
+            1e-5,
+            0.0,
+            1e-3,
+        )
+    of_system = TrainReranker.model_validate(general | {"systems": {"k_nrm": {"batch_size": 32}}})
+    assert (of_system.for_system("k_nrm").batch_size, of_system.for_system("k_nrm").head_learning_rate) == (32, 1e-3)
+    assert (of_system.for_system("qa_lstm").batch_size, of_system.for_system("qa_lstm").head_learning_rate) == (
+        64,
+        1e-4,
+    )
 
 
 @pytest.mark.parametrize(
-    ("name", "own", "words"),
+    ("name", "changes", "words"),
     [
         ("colbert_distilled", {"loss": "pairwise_softmax"}, "cannot have loss"),
         ("ss_bert_h", {"triples": "labelled"}, "cannot have triples"),
@@ -39,9 +47,9 @@ def test_a_kind_keeps_its_papers_numbers_unless_its_own_section_sets_others() ->
         ("ss_bert_d", {"epochs": 3}, "systems.ss_bert_d trains nothing: set systems.ss_bert_h"),
     ],
 )
-def test_a_systems_setting_without_effect_is_refused(name: str, own: dict[str, Any], words: str) -> None:
+def test_a_systems_setting_without_effect_is_refused(name: str, changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ValidationError, match=words):
-        TrainReranker(systems={name: own})
+        TrainReranker(systems={name: changes})
 
 
 def test_a_systems_setting_has_an_effect_together_with_another() -> None:
@@ -195,7 +203,7 @@ def test_sections_are_propagated_only_for_the_system_that_does_it() -> None:
     expected = {"system": node.label, "measure": "RR@10", "depth": 70, "propagation_weights": (0.25,)}
     assert node.settings.model_dump() == expected
     assert dict(node.artifacts())["ranking"] == graph["rerank: ColBERT"].output
-    assert [each.label for each in graph.of("train_reranker")] == ["K-NRM", "ColBERT"]
+    assert [training.label for training in graph.of("train_reranker")] == ["K-NRM", "ColBERT"]
 
 
 @pytest.mark.parametrize("general", [{"triples": "augmented"}, {"loss": "listwise_distillation"}])
@@ -241,8 +249,8 @@ def test_a_published_reranker_is_a_system_that_no_setting_of_a_training_changes(
 
 
 def test_a_published_reranker_is_the_teacher_if_it_is_the_cross_encoder() -> None:
-    own = {"cross_encoder": {"published": "org/Judge"}, "cross_encoder_lite": {}}
-    settings = Settings(train_reranker=TrainReranker(systems=own))
+    changes = {"cross_encoder": {"published": "org/Judge"}, "cross_encoder_lite": {}}
+    settings = Settings(train_reranker=TrainReranker(systems=changes))
     graph = rerank(settings, ["colbert_distilled"])
     teacher = graph["train_reranker: Cross-encoder"].settings
     assert teacher == TrainReranker(published="org/Judge")
@@ -284,10 +292,10 @@ def test_a_variant_has_no_settings_of_its_own(name: str, of: str) -> None:
 
 
 def test_a_study_of_trained_encoders_has_no_published_one() -> None:
-    own = {"cross_encoder": {"published": "org/Judge"}}
+    changes = {"cross_encoder": {"published": "org/Judge"}}
     with pytest.raises(UserError, match=r"study bert_dmn compares trained encoders: .* for cross_encoder"):
-        TrainReranker(systems=own).studied("bert_dmn")
-    assert TrainReranker(systems=own).studied("ss_bert")
+        TrainReranker(systems=changes).studied("bert_dmn")
+    assert TrainReranker(systems=changes).studied("ss_bert")
 
 
 def test_published_rerankers_with_one_name_or_without_one_are_refused() -> None:

@@ -66,7 +66,7 @@ def test_uses_of_labels_are_tried_as_the_preset_says() -> None:
 
 
 @pytest.mark.parametrize(
-    ("study", "own", "words"),
+    ("study", "of_user", "words"),
     [
         (["part"], [], "no study 'part': choose of parts, gate"),
         ([], ["few"], "write it as 'NAME: step.setting=value"),
@@ -78,9 +78,9 @@ def test_uses_of_labels_are_tried_as_the_preset_says() -> None:
         ([], ["few: try_variant.layers=1"], "unknown setting try_variant.layers"),
     ],
 )
-def test_mistakes_are_named(study: list[str], own: list[str], words: str) -> None:
+def test_mistakes_are_named(study: list[str], of_user: list[str], words: str) -> None:
     with pytest.raises(UserError, match=words):
-        variants(Settings(), study, own)
+        variants(Settings(), study, of_user)
 
 
 def test_a_use_of_labels_is_no_mode_of_all_variants() -> None:

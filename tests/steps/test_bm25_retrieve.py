@@ -11,8 +11,8 @@ from gnn_encoder.steps.bm25_retrieve import bm25_retrieve
 
 
 def test_run_of_all_splits(tmp_path: Path, tiny_dataset: Dataset) -> None:
-    given = {"dataset": tiny_dataset.path, "bm25_index": write_bm25(tiny_dataset.path, tmp_path / "index")}
-    bm25_retrieve(Bm25Retrieve(train_depth=5), **given, bm25_run=tmp_path / "run")
+    inputs = {"dataset": tiny_dataset.path, "bm25_index": write_bm25(tiny_dataset.path, tmp_path / "index")}
+    bm25_retrieve(Bm25Retrieve(train_depth=5), **inputs, bm25_run=tmp_path / "run")
     run, manifest = Run.read(tmp_path / "run"), read_manifest(tmp_path / "run", "run")
     hits = np.bincount(run.query, minlength=100)
     assert hits[tiny_dataset.query_rows("train")].max() == 5

@@ -62,16 +62,16 @@ def test_edges_are_the_nearest_passages_and_labelled_ones_are_added_once(
     graph, vectors = build(inputs, tmp_path, edges="retrieved+labelled", edge_features="none")
     encoders = DualEncoder.load(inputs["dual_encoder"])
     queries = tiny_dataset.query_rows("train")
-    asked = encode_texts(encoders.query_encoder, tiny_dataset.query_texts(queries), precision="fp32")
-    nearest = np.argsort(-(asked @ vectors.T), axis=1, kind="stable")[:, :K]
+    query_vectors = encode_texts(encoders.query_encoder, tiny_dataset.query_texts(queries), precision="fp32")
+    nearest = np.argsort(-(query_vectors @ vectors.T), axis=1, kind="stable")[:, :K]
     labels = tiny_dataset.split_qrels("train")
     positives = {int(q): int(p) for q, p in zip(labels.query, labels.passage, strict=True)}
     added = 0
     for row, query in enumerate(queries):
-        own, marked = graph.edges[row], graph.labelled[row]
+        edges, marked = graph.edges[row], graph.labelled[row]
         expected = set(nearest[row].tolist()) | {positives[int(query)]}
-        assert sorted(own[own >= 0]) == sorted(expected)
-        assert own[marked].tolist() == [positives[int(query)]]
+        assert sorted(edges[edges >= 0]) == sorted(expected)
+        assert edges[marked].tolist() == [positives[int(query)]]
         added += len(expected) - K
     assert 0 < added < len(queries)
     retrieved, _ = build(inputs, tmp_path / "control", edge_features="none", retrieved=9)
@@ -85,7 +85,7 @@ def test_edges_are_the_nearest_passages_and_labelled_ones_are_added_once(
     assert (none.edges == -1).all() and not none.labelled.any() and not none.indptr.any()
     assert np.array_equal(none.retrieved, retrieved.retrieved)
     assert retrieved.retrieved is not None and np.array_equal(retrieved.retrieved[:, :K], retrieved.edges)
-    deeper = np.argsort(-(asked @ vectors.T), axis=1, kind="stable")[:, :9]
+    deeper = np.argsort(-(query_vectors @ vectors.T), axis=1, kind="stable")[:, :9]
     assert np.array_equal(np.sort(retrieved.retrieved), np.sort(deeper))
 
 
@@ -114,7 +114,7 @@ def test_nothing_scored_before_and_eight_bits(inputs: dict[str, Path], tmp_path:
     fresh = {name: path for name, path in inputs.items() if name != "pair_scores"}
     half, _ = build(fresh, tmp_path / "half")
     byte, _ = build(fresh, tmp_path / "byte", edge_feature_type="int8")
-    exact, found = (EdgeFeatures(graph).of_queries(np.arange(60)) for graph in (half, byte))
-    assert exact is not None and found is not None and not (exact == 7.0).any()
+    exact, decoded = (EdgeFeatures(graph).of_queries(np.arange(60)) for graph in (half, byte))
+    assert exact is not None and decoded is not None and not (exact == 7.0).any()
     step = np.abs(exact).max(axis=-1, keepdims=True) / 127
-    assert (np.abs(found - exact) <= 0.51 * step).all()
+    assert (np.abs(decoded - exact) <= 0.51 * step).all()

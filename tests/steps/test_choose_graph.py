@@ -26,7 +26,7 @@ VARIANTS = {
 
 
 @pytest.fixture(scope="module")
-def given(tiny_dataset: Dataset, tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def artifacts(tiny_dataset: Dataset, tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The step's inputs; the graph has every variant's edges."""
     built = largest_graph(BUILD, of(VARIANTS).tried)
     return write_gnn_inputs(tiny_dataset, tiny_backbone, tmp_path_factory.mktemp("choose"), built)
@@ -36,15 +36,15 @@ def of(variants: dict[str, dict[str, object]], **settings: object) -> ChooseGrap
     return ChooseGraph.model_validate({"variants": variants, **settings}).of(BUILD, TRAIN, "RR@10")
 
 
-def choose(given: dict[str, Path], folder: Path, settings: ChooseGraph) -> dict[str, Path]:
+def choose(artifacts: dict[str, Path], folder: Path, settings: ChooseGraph) -> dict[str, Path]:
     outputs = {name: folder / name for name in ("chosen_graph", "graph_choice")}
-    choose_graph(settings, **given, **outputs)
+    choose_graph(settings, **artifacts, **outputs)
     return outputs
 
 
-def test_without_variants_the_graph_is_passed_on(given: dict[str, Path], tmp_path: Path) -> None:
-    outputs = choose(given, tmp_path, of({}))
-    graph, before = read_manifest(outputs["chosen_graph"]), read_manifest(given["graph"])
+def test_without_variants_the_graph_is_passed_on(artifacts: dict[str, Path], tmp_path: Path) -> None:
+    outputs = choose(artifacts, tmp_path, of({}))
+    graph, before = read_manifest(outputs["chosen_graph"]), read_manifest(artifacts["graph"])
     assert (graph.digest, graph.step, graph.settings, graph.rows) == (
         before.digest, "build_graph", before.settings, before.rows,
     )  # fmt: skip
@@ -53,32 +53,35 @@ def test_without_variants_the_graph_is_passed_on(given: dict[str, Path], tmp_pat
 
 @pytest.mark.parametrize("best", VARIANTS)
 def test_the_best_variant_is_cut_from_the_graph_and_trained(
-    given: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, best: str
+    artifacts: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, best: str
 ) -> None:
     """The figures are real but for a bonus to one variant, so that each is chosen once."""
     real = module._Trial.figures
 
     def favoured(self: module._Trial, *rest: object) -> dict[str, np.ndarray]:
-        found = real(self, *rest)  # type: ignore[arg-type]
-        return found | {best: np.minimum(found[best] + 1, 2)}
+        graph = real(self, *rest)  # type: ignore[arg-type]
+        return graph | {best: np.minimum(graph[best] + 1, 2)}
 
     monkeypatch.setattr(module._Trial, "figures", favoured)
-    outputs = choose(given, tmp_path, of(VARIANTS))
+    outputs = choose(artifacts, tmp_path, of(VARIANTS))
     facts = GraphChoice.read(outputs["graph_choice"]).facts
-    assert facts["variant"] == best and [each["variant"] for each in facts["standings"]] == ["Dual encoder", *VARIANTS]
+    assert facts["variant"] == best and [standing["variant"] for standing in facts["standings"]] == [
+        "Dual encoder",
+        *VARIANTS,
+    ]
     alone = {"graph": tmp_path / "alone", "passage_vectors": tmp_path / "vectors"}
     shape = {key.partition(".")[2]: value for key, value in VARIANTS[best].items() if key.startswith("build_graph.")}
-    own = BuildGraph.model_validate({**BUILD.model_dump(), **shape})
+    shaped = BuildGraph.model_validate({**BUILD.model_dump(), **shape})
     build_graph(
-        own, dataset=given["dataset"], dual_encoder=given["dual_encoder"],
-        cross_encoder=given["dual_encoder"].parent / "cross_encoder", **alone,
+        shaped, dataset=artifacts["dataset"], dual_encoder=artifacts["dual_encoder"],
+        cross_encoder=artifacts["dual_encoder"].parent / "cross_encoder", **alone,
     )  # fmt: skip
     chosen, expected = Graph.read(outputs["chosen_graph"]), Graph.read(alone["graph"])
     for node, edges in enumerate(expected.edges):
         assert sorted(chosen.edges[node][chosen.edges[node] >= 0]) == sorted(edges[edges >= 0])
-    assert len(chosen.reverse) == len(expected.reverse) != len(Graph.read(given["graph"]).edges.ravel())
-    assert BuildGraph.model_validate(read_manifest(outputs["chosen_graph"]).settings) == own
-    inputs = {name: path for name, path in given.items() if name != "graph"}
+    assert len(chosen.reverse) == len(expected.reverse) != len(Graph.read(artifacts["graph"]).edges.ravel())
+    assert BuildGraph.model_validate(read_manifest(outputs["chosen_graph"]).settings) == shaped
+    inputs = {name: path for name, path in artifacts.items() if name != "graph"}
     train_gnn(
         TRAIN,
         **inputs,
@@ -90,7 +93,7 @@ def test_the_best_variant_is_cut_from_the_graph_and_trained(
     assert gnn["layers"] == (1 if best == "one layer" else 2)
 
 
-def test_a_variant_that_falls_on_cold_queries_is_not_chosen(given: dict[str, Path]) -> None:
+def test_a_variant_that_falls_on_cold_queries_is_not_chosen(artifacts: dict[str, Path]) -> None:
     n = 20
 
     class Trial:
@@ -109,11 +112,11 @@ def test_a_variant_that_falls_on_cold_queries_is_not_chosen(given: dict[str, Pat
 
 @pytest.mark.slow
 def test_trials_are_deterministic_and_leave_no_checkpoint(
-    given: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    artifacts: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GNN_ENCODER_CHECKPOINTS", str(tmp_path / "checkpoints"))
-    first = choose(given, tmp_path / "a", of(VARIANTS, seeds=2))
-    again = choose(given, tmp_path / "b", of(VARIANTS, seeds=2))
+    first = choose(artifacts, tmp_path / "a", of(VARIANTS, seeds=2))
+    again = choose(artifacts, tmp_path / "b", of(VARIANTS, seeds=2))
     texts = [(outputs["graph_choice"] / CHOICE).read_text("utf-8") for outputs in (first, again)]
     assert texts[0] == texts[1]
     assert not [path for path in (tmp_path / "checkpoints").rglob("*") if path.is_file()]

@@ -38,13 +38,13 @@ def tried(
 
 
 def test_page_curves_and_figures(tmp_path: Path) -> None:
-    given = [
+    trials = [
         tried(tmp_path, FULL, 0, 0.0), tried(tmp_path, FULL, 1, 0.0),
         tried(tmp_path, BEFORE, 0, -0.3, mode="untrained"),
         tried(tmp_path, "k = 5", 0, 0.0, neighbors=5), tried(tmp_path, "k = 20", 0, 0.1, neighbors=20),
         tried(tmp_path, "<one> layer", 0, -0.1, layers=1),
     ]  # fmt: skip
-    compare_variants(CompareVariants(permutations=200), figures=given, report=tmp_path / "report")
+    compare_variants(CompareVariants(permutations=200), figures=trials, report=tmp_path / "report")
     report = Report.read(tmp_path / "report")
     curves = [json.loads(path.read_text()) for path in sorted((report.path / "plots").iterdir())]
     assert [spec["layer"][0]["encoding"]["y"]["title"] for spec in curves] == ["MRR@10", "R@20"]
@@ -55,8 +55,8 @@ def test_page_curves_and_figures(tmp_path: Path) -> None:
     assert metrics["changes"]["k = 5"] == {"neighbors": 5} and metrics["changes"][FULL] == {}
     assert metrics["seeds"][FULL] == 2 and metrics["headline_split"] == "test"
     assert metrics["p_holm"]["test"][BEFORE]["RR@10"] < 0.05
-    for name, found in metrics["results"]["test"].items():
-        assert f"{found['RR@10']:.3f}" in page, name
+    for name, means in metrics["results"]["test"].items():
+        assert f"{means['RR@10']:.3f}" in page, name
     rows = report.per_query.to_pylist()
     assert len(rows) == 6 * N and {row["variant"] for row in rows} == set(metrics["results"]["test"])
     assert report.manifest.metrics[f"test/{FULL}/RR@10"] == pytest.approx(metrics["results"]["test"][FULL]["RR@10"])
@@ -72,8 +72,8 @@ def test_page_curves_and_figures(tmp_path: Path) -> None:
 
 def test_figures_on_generated_queries_are_said_to_be(tmp_path: Path) -> None:
     history = {"select_queries": Record(metrics={"written_dev": 0, "written_test": N})}
-    given = [tried(tmp_path, name, 0, gain, history) for name, gain in ((FULL, 0.0), (BEFORE, -0.3))]
-    compare_variants(CompareVariants(permutations=200), figures=given, report=tmp_path / "report")
+    trials = [tried(tmp_path, name, 0, gain, history) for name, gain in ((FULL, 0.0), (BEFORE, -0.3))]
+    compare_variants(CompareVariants(permutations=200), figures=trials, report=tmp_path / "report")
     report = Report.read(tmp_path / "report")
     page = " ".join(report.page.read_text(encoding="utf-8").split())
     assert f"test, on generated queries: means over {N} labelled queries" in page

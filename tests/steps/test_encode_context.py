@@ -46,10 +46,12 @@ def test_the_scorer_has_the_vectors_of_all_passages(
 ) -> None:
     settings = EncodeContext.model_validate({"precision": "fp32", "token_vectors": stored})
     encode_context(settings, **folders, scorer=tmp_path / "scorer")
-    found = DocumentContext.of(tmp_path / "scorer")
-    assert found is not None
-    vectors, graph = TokenVectors(*found.vectors), DocumentGraph.read(folders["document_graph"])
-    assert found.graph.edges == graph.edges and found.graph.passages == 100 and len(found.titles) == len(graph) - 100
+    context = DocumentContext.of(tmp_path / "scorer")
+    assert context is not None
+    vectors, graph = TokenVectors(*context.vectors), DocumentGraph.read(folders["document_graph"])
+    assert (
+        context.graph.edges == graph.edges and context.graph.passages == 100 and len(context.titles) == len(graph) - 100
+    )
     model = DocumentReranker.load(folders["reranker"]).eval()
     tokens = encode_nodes(model.text, tiny_documents, np.ones(len(graph), bool), precision="fp32")
     expected = context_vectors(model.context, graph, tokens, np.arange(100), token_vectors="fp32")
@@ -65,11 +67,11 @@ def test_a_scorer_needs_the_context_of_its_corpus(
     folders: dict[str, Path], tiny_documents: Dataset, tmp_path: Path
 ) -> None:
     first_run = write_first_run(tiny_documents, tmp_path / "first_run")
-    given = {"dataset": tiny_documents.path, "first_run": first_run, "run": tmp_path / "run"}
+    inputs = {"dataset": tiny_documents.path, "first_run": first_run, "run": tmp_path / "run"}
     with pytest.raises(UserError, match="lim scores need context vectors: run encode_context"):
-        rerank(Rerank(system="LiM"), **given, scorer=folders["reranker"])
+        rerank(Rerank(system="LiM"), **inputs, scorer=folders["reranker"])
     encode_context(EncodeContext(), **folders, scorer=tmp_path / "scorer")
-    rerank(Rerank(system="LiM"), **given, scorer=tmp_path / "scorer")
+    rerank(Rerank(system="LiM"), **inputs, scorer=tmp_path / "scorer")
     assert len(np.unique(Run.read(tmp_path / "run").score)) > 100
     first = pq.read_table(tiny_documents.path / "corpus.parquet").slice(0, 99)
     with drafting(tmp_path / "fewer", "dataset") as draft:
@@ -79,8 +81,8 @@ def test_a_scorer_needs_the_context_of_its_corpus(
         (PassageTable(tmp_path / "fewer" / "corpus.parquet"), False),
     ):
         with nullcontext() if fits else pytest.raises(UserError, match="context of other passages"):
-            asked = Asked(["a question"], passages)
-            assert load_scorer(tmp_path / "scorer").score(asked, np.zeros(1, int), np.zeros(1, int)) != 0
+            questions = Asked(["a question"], passages)
+            assert load_scorer(tmp_path / "scorer").score(questions, np.zeros(1, int), np.zeros(1, int)) != 0
 
 
 def test_vectors_that_fp16_cannot_hold_are_refused(

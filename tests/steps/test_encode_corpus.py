@@ -33,9 +33,9 @@ def test_mde_vectors_or_the_trained_encoders(
         which: Propagation(joint.gnn, graph, encoding.queries, vectors).passages(every, encoding.passages)
         for which, vectors in stored.items()
     }
-    found = Bundle.read(out / "bundle").vectors
-    np.testing.assert_allclose(found, expected[cached], rtol=ROUNDED, atol=1e-5)
-    assert np.abs(found - expected[not cached]).max() > 1e-3
+    of_bundle = Bundle.read(out / "bundle").vectors
+    np.testing.assert_allclose(of_bundle, expected[cached], rtol=ROUNDED, atol=1e-5)
+    assert np.abs(of_bundle - expected[not cached]).max() > 1e-3
     folders = {"dataset": tiny_dataset.path, "gnn_encoder": tmp_path / "trained"}
     sources = Sources.read({name: folders.get(name, out / name) for name in NEEDED})
     np.testing.assert_array_equal(sources.cached_passages, stored[cached])

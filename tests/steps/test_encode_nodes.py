@@ -39,7 +39,7 @@ def test_tasks_encode_the_bits_of_one_task(models: dict, tiny_dataset: Dataset, 
     assert sizes == [33, 33, 34] and joined.contents.models == whole.contents.models
     assert read_manifest(one / "bundle").digest == read_manifest(several / "bundle").digest
     records = [read_history(folder / "bundle")["encode_nodes"].metrics for folder in (one, several)]
-    assert [(each["passages"], each["encoded"]) for each in records] == [(100, 100)] * 2
+    assert [(record["passages"], record["encoded"]) for record in records] == [(100, 100)] * 2
     assert read_manifest(several / "encoding").rows == {"passages": 100, "queries": 60}
 
     # The next day nothing has changed, and another number of tasks finds everything in the parts.

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from command_line import call
 from labelled import best_by_loop, scores_by_loop
-from labelled_bundles import USES, made, write_inputs
+from labelled_bundles import USES, bundle_of, write_inputs
 from tiny_graph import ROUNDED
 
 from gnn_encoder.artifacts import Bundle, Dataset, Run, drafting, read_manifest, read_vectors
@@ -33,7 +33,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> dic
 @pytest.fixture(scope="module")
 def bundles(inputs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("bundles")
-    return {name: made(inputs, folder, name) for name in USES}
+    return {name: bundle_of(inputs, folder, name) for name in USES}
 
 
 @pytest.mark.parametrize("name", USES)
@@ -54,8 +54,8 @@ def test_a_bundle_searches_and_explains_as_its_equation_says(
     np.testing.assert_array_equal(labels.vectors, read_rows(inputs["passage_vectors"], "queries"))
 
     test = data.query_rows("test")
-    asked = encode_texts(TextEncoder.load(bundle.query_encoder_path), data.query_texts(test), precision="fp32")
-    expected = [scores_by_loop(use, plain, labels, vector) for vector in asked]
+    vectors = encode_texts(TextEncoder.load(bundle.query_encoder_path), data.query_texts(test), precision="fp32")
+    expected = [scores_by_loop(use, plain, labels, vector) for vector in vectors]
     best = [best_by_loop(scores, 40) for scores in expected]
     rank(Rank(system=name, precision="fp32"), dataset=data.path, bundle=bundle.path, run=tmp_path / "run")
     run = Run.read(tmp_path / "run").of(test)
@@ -70,7 +70,7 @@ def test_a_bundle_searches_and_explains_as_its_equation_says(
     for (hit, parts), row in zip(explained, best[0], strict=False):
         assert sum(part.amount for part in parts) == pytest.approx(hit.score, abs=1e-5)
         assert hit.score == pytest.approx(expected[0][row], abs=1e-5)
-        assert parts[0].source == f"the passage itself (alone {asked[0] @ plain[row]:.4f})"
+        assert parts[0].source == f"the passage itself (alone {vectors[0] @ plain[row]:.4f})"
         assert len(parts) <= 4 and (name == "nothing") <= (len(parts) == 1)
     if name != "nothing":
         assert any("number" in part.source and "[q" in part.source for _, parts in explained for part in parts)
@@ -90,7 +90,7 @@ def test_vectors_have_the_type_of_the_dual_encoders(
         for queries in ("queries", "evaluated"):
             rows = read_rows(inputs["passage_vectors"], queries)
             create_rows(draft, queries, rows.shape)[:] = rows
-    path = made({**inputs, "passage_vectors": tmp_path / "vectors"}, tmp_path, name)
+    path = bundle_of({**inputs, "passage_vectors": tmp_path / "vectors"}, tmp_path, name)
     rounded, exact = Bundle.read(path), Bundle.read(bundles[name])
     assert rounded.vectors.dtype == np.float16 and exact.vectors.dtype == np.float32
     assert rounded.label_use == exact.label_use
@@ -106,16 +106,16 @@ def test_vectors_have_the_type_of_the_dual_encoders(
 @pytest.mark.parametrize("name", ["sum", "max", "softmax", "clusters"])
 def test_the_gate_compares_such_a_bundle(name: str, inputs: dict[str, Path], bundles: dict[str, Path]) -> None:
     data = Dataset(inputs["dataset"])
-    new, old = (Searcher(Bundle.read(bundles[each])) for each in (name, "nothing"))
+    new, old = (Searcher(Bundle.read(bundles[system])) for system in (name, "nothing"))
     settings = Evaluate(permutations=200, precision="fp32")
 
     def progress(stage: str, total: int) -> Progress:
         return Progress("promote", stage, total, "queries")
 
-    found = compare_with_champion(data, "test", new, old, "1", ("RR@10", "R@1000"), settings, progress)
-    whole = found.strata[ALL]
+    comparison = compare_with_champion(data, "test", new, old, "1", ("RR@10", "R@1000"), settings, progress)
+    whole = comparison.strata[ALL]
     assert whole.difference("RR@10") > 0.1 and whole.challenger["R@1000"] == 1.0
-    assert (found.challenger.index_bytes > found.champion.index_bytes) == (name != "sum")
+    assert (comparison.challenger.index_bytes > comparison.champion.index_bytes) == (name != "sum")
 
 
 @pytest.mark.parametrize("name", ["softmax", "clusters"])
@@ -147,7 +147,7 @@ def test_an_index_over_several_vectors(
         {"precision": "fp32", "smallest_dev": 10, "index": "flat_fp16", "index_parts": parts, **USES["max"]}
     )
     encode_with_labels(settings, **inputs, bundle=tmp_path / "fp16")
-    found, exact = (Searcher(Bundle.read(path)) for path in (tmp_path / "fp16", bundles["max"]))
-    assert len(found.bundle.index_files) == parts and found.bundle.searched_bytes < exact.bundle.searched_bytes
-    mine, wanted = (each.run("what is river in north", 40) for each in (found, exact))
+    by_index, exact = (Searcher(Bundle.read(path)) for path in (tmp_path / "fp16", bundles["max"]))
+    assert len(by_index.bundle.index_files) == parts and by_index.bundle.searched_bytes < exact.bundle.searched_bytes
+    mine, wanted = (searcher.run("what is river in north", 40) for searcher in (by_index, exact))
     np.testing.assert_allclose(mine.score, wanted.score, atol=2e-3)

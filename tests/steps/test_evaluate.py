@@ -60,23 +60,23 @@ def test_queries_are_warm_where_a_training_query_has_one_of_their_passages(tmp_p
     evaluate(
         settings, dataset=tmp_path / "dataset", runs=[tmp_path / s for s in ranks], evaluation=tmp_path / "evaluation"
     )
-    found = Evaluation.read(tmp_path / "evaluation")
+    evaluation = Evaluation.read(tmp_path / "evaluation")
     for name, places in (("warm", [0, 2]), ("cold", [1, 3, 4])):
-        block = found.metrics["strata"][name]
+        block = evaluation.metrics["strata"][name]
         assert block["queries"] == {"test": len(places)} and block["measures"] == ["RR(rel=1)@10", "AP"]
         assert block["labels"] == {"test": sum(r > 0 for i in places for r in labels[queries[i]].values())}
         worse = np.mean([ranks["second"][i] > ranks["first"][i] for i in places])
         assert block["worse"]["test"]["second"]["RR(rel=1)@10"] == pytest.approx(worse)
-        assert found.manifest.metrics[f"test/second/{name}/worse/RR(rel=1)@10"] == pytest.approx(worse)
-        assert f"test/second/{name}/AP" in found.manifest.metrics
+        assert evaluation.manifest.metrics[f"test/second/{name}/worse/RR(rel=1)@10"] == pytest.approx(worse)
+        assert f"test/second/{name}/AP" in evaluation.manifest.metrics
         for system, rank in ranks.items():
             expected = np.mean([1 / reciprocal(labels[queries[i]], rank[i]) for i in places])
             assert block["results"]["test"][system]["RR(rel=1)@10"] == pytest.approx(expected)
-            assert found.manifest.metrics[f"test/{system}/{name}/RR(rel=1)@10"] == pytest.approx(expected)
-    assert set(found.metrics["strata"]["cold"]["p_holm"]["test"]) == {"second"}
-    assert list(found.metrics["strata"]) == ["warm", "cold", "warm_labels", "cold_labels"]
-    assert [block["queries"]["test"] for block in found.metrics["strata"].values()] == [2, 3, 2, 4]
-    by_query = {row["query_id"]: row["warm"] for row in found.per_query.to_pylist()}
+            assert evaluation.manifest.metrics[f"test/{system}/{name}/RR(rel=1)@10"] == pytest.approx(expected)
+    assert set(evaluation.metrics["strata"]["cold"]["p_holm"]["test"]) == {"second"}
+    assert list(evaluation.metrics["strata"]) == ["warm", "cold", "warm_labels", "cold_labels"]
+    assert [block["queries"]["test"] for block in evaluation.metrics["strata"].values()] == [2, 3, 2, 4]
+    by_query = {row["query_id"]: row["warm"] for row in evaluation.per_query.to_pylist()}
     assert by_query == {"q2": True, "q3": False, "q4": True, "q5": False, "q6": False}
 
 
@@ -116,28 +116,28 @@ def test_measures_of_documents_have_statistics_like_any_other(
     settings = Evaluate(
         baseline="first", candidate="second", resamples=50, measures=OF_DOCUMENTS, test="t", run_depth=1000
     )
-    given = {"dataset": tiny_dataset.path, "runs": runs}
+    inputs = {"dataset": tiny_dataset.path, "runs": runs}
     with pytest.raises(UserError, match=r"PRES\(doc\)@5, R\(doc\)@5, AP\(doc\)@5, MAP\(D\), PREC\(D\): nothing in"):
-        evaluate(settings, **given, evaluation=tmp_path / "refused")
-    given["dataset"] = tiny_documents.path
-    evaluate(settings, **given, evaluation=tmp_path / "evaluation")
-    found = Evaluation.read(tmp_path / "evaluation")
-    assert found.metrics["documents"] == m // 4
-    assert found.metrics["test"] == "t"
+        evaluate(settings, **inputs, evaluation=tmp_path / "refused")
+    inputs["dataset"] = tiny_documents.path
+    evaluate(settings, **inputs, evaluation=tmp_path / "evaluation")
+    evaluation = Evaluation.read(tmp_path / "evaluation")
+    assert evaluation.metrics["documents"] == m // 4
+    assert evaluation.metrics["test"] == "t"
     rows, qrels = labelled_queries(tiny_dataset.split_qrels("test")), tiny_dataset.split_qrels("test")
     documents = Documents(document[:m].astype(np.int32), ids)
     for path in runs:
         expected = per_query(Run.read(path), qrels, rows, tiny_dataset.passages.ids(), OF_DOCUMENTS, documents)
         for name, values in zip(OF_DOCUMENTS, expected.T, strict=True):
-            np.testing.assert_array_equal(found.figures("test", path.name, name), values)
-            assert 0 < found.metrics["results"]["test"][path.name][name] < 1
-            low, high = found.metrics["intervals"]["test"][path.name][name]
+            np.testing.assert_array_equal(evaluation.figures("test", path.name, name), values)
+            assert 0 < evaluation.metrics["results"]["test"][path.name][name] < 1
+            low, high = evaluation.metrics["intervals"]["test"][path.name][name]
             assert low < values.mean() < high
             if path.name != "first":
-                pair = [found.figures("test", each, name) for each in (path.name, "first")]
-                p = found.metrics["p_values"]["test"][path.name][name]
+                pair = [evaluation.figures("test", system, name) for system in (path.name, "first")]
+                p = evaluation.metrics["p_values"]["test"][path.name][name]
                 assert p == pytest.approx(ttest_rel(*pair).pvalue, rel=1e-6)
-                assert found.metrics["p_holm"]["test"][path.name][name] >= p
+                assert evaluation.metrics["p_holm"]["test"][path.name][name] >= p
     # The same figures from the report's files, by the command that knows no dataset.
     lines = (f"{p}\td{d}\n" for p, d in zip(tiny_dataset.passages.ids().to_pylist(), document[:m], strict=True))
     (tmp_path / "documents.tsv").write_text("".join(lines))
@@ -146,8 +146,8 @@ def test_measures_of_documents_have_statistics_like_any_other(
     again = compare(files, folder / "test.qrels.gz", OF_DOCUMENTS, Membership.read(tmp_path / "documents.tsv"), "t")
     assert again["documents"] == m // 4
     for name in ("first", "second"):
-        assert again["results"][name] == pytest.approx(found.metrics["results"]["test"][name])
-    assert again["p_values"]["second"] == pytest.approx(found.metrics["p_values"]["test"]["second"])
+        assert again["results"][name] == pytest.approx(evaluation.metrics["results"]["test"][name])
+    assert again["p_values"]["second"] == pytest.approx(evaluation.metrics["p_values"]["test"]["second"])
 
 
 def test_a_system_that_finds_nothing_keeps_its_row(tiny_dataset: Dataset, tmp_path: Path) -> None:
@@ -159,20 +159,20 @@ def test_a_system_that_finds_nothing_keeps_its_row(tiny_dataset: Dataset, tmp_pa
     fuse(Fuse(), dataset=japanese.path, lexical_run=tmp_path / BM25, dense_run=runs[0], **{
         name: tmp_path / name for name in ("convex_run", "reciprocal_run")
     })  # fmt: skip
-    given = [tmp_path / BM25, *runs, tmp_path / "convex_run", tmp_path / "reciprocal_run"]
+    all_runs = [tmp_path / BM25, *runs, tmp_path / "convex_run", tmp_path / "reciprocal_run"]
     settings = Evaluate(permutations=50, resamples=50)
-    evaluate(settings, dataset=japanese.path, runs=given, evaluation=tmp_path / "evaluation")
-    found = Evaluation.read(tmp_path / "evaluation")
+    evaluate(settings, dataset=japanese.path, runs=all_runs, evaluation=tmp_path / "evaluation")
+    evaluation = Evaluation.read(tmp_path / "evaluation")
     for split in ("dev", "test"):
-        assert list(found.metrics["results"][split])[:3] == [BM25, BASELINE, CANDIDATE]
-        assert set(found.metrics["results"][split][BM25].values()) == {0.0}
-        assert BM25 in found.metrics["p_holm"][split]
+        assert list(evaluation.metrics["results"][split])[:3] == [BM25, BASELINE, CANDIDATE]
+        assert set(evaluation.metrics["results"][split][BM25].values()) == {0.0}
+        assert BM25 in evaluation.metrics["p_holm"][split]
     reason = "no passage has one of their words"
-    assert found.metrics["remarks"] == [
+    assert evaluation.metrics["remarks"] == [
         f"BM25 found nothing for 20 of 20 {split} queries, which count 0: {reason}" for split in ("dev", "test")
     ]
-    assert found.metrics["without_hits"] == {split: {BM25: 20} for split in ("dev", "test")}
-    assert found.manifest.metrics["test/BM25/RR@10"] == 0.0
+    assert evaluation.metrics["without_hits"] == {split: {BM25: 20} for split in ("dev", "test")}
+    assert evaluation.manifest.metrics["test/BM25/RR@10"] == 0.0
     assert (tmp_path / "evaluation" / "runs" / "bm25.trec.gz").is_file()
     report(outcome.Report(), dataset=japanese.path, evaluation=tmp_path / "evaluation", report=tmp_path / "report")
     page = Report.read(tmp_path / "report").page.read_text(encoding="utf-8")
@@ -191,8 +191,8 @@ def test_the_reason_names_texts_without_spaces(tiny_dataset: Dataset, tmp_path: 
             writer.queries(["q"], [text], ["test"], [[]])
             writer.qrels(["q"], ["p0"], [1], [0], [0])
             writer.close()
-        (found,) = hit_remarks(Dataset(tmp_path / name), "test", 1, {BM25: 1})
-        return found
+        (line,) = hit_remarks(Dataset(tmp_path / name), "test", 1, {BM25: 1})
+        return line
 
     spaces = "the texts have no spaces between words"
     assert f"{spaces} (1.0 words a passage)" in remark("japanese", "金沢の図書館は朝九時に開きます。土曜日は休みです。")

@@ -34,15 +34,15 @@ def inputs(tmp_path_factory: pytest.TempPathFactory, tiny_dataset: Dataset, tiny
 @pytest.fixture(scope="module")
 def likelihoods(inputs: dict[str, Path], tiny_dataset: Dataset) -> dict[tuple[int, int], tuple[float, int]]:
     """{(query, passage): log-likelihood, number of tokens} of the first hits of dev and test queries."""
-    generator, run, found = QueryGenerator.load(inputs["query_generator"]).eval(), Run.read(inputs["ranking"]), {}
+    generator, run, values = QueryGenerator.load(inputs["query_generator"]).eval(), Run.read(inputs["ranking"]), {}
     rows = (run.rank <= DEPTH) & ~np.isin(run.query, tiny_dataset.query_rows("train"))
     for query, passage in zip(run.query[rows].tolist(), run.passage[rows].tolist(), strict=True):
         text = tiny_dataset.passages.take(np.array([passage])).full_texts()
         tokens = query_ids(generator, tiny_dataset.query_texts(np.array([query])))
         with torch.inference_mode():
             loss = generator(*pair_batch(generator, passage_ids(generator, text), tokens, np.array([0])))
-        found[query, passage] = -float(loss), int(tokens.lengths[0])
-    return found
+        values[query, passage] = -float(loss), int(tokens.lengths[0])
+    return values
 
 
 def evaluate(inputs: dict[str, Path], out: Path, **settings: Any) -> tuple[Run, dict[str, Any]]:
@@ -72,14 +72,14 @@ def test_scores_are_the_rerankers_and_the_weighted_log_likelihood(
     assert not np.isin(after.query, tiny_dataset.query_rows("train")).any()
     moved = 0
     for query in np.unique(after.query).tolist():
-        own, old = np.flatnonzero(after.query == query), before.passage[before.query == query].tolist()
+        rows, old = np.flatnonzero(after.query == query), before.passage[before.query == query].tolist()
         expected = by_hand(before, query, 0.3, likelihoods, per_token)
-        assert after.passage[own][:DEPTH].tolist() == [passage for _, passage in expected]
-        np.testing.assert_allclose(after.score[own][:DEPTH], [score for score, _ in expected], atol=1e-4)
-        assert after.passage[own][DEPTH:].tolist() == old[DEPTH:] and (np.diff(after.score[own]) <= 0).all()
+        assert after.passage[rows][:DEPTH].tolist() == [passage for _, passage in expected]
+        np.testing.assert_allclose(after.score[rows][:DEPTH], [score for score, _ in expected], atol=1e-4)
+        assert after.passage[rows][DEPTH:].tolist() == old[DEPTH:] and (np.diff(after.score[rows]) <= 0).all()
         other = by_hand(before, query, 0.3, likelihoods, not per_token)
-        assert not np.allclose([score for score, _ in other], after.score[own][:DEPTH], atol=1e-2)
-        moved += after.passage[own].tolist() != old
+        assert not np.allclose([score for score, _ in other], after.score[rows][:DEPTH], atol=1e-2)
+        moved += after.passage[rows].tolist() != old
     assert moved > 10
 
 
@@ -88,15 +88,15 @@ def test_the_weight_is_the_best_one_on_dev_queries(
 ) -> None:
     before, after = Run.read(inputs["ranking"]), evaluate(inputs, tmp_path / "run", measure="RR@3")
     means = {"dev": {}, "test": {}}
-    for split, found in means.items():
+    for split, mean_of in means.items():
         labels = tiny_dataset.split_qrels(split)
         for weight in WEIGHTS:
             ranks = []
             for query, positive in zip(labels.query.tolist(), labels.passage.tolist(), strict=True):
                 order = [passage for _, passage in by_hand(before, query, weight, likelihoods)]
                 ranks.append(order.index(positive) + 1)
-            found[weight] = sum(1 / rank for rank in ranks if rank <= 3) / len(ranks)
-    best = {split: max(found, key=lambda weight: found[weight]) for split, found in means.items()}
+            mean_of[weight] = sum(1 / rank for rank in ranks if rank <= 3) / len(ranks)
+    best = {split: max(mean_of, key=lambda weight: mean_of[weight]) for split, mean_of in means.items()}
     assert after[1]["figures"] == pytest.approx({str(weight): mean for weight, mean in means["dev"].items()})
     assert after[1]["generator_weight"] == read_manifest(tmp_path / "run").metrics["generator_weight"] == best["dev"]
     assert best["dev"] != best["test"] and len(set(means["dev"].values())) > 2

@@ -78,10 +78,10 @@ def test_dense_figures_from_the_vectors(
     plain = np.load(inputs["passage_vectors"] / "vectors.npy")
     queries = tiny_dataset.query_rows("test")
     encoder = DualEncoder.load(inputs["dual_encoder"]).query_encoder
-    asked = encode_texts(encoder, tiny_dataset.query_texts(queries), precision="fp32")
+    query_vectors = encode_texts(encoder, tiny_dataset.query_texts(queries), precision="fp32")
 
     def reciprocal_ranks(vectors: np.ndarray) -> np.ndarray:
-        scores = asked @ vectors.T
+        scores = query_vectors @ vectors.T
         labels = tiny_dataset.qrels
         positive = labels.passage[np.argsort(labels.query)][queries]
         rank = 1 + (scores > np.take_along_axis(scores, positive[:, None], axis=1)).sum(axis=1)
@@ -91,8 +91,8 @@ def test_dense_figures_from_the_vectors(
     rows = table[(table.split == "test") & (table.system == system)]
     assert rows["query"].tolist() == queries.tolist()
     assert rows["query_id"].tolist() == [f"q{q}" for q in queries]
-    own, other = (bundle.vectors, plain) if system == CANDIDATE else (plain, bundle.vectors)
-    np.testing.assert_allclose(rows["RR@10"], reciprocal_ranks(own), atol=1e-12)
+    of_system, other = (bundle.vectors, plain) if system == CANDIDATE else (plain, bundle.vectors)
+    np.testing.assert_allclose(rows["RR@10"], reciprocal_ranks(of_system), atol=1e-12)
     # The control: the other system's vectors give other figures.
     assert not np.allclose(rows["RR@10"], reciprocal_ranks(other))
     means = evaluated.report.metrics["results"]["test"][system]
@@ -168,17 +168,21 @@ def test_the_browser_of_queries_has_the_figures_and_hits_of_the_runs(
         assert np.mean(values) == pytest.approx(metrics["results"]["test"][system]["RR@10"], abs=1e-3)
     bm25, labels = index["systems"].index(BM25), tiny_dataset.split_qrels("test")
     everything = next(tiny_dataset.passages.stream())
-    for (found, labelled), query in zip(hits, tiny_dataset.query_rows("test").tolist(), strict=True):
-        ((own, grade),) = labelled
+    for (ranked, labelled), query in zip(hits, tiny_dataset.query_rows("test").tolist(), strict=True):
+        ((answer, grade),) = labelled
         (relevant,) = labels.passage[labels.query == query].tolist()
-        assert passages[own][:3] == [everything.ids[relevant], everything.titles[relevant], everything.texts[relevant]]
-        assert grade == 1 and found[bm25][0] == own, "BM25 has every relevant passage first"
+        assert passages[answer][:3] == [
+            everything.ids[relevant],
+            everything.titles[relevant],
+            everything.texts[relevant],
+        ]
+        assert grade == 1 and ranked[bm25][0] == answer, "BM25 has every relevant passage first"
     train = tiny_dataset.split_qrels("train")
     of_passage = {everything.ids[p]: [] for p in range(len(everything.ids))}
     for passage, text in zip(train.passage.tolist(), tiny_dataset.query_texts(train.query), strict=True):
         of_passage[everything.ids[passage]].append(text)
-    assert any(asked for *_, asked in passages)
-    assert all({*asked} <= {*of_passage[name]} for name, *_, asked in passages)
+    assert any(train_queries for *_, train_queries in passages)
+    assert all({*train_queries} <= {*of_passage[name]} for name, *_, train_queries in passages)
 
 
 def part(folder: Path, name: str) -> Any:
@@ -194,13 +198,13 @@ def test_without_the_untrained_row_the_rest_is_the_same(
 ) -> None:
     settings = evaluated.settings.model_copy(update={"untrained_backbone": ""})
     reported(inputs, settings, tmp_path)
-    expected, found = evaluated.report.metrics, Report.read(tmp_path / "report").metrics
+    expected, metrics = evaluated.report.metrics, Report.read(tmp_path / "report").metrics
     for kind in ("results", "p_values"):
         for systems in expected[kind].values():
             del systems[UNTRAINED]
-        assert found[kind] == expected[kind]
+        assert metrics[kind] == expected[kind]
     # The control: of fewer comparisons, each has to be corrected for fewer.
-    assert found["p_holm"]["test"][BM25]["RR@10"] < expected["p_holm"]["test"][BM25]["RR@10"]
+    assert metrics["p_holm"]["test"][BM25]["RR@10"] < expected["p_holm"]["test"][BM25]["RR@10"]
 
 
 def test_intervals_and_corrected_p_values_belong_to_their_figures(evaluated: SimpleNamespace) -> None:
@@ -234,11 +238,11 @@ def test_the_runs_written_give_the_figures_of_the_report(evaluated: SimpleNamesp
     measures = ("RR@10", "nDCG@10", "R@100")
     for split in ("dev", "test"):
         runs = [folder / f"{name}.trec.gz" for name in names.values()]
-        found = compare(runs, folder / f"{split}.qrels.gz", measures)
-        assert found["queries"] == 20
+        comparison = compare(runs, folder / f"{split}.qrels.gz", measures)
+        assert comparison["queries"] == 20
         for system, name in names.items():
             expected = [metrics["results"][split][system][measure] for measure in measures]
-            assert list(found["results"][name].values()) == pytest.approx(expected, abs=1e-12)
+            assert list(comparison["results"][name].values()) == pytest.approx(expected, abs=1e-12)
 
 
 def test_weights_are_tuned_on_dev(evaluated: SimpleNamespace) -> None:
@@ -282,16 +286,18 @@ def test_answers_are_found_where_queries_have_them(
     settings = Evaluate(untrained_backbone="", permutations=50, resamples=50, rerank_depth=10, precision="fp32")
     reported({**inputs, "dataset": data.path}, settings, tmp_path)
     report = Report.read(tmp_path / "report")
-    found = report.metrics["answers"]
-    assert found["queries"] == {"dev": 10, "test": 10}
-    assert found["measures"] == ["Answer@5", "Answer@20", "Answer@100"]
+    answers = report.metrics["answers"]
+    assert answers["queries"] == {"dev": 10, "test": 10}
+    assert answers["measures"] == ["Answer@5", "Answer@20", "Answer@100"]
     for split in ("dev", "test"):
-        assert set(found["results"][split][BM25].values()) == {1.0}  # the positive, whose text is the answer, is first
-        assert found["results"][split][BASELINE]["Answer@5"] < 1.0
-    assert list(found["p_holm"]["dev"]) == list(report.metrics["p_holm"]["test"])
+        assert set(answers["results"][split][BM25].values()) == {
+            1.0
+        }  # the positive, whose text is the answer, is first
+        assert answers["results"][split][BASELINE]["Answer@5"] < 1.0
+    assert list(answers["p_holm"]["dev"]) == list(report.metrics["p_holm"]["test"])
     rows = pq.read_table(report.path / "answers.parquet").to_pandas()
     mean = rows[(rows.split == "dev") & (rows.system == CANDIDATE)]["Answer@20"].mean()
-    assert found["results"]["dev"][CANDIDATE]["Answer@20"] == pytest.approx(mean)
+    assert answers["results"]["dev"][CANDIDATE]["Answer@20"] == pytest.approx(mean)
     assert Evaluation.read(tmp_path / "evaluation").manifest.metrics["dev/BM25/Answer@100"] == 1.0
     # The cross-encoder's row, too: another order of the first ten, all others where they were.
     of_test = report.metrics["results"]["test"]
@@ -303,10 +309,10 @@ def test_answers_are_found_where_queries_have_them(
 
 
 def test_latency_of_both_systems_is_in_the_report(evaluated: SimpleNamespace) -> None:
-    found = evaluated.report.metrics["latency"]
-    assert 1 <= found["queries"] <= 20  # as many as its time allows
-    assert list(found["systems"]) == [BASELINE, CANDIDATE]
-    for took in found["systems"].values():
+    latency = evaluated.report.metrics["latency"]
+    assert 1 <= latency["queries"] <= 20  # as many as its time allows
+    assert list(latency["systems"]) == [BASELINE, CANDIDATE]
+    for took in latency["systems"].values():
         assert took["encode_ms"] > 0 and took["search_ms"] > 0
         assert took["passage_encode_ms"] is None  # these artifacts were made by no step
 

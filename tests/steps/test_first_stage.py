@@ -34,9 +34,9 @@ def stage(
     data: Dataset, lexical: Path, folder: Path, source: str, fields: str = "joined", **settings: object
 ) -> tuple[Run, str]:
     """The run of a source, and the name of the system; `fields` of the BM25 index that orders a pool."""
-    given = FirstStage(source=source, precision="fp32", **settings)  # type: ignore[arg-type]
+    stage_settings = FirstStage(source=source, precision="fp32", **settings)  # type: ignore[arg-type]
     bm25_index = write_bm25(data.path, folder / "bm25_index", fields=fields)
-    first_stage(given, dataset=data.path, bm25_run=lexical, bm25_index=bm25_index, run=folder / "out")
+    first_stage(stage_settings, dataset=data.path, bm25_run=lexical, bm25_index=bm25_index, run=folder / "out")
     return Run.read(folder / "out"), System.of(folder / "out").name
 
 
@@ -129,8 +129,8 @@ def test_a_pool_is_in_bm25s_order(tmp_path: Path, tiny_dataset: Dataset, lexical
         order = [p for p in row.tolist() if p in pool] + sorted(set(pool.tolist()) - set(row.tolist()))
         hits = run.of(np.array([query]))
         assert hits.passage.tolist() == order and hits.rank.tolist() == list(range(1, 10))
-        found = dict(zip(row.tolist(), score.tolist(), strict=True))
-        np.testing.assert_allclose(hits.score, [found.get(p, 0.0) for p in order], rtol=1e-6)
+        score_of = dict(zip(row.tolist(), score.tolist(), strict=True))
+        np.testing.assert_allclose(hits.score, [score_of.get(p, 0.0) for p in order], rtol=1e-6)
     dev = data.query_rows("dev")
     assert same(run.of(dev), Run.read(lexical).of(dev))
 
@@ -147,8 +147,8 @@ def test_a_bundle_is_searched_for_the_queries_of_all_splits(
     vectors = np.random.default_rng(0).normal(size=(100, encoder.width)).astype(np.float32)
     with drafting(tmp_path / "latest" / "bundle", "bundle") as draft:
         fill_bundle(draft, vectors, tiny_dataset, encoder.save)
-    asked = encode_texts(encoder, tiny_dataset.query_texts(np.arange(100)), precision="fp32").astype(np.float64)
-    best = np.argsort(-(asked @ Bundle.read(tmp_path / "latest" / "bundle").vectors.T), axis=1, kind="stable")
+    query_vectors = encode_texts(encoder, tiny_dataset.query_texts(np.arange(100)), precision="fp32").astype(np.float64)
+    best = np.argsort(-(query_vectors @ Bundle.read(tmp_path / "latest" / "bundle").vectors.T), axis=1, kind="stable")
     for source in (tmp_path / "latest", tmp_path / "latest" / "bundle"):
         run, name = stage(tiny_dataset, lexical, tmp_path, str(source), train_depth=3, eval_depth=5)
         assert name == "Bundle"

@@ -264,8 +264,10 @@ def test_over_a_trained_encoder_the_linear_fusion_is_learnt_from_dev_queries_wit
     candidates = search.parts.candidates(texts, vectors_of_queries(inputs["passage_vectors"], data, dev))
     np.testing.assert_allclose(candidates.features, examples.features, atol=1e-5)
     pairs = set(zip(labels.query.tolist(), labels.passage.tolist(), strict=True))
-    found = [(dev[q], p) in pairs for q, p in zip(candidates.query.tolist(), candidates.passage.tolist(), strict=True)]
-    assert np.all(examples.relevant[found]), "copies of a positive are positives, too"
+    is_labelled = [
+        (dev[q], p) in pairs for q, p in zip(candidates.query.tolist(), candidates.passage.tolist(), strict=True)
+    ]
+    assert np.all(examples.relevant[is_labelled]), "copies of a positive are positives, too"
 
     # Each dev query is ranked by a fusion that the other folds teach, each test query by that of all.
     rank(Rank(system="Linear fusion", precision="fp32"), dataset=data.path, bundle=bundle.path, run=tmp_path / "run")

@@ -63,9 +63,9 @@ def test_artifact_is_what_a_loop_makes(
     positive = set(zip(labels.query.tolist(), labels.passage.tolist(), strict=True))
     expected = []
     for query in np.unique(pairs.query):
-        own = [(s, p) for q, p, s in zip(pairs.query, pairs.passage, pairs.score, strict=True) if q == query]
-        own = [(s, p) for s, p in own if 1 / (1 + np.exp(-s)) < 0.1 and (query, p) not in positive]
-        expected += [(query, p) for _, p in sorted(own, key=lambda x: (-x[0], x[1]))[:3]]
+        candidates = [(s, p) for q, p, s in zip(pairs.query, pairs.passage, pairs.score, strict=True) if q == query]
+        candidates = [(s, p) for s, p in candidates if 1 / (1 + np.exp(-s)) < 0.1 and (query, p) not in positive]
+        expected += [(query, p) for _, p in sorted(candidates, key=lambda x: (-x[0], x[1]))[:3]]
     assert 60 < len(expected) < 180, "some queries have three negatives, some fewer"
     assert list(zip(out.query.tolist(), out.negative.tolist(), strict=True)) == expected
     assert out.passage.tolist() == sorted({p for _, p in expected})
@@ -101,22 +101,22 @@ def test_hits_of_a_run_without_labels_are_drawn_as_negatives(
     queries, hits = first_stage(tiny_dataset)
     with drafting(tmp_path / "run", "run") as draft:
         Run.from_hits(queries, hits, np.zeros(hits.shape)).write(draft)
-    found = {}
+    drawn = {}
     for seed in (0, 1):
         settings = settings_for(tiny_backbone, negative_depth=7, seed=seed)
-        given = inputs | {"candidates": tmp_path / "run"}
-        generate_queries(settings, **given, generated_queries=tmp_path / f"out{seed}")
+        with_run = inputs | {"candidates": tmp_path / "run"}
+        generate_queries(settings, **with_run, generated_queries=tmp_path / f"out{seed}")
         out = GeneratedQueries.read(tmp_path / f"out{seed}")
-        found[seed] = list(zip(out.query.tolist(), out.negative.tolist(), strict=True))
+        drawn[seed] = list(zip(out.query.tolist(), out.negative.tolist(), strict=True))
     labels = tiny_dataset.split_qrels("train")
     positive = set(zip(labels.query.tolist(), labels.passage.tolist(), strict=True))
     train = tiny_dataset.query_rows("train")
     allowed = {
         (int(q), int(p)) for q, row in zip(queries, hits, strict=True) if q in train for p in row[:7]
     } - positive  # the positive is in sixth place
-    assert set(found[0]) < allowed and found[0] != found[1]
-    assert sorted(q for q, _ in found[0]) == sorted(train.tolist() * 3)
-    places = [hits[queries.tolist().index(q)].tolist().index(p) for q, p in found[0]]
+    assert set(drawn[0]) < allowed and drawn[0] != drawn[1]
+    assert sorted(q for q, _ in drawn[0]) == sorted(train.tolist() * 3)
+    places = [hits[queries.tolist().index(q)].tolist().index(p) for q, p in drawn[0]]
     assert set(places) == {0, 1, 2, 3, 4, 6}, "not the first hits alone"
 
 

@@ -83,21 +83,21 @@ def labelled(dataset: Path, *splits: str) -> dict[str, set[str]]:
     table, queries, passages = pq.read_table(dataset / "qrels.parquet"), data.queries["query_id"], data.passages.ids()
     assert table["query_id"].to_pylist() == queries.take(table["query"]).to_pylist()
     assert table["passage_id"].to_pylist() == passages.take(table["passage"]).to_pylist()
-    found: dict[str, set[str]] = {}
+    passages_of: dict[str, set[str]] = {}
     for query, passage in zip(table["query_id"].to_pylist(), table["passage_id"].to_pylist(), strict=True):
-        found.setdefault(query, set()).add(passage)
+        passages_of.setdefault(query, set()).add(passage)
     split_of = dict(zip(queries.to_pylist(), data.queries["split"].to_pylist(), strict=True))
-    assert set(found) == set(split_of)
-    return {query: labels for query, labels in found.items() if split_of[query] in splits}
+    assert set(passages_of) == set(split_of)
+    return {query: labels for query, labels in passages_of.items() if split_of[query] in splits}
 
 
 @pytest.mark.parametrize("dev", [True, False])
 def test_a_draw_keeps_so_many_training_queries_with_their_labels_and_dev_and_test(tmp_path: Path, dev: bool) -> None:
-    asked = Ingest(dataset=str(large(tmp_path / "d", dev)))
+    settings = Ingest(dataset=str(large(tmp_path / "d", dev)))
     draws = {"all": {}, "drawn": {}, "again": {}, "other": {"seed": 1}}
     for name, more in draws.items():
         most = 0 if name == "all" else 20
-        ingest(asked.model_copy(update={"max_train_queries": most, **more}), dataset=tmp_path / name)
+        ingest(settings.model_copy(update={"max_train_queries": most, **more}), dataset=tmp_path / name)
     train = {name: labelled(tmp_path / name, "train") for name in draws}
     assert len(train["drawn"]) == 20 and train["drawn"].items() <= train["all"].items()
     assert train["other"].keys() != train["drawn"].keys() and len(train["other"]) == 20
@@ -115,9 +115,9 @@ def test_a_draw_keeps_so_many_training_queries_with_their_labels_and_dev_and_tes
 
 
 def test_a_draw_of_dev_queries_leaves_train_and_test_as_they_are(tmp_path: Path) -> None:
-    asked = Ingest(dataset=str(large(tmp_path / "d", dev=True)))
+    settings = Ingest(dataset=str(large(tmp_path / "d", dev=True)))
     for name, most in (("all", 0), ("drawn", 4)):
-        ingest(asked.model_copy(update={"max_dev_queries": most}), dataset=tmp_path / name)
+        ingest(settings.model_copy(update={"max_dev_queries": most}), dataset=tmp_path / name)
     assert labelled(tmp_path / "all", "train", "test") == labelled(tmp_path / "drawn", "train", "test")
     every, some = (labelled(tmp_path / name, "dev") for name in ("all", "drawn"))
     assert len(every) == 10 and len(some) == 4 and some.items() <= every.items()
@@ -149,23 +149,23 @@ def test_a_setting_that_chooses_by_dev_queries_needs_some(tmp_path: Path) -> Non
 def test_added_queries_are_trained_on_besides_the_draw(tmp_path: Path) -> None:
     label = AddedLabel("new", "quite another need", "d0")
     write_labels(tmp_path / "labels.jsonl", [label])
-    asked = Ingest(dataset=str(large(tmp_path / "d", dev=True)), max_trained_queries=20)
-    ingest(asked.model_copy(update={"labels": str(tmp_path / "labels.jsonl")}), dataset=tmp_path / "out")
+    settings = Ingest(dataset=str(large(tmp_path / "d", dev=True)), max_trained_queries=20)
+    ingest(settings.model_copy(update={"labels": str(tmp_path / "labels.jsonl")}), dataset=tmp_path / "out")
     data = Dataset(tmp_path / "out")
     assert len(data.trained) == 21 and len(data.query_rows("train")) == 61
     assert "new" in data.queries["query_id"].take(data.trained).to_pylist()
 
 
 def test_a_draw_of_one_cannot_train(tmp_path: Path) -> None:
-    asked = Ingest(dataset=str(large(tmp_path / "d", dev=True)), max_trained_queries=1)
+    settings = Ingest(dataset=str(large(tmp_path / "d", dev=True)), max_trained_queries=1)
     with pytest.raises(UserError, match="max_trained_queries leaves 1 different training queries"):
-        ingest(asked, dataset=tmp_path / "out")
+        ingest(settings, dataset=tmp_path / "out")
 
 
 def test_dev_labels_of_missing_passages_choose_no_epoch(tmp_path: Path) -> None:
     qrels = {**QRELS, "dev": [("q3", "gone", 1)]}
     folder = str(write_beir(tmp_path / "d", qrels=qrels))
-    asked = Ingest(dataset=folder, chosen_on_dev=("train_gnn.keep",), on_bad_rows="drop")
+    settings = Ingest(dataset=folder, chosen_on_dev=("train_gnn.keep",), on_bad_rows="drop")
     with pytest.raises(UserError, match="no dev query with a relevant passage in the corpus"):
-        ingest(asked, dataset=tmp_path / "out")
-    ingest(asked.model_copy(update={"chosen_on_dev": ()}), dataset=tmp_path / "control")
+        ingest(settings, dataset=tmp_path / "out")
+    ingest(settings.model_copy(update={"chosen_on_dev": ()}), dataset=tmp_path / "control")

@@ -68,10 +68,10 @@ def in_parts(target: Path, dataset: Dataset, settings: Any, make: Callable[[Any,
 @pytest.fixture(scope="module", params=["fp32", "bf16"])
 def scored(request: pytest.FixtureRequest, folder: Path, tiny_dataset: Dataset) -> tuple[Path, Path]:
     settings = ScoreCandidates(candidates=5, precision=request.param, tokens_per_batch=128)
-    given = {"dataset": tiny_dataset.path, "bm25_run": folder / "run", "cross_encoder": folder / "cross_encoder"}
+    inputs = {"dataset": tiny_dataset.path, "bm25_run": folder / "run", "cross_encoder": folder / "cross_encoder"}
 
     def make(settings: ScoreCandidates, target: Path) -> None:
-        score_candidates(settings, **given, pair_scores=target)
+        score_candidates(settings, **inputs, pair_scores=target)
 
     return in_parts(folder / f"scored {request.param}", tiny_dataset, settings, make)
 
@@ -84,10 +84,10 @@ def written(
         sentence_encoder=str(tiny_backbone), precision="bf16", negative_depth=8, negatives_per_query=3, max_passages=40,
         tokens_per_batch=100, **request.param,
     )  # fmt: skip
-    given = {"dataset": tiny_dataset.path, "candidates": folder / "run", "query_generator": folder / "generator"}
+    inputs = {"dataset": tiny_dataset.path, "candidates": folder / "run", "query_generator": folder / "generator"}
 
     def make(settings: GenerateQueries, target: Path) -> None:
-        generate_queries(settings, **given, generated_queries=target)
+        generate_queries(settings, **inputs, generated_queries=target)
 
     return in_parts(folder / f"written {request.param}", tiny_dataset, settings, make)
 
@@ -104,10 +104,10 @@ def retrieved(
             str(tiny_backbone), pooling="mean", normalize="no", share_encoders=False, **lengths
         ).save(draft.path)
     settings = DenseRetrieve(train_depth=6, eval_depth=70, precision=request.param, tokens_per_batch=128)
-    given = {"dataset": tiny_dataset.path, "dpr": folder / "dpr"}
+    inputs = {"dataset": tiny_dataset.path, "dpr": folder / "dpr"}
 
     def make(settings: DenseRetrieve, target: Path) -> None:
-        dense.dense_retrieve(settings, **given, dpr_run=target)
+        dense.dense_retrieve(settings, **inputs, dpr_run=target)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dense, "CHUNK", 16)
@@ -119,7 +119,7 @@ def differing(one: Any, other: Any) -> set[str]:
     return {
         field.name
         for field in fields(one)
-        if not np.array_equal(*(np.array(getattr(each, field.name)[:]) for each in (one, other)))
+        if not np.array_equal(*(np.array(getattr(folder, field.name)[:]) for folder in (one, other)))
     }
 
 
@@ -176,16 +176,20 @@ def test_tasks_search_bm25_with_the_bits_of_one_task(fields: Any, tiny_dataset: 
     assert read_manifest(one).digest == read_manifest(several).digest
     assert figures(one, "bm25_retrieve") == figures(several, "bm25_retrieve")
     assert read_manifest(several).rows == read_manifest(one).rows and figures(one, "bm25_retrieve")["queries"] == 100
-    asked = [np.unique(Run.read(tmp_path / f"{i} of {SHARDS}").query).tolist() for i in range(SHARDS)]
-    assert asked == [[*range(20), *range(60, 73)], [*range(20, 40), *range(73, 86)], [*range(40, 60), *range(86, 100)]]
+    queries = [np.unique(Run.read(tmp_path / f"{i} of {SHARDS}").query).tolist() for i in range(SHARDS)]
+    assert queries == [
+        [*range(20), *range(60, 73)],
+        [*range(20, 40), *range(73, 86)],
+        [*range(40, 60), *range(86, 100)],
+    ]
 
 
 def test_the_training_set_is_the_same(folder: Path, tmp_path: Path, tiny_dataset: Dataset, written: Any) -> None:
     digests = []
     for name, path in zip("ab", written, strict=True):
-        given = {"dataset": tiny_dataset.path, "candidates": folder / "run", "generated_queries": path}
+        inputs = {"dataset": tiny_dataset.path, "candidates": folder / "run", "generated_queries": path}
         settings = SelectTrainingSet(negative_depth=8, selection_threshold=0.0)
-        select_training_set(settings, **given, training_set=tmp_path / name)
+        select_training_set(settings, **inputs, training_set=tmp_path / name)
         digests.append(read_manifest(tmp_path / name).digest)
     assert digests[0] == digests[1]
 
@@ -209,8 +213,8 @@ def test_more_tasks_than_pairs_leave_some_without_work(folder: Path, tiny_datase
         PairScores.write(draft, *np.zeros((2, 0), np.int32), *np.zeros((2, 0), np.float32))
     assert PairScores.read(tmp_path / "few").cls.shape == (0, 32)
     settings = [ScoreCandidates(shards=5, shard=shard) for shard in range(5)]
-    assert [each.share(3) for each in settings] == [slice(0, 0), slice(0, 1), slice(1, 1), slice(1, 2), slice(2, 3)]
-    blocks = [each.share(25, 10) for each in settings]
+    assert [task.share(3) for task in settings] == [slice(0, 0), slice(0, 1), slice(1, 1), slice(1, 2), slice(2, 3)]
+    blocks = [task.share(25, 10) for task in settings]
     assert blocks == [slice(0, 0), slice(0, 10), slice(10, 10), slice(10, 20), slice(20, 25)]
 
 
@@ -218,12 +222,12 @@ def test_what_is_no_complete_set_is_refused(
     folder: Path, tiny_dataset: Dataset, tiny_backbone: Path, scored: tuple[Path, Path], tmp_path: Path
 ) -> None:
     parts = [scored[0].parent / f"{i} of {SHARDS}" for i in range(SHARDS)]
-    given = {"dataset": tiny_dataset.path, "bm25_run": folder / "run", "cross_encoder": folder / "cross_encoder"}
+    inputs = {"dataset": tiny_dataset.path, "bm25_run": folder / "run", "cross_encoder": folder / "cross_encoder"}
     settings = ScoreCandidates.model_validate(read_manifest(parts[2]).settings)
-    score_candidates(settings.model_copy(update={"candidates": 4}), **given, pair_scores=tmp_path / "settings")
+    score_candidates(settings.model_copy(update={"candidates": 4}), **inputs, pair_scores=tmp_path / "settings")
     with drafting(tmp_path / "model", "model") as draft:
         save_scorer("cross_encoder", CrossEncoder.from_backbone(str(tiny_backbone), 24), draft.path)
-    score_candidates(settings, **given | {"cross_encoder": tmp_path / "model"}, pair_scores=tmp_path / "inputs")
+    score_candidates(settings, **inputs | {"cross_encoder": tmp_path / "model"}, pair_scores=tmp_path / "inputs")
     shutil.copytree(parts[2], tmp_path / "same")
     for wrong, what in (
         (parts[:2], r"score_candidates has 3 parts, and merge was given 1, 2: run"),

@@ -33,10 +33,10 @@ from gnn_encoder.steps.promote import on_generated, promote
 
 @pytest.fixture
 def gate(tmp_path: Path, tiny_dataset: Dataset, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
-    made = Gate(tmp_path, tiny_dataset, tiny_backbone, write_store(tmp_path / "mlflow.db"))
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", made.uri)
+    gate_of = Gate(tmp_path, tiny_dataset, tiny_backbone, write_store(tmp_path / "mlflow.db"))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", gate_of.uri)
     monkeypatch.chdir(tmp_path)
-    yield made
+    yield gate_of
 
 
 @pytest.mark.slow
@@ -66,13 +66,13 @@ def test_the_alias_moves_only_on_promote(gate: Gate) -> None:
     better = gate.decided("better", 18, steps=300)
     assert better["decision"] == "promote"
     assert gate.aliases() == {CHAMPION: "4", PREVIOUS: "1"}
-    found = better["comparison"]
+    comparison = better["comparison"]
     for stratum in ("all", "old"):  # both have one corpus
-        part = found["strata"][stratum]
+        part = comparison["strata"][stratum]
         assert part["other"]["RR@10"] == 8 / 20 and part["challenger"]["RR@10"] == 18 / 20
         assert part["better"]["RR@10"] == 10 / 20 and part["worse"]["RR@10"] == 0.0
         assert part["p_values"]["RR@10"] < 0.05 and set(part["p_values"]) == set(NAMES)
-    assert "new" not in found["strata"]
+    assert "new" not in comparison["strata"]
     again = gate.decided("again", 18)
     assert again["decision"] == "keep" and "this very bundle is the champion already" in again["reason"]
     longest, kept = gate.models.find("4"), gate.models.find("2")

@@ -85,15 +85,17 @@ def test_scores_are_mixed_with_the_means_of_sections(inputs: dict[str, Path], tm
     parent, after = structure.parent.tolist(), propagate(inputs, tmp_path / "run", propagation_weights=(0.4,))
     moved = noticed = 0
     for query in range(10, QUERIES):
-        own, old = after.query == query, before.passage[before.query == query].tolist()
+        of_query, old = after.query == query, before.passage[before.query == query].tolist()
         expected = by_hand(before, query, 0.4, parent)
         first = len(expected)
-        assert after.passage[own][:first].tolist() == [passage for _, passage in expected]
-        np.testing.assert_allclose(after.score[own][:first], [score for score, _ in expected], rtol=1e-5, atol=1e-6)
-        assert after.passage[own][first:].tolist() == old[first:] and (np.diff(after.score[own]) < 0).all()
+        assert after.passage[of_query][:first].tolist() == [passage for _, passage in expected]
+        np.testing.assert_allclose(
+            after.score[of_query][:first], [score for score, _ in expected], rtol=1e-5, atol=1e-6
+        )
+        assert after.passage[of_query][first:].tolist() == old[first:] and (np.diff(after.score[of_query]) < 0).all()
         wrong = [score for score, _ in by_hand(before, query, 0.4, parent, alone=True)]
-        noticed += not np.allclose(after.score[own][:first], wrong, atol=1e-2)
-        moved += after.passage[own].tolist() != old
+        noticed += not np.allclose(after.score[of_query][:first], wrong, atol=1e-2)
+        moved += after.passage[of_query].tolist() != old
     assert len(after.query) == len(before.query) and moved > 10 and noticed > 15
     assert 0.2 < read_manifest(tmp_path / "run").metrics["share_with_others_of_their_section"] < 1
 
@@ -108,8 +110,8 @@ def test_a_weight_of_0_leaves_the_run_and_a_weight_of_1_makes_sections_equal(
     assert not np.array_equal(runs[1.0].passage, before.passage)
     structure = Dataset(inputs["dataset"]).structure
     assert structure is not None
-    own = (runs[1.0].query == 12) & (runs[1.0].rank <= DEPTH)
-    parents, scores = structure.parent[runs[1.0].passage[own]], runs[1.0].score[own]
+    of_query = (runs[1.0].query == 12) & (runs[1.0].rank <= DEPTH)
+    parents, scores = structure.parent[runs[1.0].passage[of_query]], runs[1.0].score[of_query]
     assert all(len(set(scores[parents == parent])) == 1 for parent in set(parents.tolist()) - {-1})
 
 

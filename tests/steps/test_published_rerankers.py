@@ -108,9 +108,9 @@ def test_a_judge_of_candidates_gives_probabilities_edges_and_a_teachers_scores(
     with drafting(tmp_path / "dual_encoder", "model") as draft:
         lengths = {"query_length": 32, "passage_length": 32, "share_encoders": True}
         DualEncoder.from_backbone(str(tiny_backbone), pooling="mean", normalize="yes", **lengths).save(draft.path)
-    given = {"dataset": data.path, "dual_encoder": tmp_path / "dual_encoder", "cross_encoder": tmp_path / "judge"}
+    inputs = {"dataset": data.path, "dual_encoder": tmp_path / "dual_encoder", "cross_encoder": tmp_path / "judge"}
     built = {"graph": tmp_path / "graph", "passage_vectors": tmp_path / "vectors"}
-    build_graph(BuildGraph(neighbors=3, precision="fp32"), **given, **built)
+    build_graph(BuildGraph(neighbors=3, precision="fp32"), **inputs, **built)
     graph, scorer = Graph.read(tmp_path / "graph"), load_scorer(tmp_path / "judge")
     assert isinstance(scorer, PublishedScorer)
     _, vectors = scorer.model.eval()(

@@ -103,13 +103,13 @@ def test_the_recommended_system_and_how_it_is_served(
     assert facts["dense"] == (PLAIN if system in (FUSED, "BM25") else system)
     assert facts["sentence"] == read_manifest(tmp_path / "recommendation").metrics["headline"]
     assert facts["sentence"].startswith(f"Recommended: {system} (MRR@10 0.")
-    assert [each["system"] for each in facts["standings"]] == ["BM25", PLAIN, FUSED, GRAPH]
+    assert [standing["system"] for standing in facts["standings"]] == ["BM25", PLAIN, FUSED, GRAPH]
 
 
 def test_without_an_index_of_words_nothing_is_fused(tmp_path: Path, tiny_dataset: Dataset) -> None:
     means = MEANS | {FUSED: 0.9, "BM25": 0.9}
     facts = advice(tmp_path, tiny_dataset, means, Recommend(bm25=False))
-    assert [each["system"] for each in facts["standings"]] == [PLAIN, GRAPH] and facts["system"] == GRAPH
+    assert [standing["system"] for standing in facts["standings"]] == [PLAIN, GRAPH] and facts["system"] == GRAPH
 
 
 def test_the_order_and_the_margin_are_settings(tmp_path: Path, tiny_dataset: Dataset) -> None:
@@ -166,8 +166,8 @@ def test_dev_queries_unlike_the_test_queries_weigh_less(tmp_path: Path, tiny_dat
     with drafting(tmp_path / "passage_vectors", "vectors") as draft:
         create_vectors(draft, len(tiny_dataset.passages), 2)[:] = 1
         create_rows(draft, QUERIES, (len(train), 2))[:] = [1, 0]
-        asked = create_rows(draft, EVALUATED, (len(dev) + len(test), 2))
-        asked[:] = np.where(np.isin(np.union1d(dev, test), dev[:-4])[:, None], [1, 0], [0, 1])
+        query_vectors = create_rows(draft, EVALUATED, (len(dev) + len(test), 2))
+        query_vectors[:] = np.where(np.isin(np.union1d(dev, test), dev[:-4])[:, None], [1, 0], [0, 1])
     paths = {"dataset": tiny_dataset.path, "evaluation": tmp_path / "changed"}
     recommend(Recommend(), **paths, recommendation=tmp_path / "plain")
     recommend(Recommend(), **paths, passage_vectors=tmp_path / "passage_vectors", recommendation=tmp_path / "weighted")
@@ -220,8 +220,8 @@ def plain(tmp_path_factory: pytest.TempPathFactory, tiny_dataset: Dataset, tiny_
             share_encoders=False,
         ).save(draft.path)
     bm25_index = write_bm25(tiny_dataset.path, folder / "bm25_index")
-    made = {"dataset": tiny_dataset.path, "dual_encoder": folder / "dual_encoder", "bm25_index": bm25_index}
-    bundle_dual_encoder(BundleDualEncoder(precision="fp32"), **made, bundle=folder / "bundle")
+    artifacts = {"dataset": tiny_dataset.path, "dual_encoder": folder / "dual_encoder", "bm25_index": bm25_index}
+    bundle_dual_encoder(BundleDualEncoder(precision="fp32"), **artifacts, bundle=folder / "bundle")
     return folder / "bundle"
 
 
@@ -236,10 +236,10 @@ def test_a_dual_encoders_bundle_has_its_vectors(plain: Path, tiny_dataset: Datas
     assert all((bundle.bm25_path / name).samefile(index / name) for name in read_manifest(index, "bm25").files)
     with drafting(tmp_path / "vectors", "vectors") as draft:
         np.save(draft / "vectors.npy", vectors[::-1])
-    made = {"dataset": tiny_dataset.path}
-    made |= {name: plain.with_name(name) for name in ("dual_encoder", "bm25_index")}
-    given = BundleDualEncoder(system="Mine", bm25=False)
-    bundle_dual_encoder(given, **made, passage_vectors=tmp_path / "vectors", bundle=tmp_path / "bundle")
+    artifacts = {"dataset": tiny_dataset.path}
+    artifacts |= {name: plain.with_name(name) for name in ("dual_encoder", "bm25_index")}
+    settings = BundleDualEncoder(system="Mine", bm25=False)
+    bundle_dual_encoder(settings, **artifacts, passage_vectors=tmp_path / "vectors", bundle=tmp_path / "bundle")
     other = Bundle.read(tmp_path / "bundle")
     assert np.array_equal(other.vectors, vectors[::-1]) and other.system == "Mine" and other.bm25_path is None
 
@@ -319,13 +319,13 @@ def test_dprs_bundle_is_made_after_the_recommendation_if_it_is_recommended(
     plain: Path, tiny_dataset: Dataset, tmp_path: Path
 ) -> None:
     """DPR is ranked without a bundle."""
-    made = {"dataset": tiny_dataset.path, "dual_encoder": plain.with_name("dual_encoder")}
-    made["bm25_index"] = plain.with_name("bm25_index")
+    artifacts = {"dataset": tiny_dataset.path, "dual_encoder": plain.with_name("dual_encoder")}
+    artifacts["bm25_index"] = plain.with_name("bm25_index")
     for name, mean in {"other": 0.5, "own": 0.7}.items():
         folder = tmp_path / name
         advice(folder, tiny_dataset, {PLAIN: 0.6, DPR: mean}, Recommend())
         paths = {"recommendation": folder / "recommendation", "bundle": folder / "dpr"}
-        bundle_dual_encoder(BundleDualEncoder(system=DPR), **made, **paths)
+        bundle_dual_encoder(BundleDualEncoder(system=DPR), **artifacts, **paths)
     assert not read_manifest(tmp_path / "other" / "dpr").files
     bundles = [tmp_path / "own" / "dpr", plain]
     paths = {"recommendation": tmp_path / "own" / "recommendation", "chosen_bundle": tmp_path / "bundle"}
@@ -361,8 +361,8 @@ def test_all_ways_to_search_a_chosen_bundle_rank_alike(
     for row, question in zip(rows, questions, strict=True):
         one = searcher.run(question, 10, weight)
         if weight == 0.0:
-            _, found = Bm25.build(tiny_dataset.passages, IndexBm25()).search([question], 10)
-            assert np.array_equal(one.passage, found[0][found[0] >= 0])
+            _, hits = Bm25.build(tiny_dataset.passages, IndexBm25()).search([question], 10)
+            assert np.array_equal(one.passage, hits[0][hits[0] >= 0])
         np.testing.assert_allclose(many.of(np.array([row])).score, one.score, atol=1e-4)
     # The gate measures the same ranking, and the time of all of it.
     figures = bundle_figures(searcher, tiny_dataset, "test", ("RR@10",), Evaluate(precision="fp32"))[ALL][:, 0]

@@ -45,16 +45,16 @@ def by_hand(model: CrossEncoder, data: Dataset, query: int, passages: list[int])
 def test_first_hits_are_ordered_by_the_cross_encoder_and_the_rest_kept(
     model: CrossEncoder, run: Run, tiny_dataset: Dataset
 ) -> None:
-    found = reranked(CrossEncoderScorer(model), tiny_dataset, run, 5, precision="fp32")
-    np.testing.assert_array_equal(found.query, run.query)
-    np.testing.assert_array_equal(found.rank, run.rank)
+    ranking = reranked(CrossEncoderScorer(model), tiny_dataset, run, 5, precision="fp32")
+    np.testing.assert_array_equal(ranking.query, run.query)
+    np.testing.assert_array_equal(ranking.rank, run.rank)
     changed = 0
     for query in np.unique(run.query):
-        before, after = run.passage[run.query == query].tolist(), found.passage[found.query == query].tolist()
+        before, after = run.passage[run.query == query].tolist(), ranking.passage[ranking.query == query].tolist()
         scores = by_hand(model, tiny_dataset, int(query), before[:5])
         assert after[:5] == [before[i] for i in np.argsort(-np.array(scores), kind="stable")]
         assert after[5:] == before[5:]
-        kept = found.score[found.query == query]
+        kept = ranking.score[ranking.query == query]
         np.testing.assert_allclose(kept[:5], sorted(scores, reverse=True), atol=1e-4)
         assert (np.diff(kept) <= 0).all()
         changed += after != before
@@ -75,8 +75,8 @@ def test_token_vectors_are_stored_as_the_settings_say(
         settings = Rerank(system="ColBERT", depth=12, token_vectors=kind, precision="fp32")
         inputs = {"dataset": tiny_dataset.path, "first_run": tmp_path / "run", "scorer": tmp_path / "scorer"}
         rerank(settings, **inputs, run=tmp_path / kind)
-        found = Run.read(tmp_path / kind)
-        scores[kind] = found.score[np.lexsort((found.passage, found.query))]
+        ranking = Run.read(tmp_path / kind)
+        scores[kind] = ranking.score[np.lexsort((ranking.passage, ranking.query))]
     difference = np.abs(scores["fp16"] - scores["int8"]).max()
     assert 1e-5 < difference < 0.1
 

@@ -17,8 +17,8 @@ def test_candidates_and_labels_each_pair_once_and_in_order(tiny_dataset: Dataset
     query, passage = candidate_pairs(tiny_dataset, runs, 5)
     expected = {(int(q), int(p)) for q, p in zip(labels.query, labels.passage, strict=True)}
     assert not expected <= {(int(q), int(p)) for q, row in zip(queries, hits, strict=True) for p in row}
-    found = merge_candidates(runs, queries, 5)
-    expected |= {(int(q), int(p)) for q, row in zip(queries, found, strict=True) for p in row if p >= 0}
+    candidates = merge_candidates(runs, queries, 5)
+    expected |= {(int(q), int(p)) for q, row in zip(queries, candidates, strict=True) for p in row if p >= 0}
     assert list(zip(query.tolist(), passage.tolist(), strict=True)) == sorted(expected)
     assert query.dtype == passage.dtype == np.int32
 

@@ -41,11 +41,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("written")
     (folder / "docs").mkdir()
     for animal in ANIMALS:
-        for place in PLACES:
-            text = f"# {animal} of the {place}\n\nThe {animal} lives by the {place}. "
-            text += f"It hunts {place} {animal} rivals at dawn."
-            text += f"\n\nWinter drives every {animal} from the {place}. Then it sleeps long below {place} stones."
-            (folder / "docs" / f"{animal}-{place}.md").write_text(text)
+        for habitat in PLACES:
+            text = f"# {animal} of the {habitat}\n\nThe {animal} lives by the {habitat}. "
+            text += f"It hunts {habitat} {animal} rivals at dawn."
+            text += f"\n\nWinter drives every {animal} from the {habitat}. Then it sleeps long below {habitat} stones."
+            (folder / "docs" / f"{animal}-{habitat}.md").write_text(text)
     settings = Ingest(dataset=str(folder / "docs"), format="documents", needs="passages", passage_words=16)
     with drafting(folder / "dataset", "dataset") as draft:
         canonicalize(open_source(settings), settings, draft=draft)
@@ -97,8 +97,8 @@ def test_titles_writes_headings_and_sentences(folder: Path, tmp_path: Path) -> N
 def test_a_passage_alone_in_its_section_has_its_neighbours() -> None:
     titles = ["A > B", "A > C", "A > C", "D", ""]
     texts = [f"This is passage number {number}." for number in range(5)]
-    found = [(of.quoted, of.passage) for of in queries_of_sentences([Passages(titles, titles, texts)], 1)]
-    assert found == [(0, 1), (1, 2), (2, 1)]
+    quotations = [(of.quoted, of.passage) for of in queries_of_sentences([Passages(titles, titles, texts)], 1)]
+    assert quotations == [(0, 1), (1, 2), (2, 1)]
     many = ["A"] * 40
     near = [of for of in queries_of_sentences([Passages(many, many, texts[:1] * 40)], 1) if of.quoted == 20]
     assert [of.passage for of in near] == [17, 18, 19, 21, 22, 23]
@@ -121,8 +121,8 @@ def test_sections_of_two_documents_are_two_whatever_their_titles(tmp_path: Path)
 def test_a_short_heading_has_the_one_above_it() -> None:
     assert heading("Guide > Install") == "Guide Install" and heading("Guide > On Debian") == "On Debian"
     assert heading("") == "" and heading("Guide") == "Guide"
-    found = queries_of_headings([Passages(["1", "2"], ["Guide", ""], ["", ""])])
-    assert [tuple(of) for of in found] == [(0, "heading", "Guide", -1)]
+    headings = queries_of_headings([Passages(["1", "2"], ["Guide", ""], ["", ""])])
+    assert [tuple(of) for of in headings] == [(0, "heading", "Guide", -1)]
     text = "One. Two words here are five now. This one is a longer sentence than the other."
     assert sentences(text) == ["This one is a longer sentence than the other", "Two words here are five now"]
 
@@ -302,11 +302,11 @@ def test_a_label_that_was_added_to_a_written_query_is_of_the_same_one_later(fold
     assert len(set(ids)) == len(ids) and after.queries["text"][ids.index(query_id)].as_py() == text
 
     def labels(data: Dataset) -> dict[str, set[str]]:
-        passages, found = data.passages.ids().to_pylist(), dict[str, set[str]]()
+        passages, passages_of = data.passages.ids().to_pylist(), dict[str, set[str]]()
         names = data.queries["query_id"].to_pylist()
         for query, row in zip(data.qrels.query.tolist(), data.qrels.passage.tolist(), strict=True):
-            found.setdefault(names[query], set()).add(passages[row])
-        return found
+            passages_of.setdefault(names[query], set()).add(passages[row])
+        return passages_of
 
     expected = labels(before)
     expected[query_id].add(passage)
@@ -371,7 +371,7 @@ def test_twenty_documents_of_unlike_size_are_near_the_shares(off: float, monkeyp
             held[code].append(sum(count for unit, count in queries.items() if split[unit] == code) / sizes.sum())
         later = splits_of({**queries, "later.md": int(np.median(sizes))}, SHARES, 0)
         moved += sum(later[unit] != code for unit, code in split.items())
-    is_near = [0.5 * of <= each <= 1.5 * of for code, of in SHARES.items() for each in held[code]]
+    is_near = [0.5 * of <= document <= 1.5 * of for code, of in SHARES.items() for document in held[code]]
     assert moved / 50 < 0.5, "a later document moves few of the others"
     assert np.mean(is_near) >= 0.98 if off == 0.5 else np.mean(is_near) < 0.7
 

@@ -50,13 +50,15 @@ class World:
         return sorted(p for (q, p), relevance in self.judged.items() if q == query and relevance >= 1)
 
     def negatives(self, query: int) -> list[int]:
-        own = [p for q, p in self.scores if q == query and self.probability((q, p)) < 0.1]
-        own = [p for p in own if not any(p in self.positives(q) or p in self.denoised(q) for q in self.twins(query))]
-        return sorted(own, key=lambda p: (-self.scores[query, p], p))
+        candidates = [p for q, p in self.scores if q == query and self.probability((q, p)) < 0.1]
+        candidates = [
+            p for p in candidates if not any(p in self.positives(q) or p in self.denoised(q) for q in self.twins(query))
+        ]
+        return sorted(candidates, key=lambda p: (-self.scores[query, p], p))
 
     def denoised(self, query: int) -> list[int]:
-        own = [p for q, p in self.scores if q == query and self.probability((q, p)) > 0.9]
-        return [p for p in own if not any((q, p) in self.judged for q in self.twins(query))]
+        candidates = [p for q, p in self.scores if q == query and self.probability((q, p)) > 0.9]
+        return [p for p in candidates if not any((q, p) in self.judged for q in self.twins(query))]
 
 
 @pytest.fixture(scope="module", params=[0, 1, 2])

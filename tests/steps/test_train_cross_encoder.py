@@ -32,8 +32,8 @@ def test_the_order_before_is_that_of_dpr_alone(tiny_dataset: Dataset) -> None:
     def score(query: np.ndarray, passage: np.ndarray) -> np.ndarray:
         """The positive in second place."""
         first = np.diff(query, prepend=-1) != 0
-        found = [(q, p) in relevant for q, p in zip(query.tolist(), passage.tolist(), strict=True)]
-        return 2.0 * first + np.array(found)
+        is_relevant = [(q, p) in relevant for q, p in zip(query.tolist(), passage.tolist(), strict=True)]
+        return 2.0 * first + np.array(is_relevant)
 
     assert dev.measure(score) == {
         "dev/reranked_RR_at_10": 0.5,

@@ -146,8 +146,11 @@ def test_the_separator_counts_in_the_token_budget(tiny_causal: Path) -> None:
     for text, parts in (("", 2), (separator, 3)):
         model = QueryGenerator.from_pretrained(str(tiny_causal), 20, 10, text)
         passages, queries = passage_ids(model, ["the old river"] * 6), query_ids(model, ["what is the river"] * 6)
-        found = token_parts(model, passages, queries, rows, tokens_per_pass=28)  # of 8 tokens each, or 13
-        assert len(found) == parts and sorted(np.concatenate([part for part, _ in found])) == rows.tolist()
+        token_budgeted = token_parts(model, passages, queries, rows, tokens_per_pass=28)  # of 8 tokens each, or 13
+        assert (
+            len(token_budgeted) == parts
+            and sorted(np.concatenate([part for part, _ in token_budgeted])) == rows.tolist()
+        )
 
 
 def weights(path: Path) -> dict[str, np.ndarray]:

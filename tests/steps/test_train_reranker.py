@@ -68,8 +68,8 @@ def test_every_kind_learns_and_scores_as_it_did_when_it_is_loaded(
     relevant = set(zip(labels.query.tolist(), labels.passage.tolist(), strict=True))
     hits = np.array([pair in relevant for pair in zip(run.query[dev].tolist(), run.passage[dev].tolist(), strict=True)])
     order = np.argsort(-scores.reshape(20, 8), axis=1, kind="stable")
-    found = average_precision(np.take_along_axis(hits.reshape(20, 8), order, axis=1), np.ones(20))
-    assert found == pytest.approx(figures["dev/reranked_AP"])
+    precision = average_precision(np.take_along_axis(hits.reshape(20, 8), order, axis=1), np.ones(20))
+    assert precision == pytest.approx(figures["dev/reranked_AP"])
     half = scorer.score(data, run.query[dev], run.passage[dev], precision="bf16")
     # 0.81 to 0.99: the scores of the tiny cross-encoder are close together.
     assert np.corrcoef(scores, half)[0, 1] > 0.75 and np.array_equal(scores, half) == (kind in WORD_KINDS)
@@ -93,10 +93,10 @@ def test_resumed_equals_undisturbed(
     whole = train(inputs, tmp_path / "whole", tiny_backbone, kind)
     real, left = loop.linear_schedule, iter(range(7))
 
-    def interrupted(*given: Any) -> float:
+    def interrupted(*arguments: Any) -> float:
         if next(left, None) is None:
             raise KeyboardInterrupt
-        return real(*given)
+        return real(*arguments)
 
     monkeypatch.setattr(loop, "linear_schedule", interrupted)
     with pytest.raises(KeyboardInterrupt):
@@ -157,7 +157,7 @@ def test_a_frozen_encoder_is_read_once_and_only_the_head_learns(
 ) -> None:
     real, pairs, checkpoints = lite.read_outputs, [], []
     monkeypatch.setattr(
-        lite, "read_outputs", lambda *given, **more: (pairs.append(len(given[2])), real(*given, **more))[1]
+        lite, "read_outputs", lambda *arguments, **more: (pairs.append(len(arguments[2])), real(*arguments, **more))[1]
     )
     monkeypatch.setattr(
         checkpoint,
@@ -190,8 +190,8 @@ def test_a_lite_scorer_ranks_as_its_training_did(
     labels = data.split_qrels("dev").positive()
     hits = KnownPositives(labels.query, labels.passage).contains(run.query[dev], run.passage[dev]).reshape(20, 8)
     order = np.argsort(-scores.reshape(20, 8), axis=1, kind="stable")
-    found = average_precision(np.take_along_axis(hits, order, axis=1), np.ones(20))
-    assert found == pytest.approx(read_manifest(tmp_path / "out").metrics["dev/reranked_AP"])
+    precision = average_precision(np.take_along_axis(hits, order, axis=1), np.ones(20))
+    assert precision == pytest.approx(read_manifest(tmp_path / "out").metrics["dev/reranked_AP"])
 
 
 @pytest.mark.slow
@@ -203,7 +203,9 @@ def test_all_kinds_are_trained_on_the_same_pairs(
     for kind, seed in [(kind, 0) for kind in KINDS] + [("colbert", 1)]:
         batches = seen.setdefault((kind, seed), [])
         monkeypatch.setattr(
-            module, "pair_loss", lambda *given, _b=batches, **options: (_b.append(given[2]), real(*given, **options))[1]
+            module,
+            "pair_loss",
+            lambda *arguments, _b=batches, **options: (_b.append(arguments[2]), real(*arguments, **options))[1],
         )
         train(inputs, tmp_path / f"{kind}{seed}", tiny_backbone, kind, seed=seed)
 
@@ -310,8 +312,8 @@ def test_a_generated_query_is_scored_by_its_text(
         text = tiny_dataset.query_texts(np.array([7]))[0]
         reranker = new_reranker(settings, tiny_dataset, rows, [text, "the old river"])
         reranker.model.eval()
-        own, same, other = (reranker.score(np.full(100, row), rows).tolist() for row in (7, 100, 101))
-        assert own == same != other
+        original, same, other = (reranker.score(np.full(100, row), rows).tolist() for row in (7, 100, 101))
+        assert original == same != other
 
 
 def test_words_of_dev_and_test_queries_alone_are_unknown(tiny_dataset: Dataset, tmp_path: Path) -> None:
@@ -339,9 +341,9 @@ def test_the_table_of_colbert_has_the_scores_of_all_pairs(tiny_dataset: Dataset,
 def test_in_batch_negatives_train_and_are_refused_without_a_softmax(
     inputs: dict[str, Path], tiny_backbone: Path, tmp_path: Path
 ) -> None:
-    own = train(inputs, tmp_path / "own", tiny_backbone, "colbert")
+    weights = train(inputs, tmp_path / "own", tiny_backbone, "colbert")
     batch = train(inputs, tmp_path / "batch", tiny_backbone, "colbert", in_batch_negatives=True)
-    assert not all(np.array_equal(own[name], batch[name]) for name in own)
+    assert not all(np.array_equal(weights[name], batch[name]) for name in weights)
     first, *_, last = (value for _, value in read_history(tmp_path / "batch")["train_reranker"].curves["loss"])
     assert last < first
     with pytest.raises(UserError, match="in_batch_negatives needs kind colbert: a cross_encoder would"):
@@ -369,18 +371,20 @@ def test_a_student_learns_its_teachers_order(
     with drafting(tmp_path / "pair_scores", "pair_scores") as draft:
         PairScores.create_cls(draft, len(query), 2).flush()
         PairScores.write(draft, query, passage, teacher, teacher)
-    given, seen = inputs | {"pair_scores": tmp_path / "pair_scores"}, []
+    with_teacher, seen = inputs | {"pair_scores": tmp_path / "pair_scores"}, []
     real = module.pair_loss
     monkeypatch.setattr(
-        module, "pair_loss", lambda *given, **options: (seen.append(given[2]), real(*given, **options))[1]
+        module,
+        "pair_loss",
+        lambda *with_teacher, **options: (seen.append(with_teacher[2]), real(*with_teacher, **options))[1],
     )
 
     def agreement(kind: str, loss: str, epochs: int) -> float:
         out = tmp_path / f"{kind}-{loss}"
         options = {"distillation_candidates": 7, "epochs": epochs, "dropout": 0.0, "keep": "last"}
-        train(given, out, tiny_backbone, kind, loss=loss, **options)
-        found = load_scorer(out).score(data, query, passage, precision="fp32")
-        return float(np.mean([np.corrcoef(found[query == q], teacher[query == q])[0, 1] for q in np.unique(query)]))
+        train(with_teacher, out, tiny_backbone, kind, loss=loss, **options)
+        scores = load_scorer(out).score(data, query, passage, precision="fp32")
+        return float(np.mean([np.corrcoef(scores[query == q], teacher[query == q])[0, 1] for q in np.unique(query)]))
 
     assert agreement("colbert", "listwise_distillation", 6) > 0.5
     pairs = set(zip(query.tolist(), passage.tolist(), strict=True))

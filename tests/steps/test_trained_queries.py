@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from labelled_bundles import made, write_inputs
+from labelled_bundles import bundle_of, write_inputs
 from tiny_graph import GRAPH
 from trained_root import write_beir
 
@@ -46,19 +46,19 @@ def inputs(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> dic
     folder = tmp_path_factory.mktemp("trained")
     tiny = write_inputs(folder, tiny_backbone)
     source = write_beir(Dataset(tiny["dataset"]), folder / "beir")
-    for name, own in DATA.items():
-        ingest(Ingest.model_validate({"dataset": str(source), **own}), dataset=folder / name)
+    for name, changes in DATA.items():
+        ingest(Ingest.model_validate({"dataset": str(source), **changes}), dataset=folder / name)
     return {**tiny, **{name: folder / name for name in DATA}}
 
 
 def build(inputs: dict[str, Path], name: str, out: Path, **settings: object) -> tuple[Graph, dict[str, Path]]:
     """The graph of one of `DATA`, and the folder of the inputs of `encode_with_labels`."""
-    own = {**GRAPH, "precision": "fp32", "edge_features": "none", "edges": "retrieved+labelled", **settings}
-    given = {"dataset": inputs[name], "dual_encoder": inputs["dual_encoder"]}
+    graph_settings = {**GRAPH, "precision": "fp32", "edge_features": "none", "edges": "retrieved+labelled", **settings}
+    artifacts = {"dataset": inputs[name], "dual_encoder": inputs["dual_encoder"]}
     cross_encoder = inputs["dual_encoder"].with_name("cross_encoder")
     built = {"graph": out / "graph", "passage_vectors": out / "passage_vectors"}
-    build_graph(BuildGraph.model_validate(own), **given, cross_encoder=cross_encoder, **built)
-    using = {**given, "passage_vectors": built["passage_vectors"], "bm25_index": inputs["bm25_index"]}
+    build_graph(BuildGraph.model_validate(graph_settings), **artifacts, cross_encoder=cross_encoder, **built)
+    using = {**artifacts, "passage_vectors": built["passage_vectors"], "bm25_index": inputs["bm25_index"]}
     return Graph.read(built["graph"]), using
 
 
@@ -126,10 +126,10 @@ def test_the_graph_has_the_labels_of_all_queries(inputs: dict[str, Path], tmp_pa
     graph, _ = build(inputs, "drawn", tmp_path / "drawn")
     edges, expected, trained = edges_of(graph), edges_of(whole), set(Dataset(inputs["drawn"]).trained.tolist())
     assert len(edges) == 45
-    for query, found in expected.items():
-        labelled = {edge for edge in found if edge[1]}
-        assert len(labelled) == 1 and len(found) >= GRAPH["neighbors"]
-        assert edges[query] == (found if query in trained else labelled)
+    for query, passages in expected.items():
+        labelled = {edge for edge in passages if edge[1]}
+        assert len(labelled) == 1 and len(passages) >= GRAPH["neighbors"]
+        assert edges[query] == (passages if query in trained else labelled)
     assert np.array_equal(
         read_vectors(tmp_path / "all/passage_vectors"), read_vectors(tmp_path / "drawn/passage_vectors")
     )
@@ -175,15 +175,15 @@ def test_a_query_that_is_not_trained_on_finds_its_labelled_passage(
     left = np.setdiff1d(data.query_rows("train"), data.trained)
     labels, positives = data.split_qrels("train"), set(data.trained_labels.passage.tolist())
     passage = dict(zip(labels.query.tolist(), labels.passage.tolist(), strict=True))
-    asked = [query for query in left.tolist() if passage[query] not in positives]
-    assert len(asked) > 10
+    queries = [query for query in left.tolist() if passage[query] not in positives]
+    assert len(queries) > 10
     for of in ("drawn", "cut"):
         _, using = build(inputs, of, tmp_path / of, queries="trained")
-        bundle = Bundle.read(made(using, tmp_path / of, name, **settings))
+        bundle = Bundle.read(bundle_of(using, tmp_path / of, name, **settings))
         assert len(bundle.labels.vectors) == (45 if of == "drawn" else DRAWN)
         searcher = Searcher(bundle)
         ids = searcher.bundle.passages.ids().to_pylist()
-        first[of] = [ids[searcher.run(text, 1).passage[0]] for text in data.query_texts(np.array(asked))]
+        first[of] = [ids[searcher.run(text, 1).passage[0]] for text in data.query_texts(np.array(queries))]
     ids = data.passages.ids().to_pylist()
-    found = [hit == ids[passage[query]] for hit, query in zip(first["drawn"], asked, strict=True)]
-    assert np.mean(found) >= share and not set(first["cut"]) & {ids[passage[query]] for query in asked}
+    is_first = [hit == ids[passage[query]] for hit, query in zip(first["drawn"], queries, strict=True)]
+    assert np.mean(is_first) >= share and not set(first["cut"]) & {ids[passage[query]] for query in queries}

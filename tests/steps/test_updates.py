@@ -79,13 +79,13 @@ def test_equal_to_a_run_from_nothing(
         "passage_vectors/evaluated",
     ):
         assert np.array_equal(*(np.load(folder / f"{name}.npy") for folder in (full, update))), name
-    expected, found = Graph.read(full / "graph"), Graph.read(update / "graph")
+    expected, updated = Graph.read(full / "graph"), Graph.read(update / "graph")
     for name in ("edges", "labelled", "indptr", "reverse"):
-        assert np.array_equal(getattr(expected, name), getattr(found, name)), name
-    assert expected.retrieved is not None and found.retrieved is not None
-    known = found.retrieved >= 0  # a list that lost a passage ends earlier
-    assert np.array_equal(expected.retrieved[known], found.retrieved[known]) and 0.9 < known.mean() < 1
-    assert np.array_equal(found.features, expected.features)
+        assert np.array_equal(getattr(expected, name), getattr(updated, name)), name
+    assert expected.retrieved is not None and updated.retrieved is not None
+    known = updated.retrieved >= 0  # a list that lost a passage ends earlier
+    assert np.array_equal(expected.retrieved[known], updated.retrieved[known]) and 0.9 < known.mean() < 1
+    assert np.array_equal(updated.features, expected.features)
     vectors = Bundle.read(full / "bundle").vectors
     step = ROUNDED if stored == "fp16" else 0
     np.testing.assert_allclose(Bundle.read(update / "bundle").vectors, vectors, rtol=step, atol=1e-5)
@@ -137,8 +137,8 @@ def test_edges_and_features_that_the_earlier_graph_had_not(
         settings = BuildGraph.model_validate({**GRAPH, "precision": "fp32", **{k: str(v) for k, v in chosen.items()}})
         out = {"graph": tmp_path / name / "graph", "passage_vectors": tmp_path / name / "passage_vectors"}
         build_graph(settings, **inputs, **out)
-    found, expected = Graph.read(tmp_path / "now" / "graph"), Graph.read(yesterday / "graph")
-    assert np.array_equal(found.edges, expected.edges) and np.array_equal(found.features, expected.features)
+    updated, expected = Graph.read(tmp_path / "now" / "graph"), Graph.read(yesterday / "graph")
+    assert np.array_equal(updated.edges, expected.edges) and np.array_equal(updated.features, expected.features)
     assert read_manifest(tmp_path / "now" / "graph").metrics["encoded"] == 0
 
 

@@ -47,8 +47,8 @@ def by_hand(first: Run, other: Run, query: int, weight: float) -> list[int]:
     columns = [[score for _, score in head], [scores[passage] for passage, _ in head]]
     scaled = [[(value - min(values)) / (max(values) - min(values)) for value in values] for values in columns]
     totals = [(1 - weight) * a + weight * b for a, b in zip(*scaled, strict=True)]
-    order = sorted(range(len(head)), key=lambda place: -totals[place])
-    return [head[place][0] for place in order] + tail
+    order = sorted(range(len(head)), key=lambda row: -totals[row])
+    return [head[row][0] for row in order] + tail
 
 
 @pytest.mark.parametrize("weight", [0.0, 0.35, 1.0])

@@ -125,9 +125,9 @@ def test_control_without_a_thread_the_steps_wait(
         def __init__(self, *_: object) -> None:
             """Has no threads."""
 
-        def submit(self, send: Callable[..., None], *given: object) -> Future[None]:
+        def submit(self, send: Callable[..., None], *arguments: object) -> Future[None]:
             done: Future[None] = Future()
-            done.set_result(send(*given))
+            done.set_result(send(*arguments))
             return done
 
     monkeypatch.setenv(CHECKPOINTS, ROOT)
@@ -167,11 +167,11 @@ def test_a_send_that_is_cut_off_leaves_the_state_before(
     for writes in itertools.count():
         store.room = writes
         keep(2, other=f"two, {writes} writes")
-        found = fetched(machine / f"new-{writes}", monkeypatch)
+        state = fetched(machine / f"new-{writes}", monkeypatch)
         monkeypatch.setattr("tempfile.tempdir", str(machine))
-        if found != {"state": "1", "other": "one"}:
+        if state != {"state": "1", "other": "one"}:
             break
-    assert writes >= 2 and found == {"state": "2", "other": f"two, {writes} writes"}
+    assert writes >= 2 and state == {"state": "2", "other": f"two, {writes} writes"}
     store.room = 1000
     keep(3, other="three")
     assert len([key for key in store.objects if key.endswith("-other")]) == 1, "what was cut off is removed too"

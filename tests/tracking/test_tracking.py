@@ -105,7 +105,7 @@ def test_a_short_step_without_curves_and_files_has_no_run(
     with mlflow_runs.step_log("merge", params={"seed": 1}, tags={}) as run:
         logged(run)
     runs = client(store).search_runs(["1"], f"tags.mlflow.parentRunId = '{parent.run_id}'")
-    assert [(each.info.run_id, each.info.status) for each in runs] == [(run.run_id, "FINISHED")] * is_kept
+    assert [(one.info.run_id, one.info.status) for one in runs] == [(run.run_id, "FINISHED")] * is_kept
     monkeypatch.delenv(mlflow_runs.PARENT_RUN)
     with mlflow_runs.step_log("merge", params={}, tags={}) as alone:
         alone.metrics({"R@100": 0.5})
@@ -186,12 +186,12 @@ def test_without_a_store_nothing_is_logged(monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 def test_a_cached_step_shows_what_it_reused(store: Path, parent: PipelineLog) -> None:
-    made = Manifest(
+    manifest = Manifest(
         "run", 1, step="bm25_retrieve", settings={"k1": 1.5}, inputs={"dataset": "abc"}, digest="def",
         metrics={"R@100": 0.5, "seconds": 7.0, "headline": "R@100 0.50"},
     )  # fmt: skip
-    parent.cached_step("bm25_retrieve", made)
-    parent.cached_step("merge", replace(made, step="merge", metrics={"seconds": 0.9}))  # a short one has no run
+    parent.cached_step("bm25_retrieve", manifest)
+    parent.cached_step("merge", replace(manifest, step="merge", metrics={"seconds": 0.9}))  # a short one has no run
     parent.finish("FINISHED")
     (logged,) = client(store).search_runs(["1"], f"tags.mlflow.parentRunId = '{parent.run_id}'")
     assert logged.info.status == "FINISHED"

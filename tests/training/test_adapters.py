@@ -106,12 +106,12 @@ def test_the_plain_model_equals_the_one_with_adapters_in_peft(
             start.backbone.bfloat16().float()
         config = peft.LoraConfig(r=3, lora_alpha=6, target_modules="all-linear")
         reference = peft.get_peft_model(start.backbone, config)
-        own = {
+        of_side = {
             name.removeprefix(f"{side}.backbone."): weights
             for name, weights in seen.items()
             if name.startswith(side) and "lora_" in name
         }
-        lacking, unknown = reference.base_model.model.load_state_dict(own, strict=False)
+        lacking, unknown = reference.base_model.model.load_state_dict(of_side, strict=False)
         assert not unknown and not any("lora_" in name for name in lacking)
     assert worst_cosine(*of_passages(model, before)) > 0.99999
     unchanged = encoders_of(folders[kind], share_encoders=False, pooling="mean")
@@ -179,7 +179,7 @@ def test_recomputed_activations_give_the_same_gradients(
             module.p = 0.0
     part.register_forward_pre_hook(lambda *_: passes.append(1))
 
-    def found(on: bool, change: Callable[[nn.Module], None] = lambda _: None) -> dict[str, torch.Tensor]:
+    def gradients_of(on: bool, change: Callable[[nn.Module], None] = lambda _: None) -> dict[str, torch.Tensor]:
         passes.clear()
         trained = copy.deepcopy(model)
         settings = LargeModelTraining(lora_rank=rank, gradient_checkpointing=on, precision="fp32")
@@ -192,8 +192,8 @@ def test_recomputed_activations_give_the_same_gradients(
             change(trained)
             return gradients(trained, tiny_dataset, cached=cached)
 
-    expected, once = found(False), len(passes)
-    recomputed = found(True)
+    expected, once = gradients_of(False), len(passes)
+    recomputed = gradients_of(True)
     assert once and len(passes) == (1.5 if cached else 2) * once  # the layer runs forward again
     assert expected.keys() == recomputed.keys()
     assert all(torch.allclose(expected[name], recomputed[name], atol=1e-6) for name in expected)
@@ -202,7 +202,7 @@ def test_recomputed_activations_give_the_same_gradients(
         with torch.no_grad():
             next(p for p in trained.parameters() if p.requires_grad).mul_(1.01)
 
-    wrong = found(True, altered)  # control: other weights have other gradients
+    wrong = gradients_of(True, altered)  # control: other weights have other gradients
     assert not all(torch.allclose(expected[name], wrong[name], atol=1e-6) for name in expected)
 
 

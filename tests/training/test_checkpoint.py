@@ -121,12 +121,12 @@ def patch_nth(patch: pytest.MonkeyPatch, owner: Any, change: str, name: str, num
     """Let a change of a file of this name fail, the number-th; returns whether it was not reached."""
     real, turns, reached = getattr(owner, change), itertools.count(), threading.Event()
 
-    def counted(path: Path, *given: Any, **named: Any) -> Any:
-        target = Path(given[0]) if given else path
+    def counted(path: Path, *arguments: Any, **named: Any) -> Any:
+        target = Path(arguments[0]) if arguments else path
         if target.name.startswith(name) and next(turns) == number:
             reached.set()
             raise Killed
-        return real(path, *given, **named)
+        return real(path, *arguments, **named)
 
     patch.setattr(owner, change, counted)
     return lambda: not reached.is_set()
@@ -242,8 +242,8 @@ def test_states_are_rarer_where_writing_would_take_too_large_a_share(
 @pytest.mark.parametrize("resumed", [False, True])
 def test_a_training_that_is_resumed_may_save_at_once(resumed: bool, tmp_path: Path) -> None:
     net = model()
-    given = (Checkpoints(str(tmp_path), "key"), net, torch.optim.AdamW(net.parameters()), {})
-    with Saver(*given, share=1e-9, resumed=resumed) as saver:
+    arguments = (Checkpoints(str(tmp_path), "key"), net, torch.optim.AdamW(net.parameters()), {})
+    with Saver(*arguments, share=1e-9, resumed=resumed) as saver:
         assert saver.ready() is resumed
 
 
@@ -251,7 +251,7 @@ def test_a_training_that_is_resumed_may_save_at_once(resumed: bool, tmp_path: Pa
 def test_an_error_of_the_thread_reaches_the_user(
     at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def full(*given: object, **named: object) -> None:
+    def full(*arguments: object, **named: object) -> None:
         raise SafetensorError("No space left on device (os error 28)")
 
     training = Training(tmp_path, monkeypatch)
@@ -313,7 +313,7 @@ def test_a_file_is_not_removed_while_it_is_taken_into_a_state(tmp_path: Path, mo
         link(source, target)
 
     monkeypatch.setattr(os, "link", removing)
-    monkeypatch.setattr(Checkpoints, "_send", lambda *given: None)
+    monkeypatch.setattr(Checkpoints, "_send", lambda *arguments: None)
     kept.keep(1)
     threads[0].join()
     assert len(list(tmp_path.glob(f"{checkpoint_store.IN_TRANSIT}/*/files/*"))) == 2

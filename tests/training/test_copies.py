@@ -51,9 +51,9 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
             "test": [(f"q{N + 1}", "d1", 1)],
         },
     )
-    asked = Ingest(dataset=str(source))
+    ingest_settings = Ingest(dataset=str(source))
     with drafting(folder / "dataset", "dataset") as draft:
-        canonicalize(open_source(asked), asked, draft=draft)
+        canonicalize(open_source(ingest_settings), ingest_settings, draft=draft)
     return Dataset(folder / "dataset")
 
 
@@ -82,8 +82,8 @@ def test_no_hit_of_a_first_stage(dataset: Dataset, hits: np.ndarray, expected: l
     assert examples.negatives.tolist() == expected
     assert negative_pool(dataset, [run], 10).tolist() == expected
     graph = Graph(np.arange(N, dtype=np.int32), hits, hits < -1, None, *reverse_csr(hits, 2 * M), retrieved=hits)
-    found = training_examples(TrainGnn(hard_negatives="retrieved"), dataset, examples, graph)
-    assert found.negatives.tolist() == expected
+    negatives = training_examples(TrainGnn(hard_negatives="retrieved"), dataset, examples, graph)
+    assert negatives.negatives.tolist() == expected
 
 
 @pytest.fixture(scope="module")
@@ -100,9 +100,9 @@ def test_no_hard_negative_and_no_denoised_positive(dataset: Dataset, scored: Pai
     labels = dataset.split_qrels("train")
     negatives = hard_negatives(scored, KnownPositives.of(dataset, "train"), 0.1)
     denoised = denoised_positives(scored, labels, 0.9, dataset.groups, dataset.passage_groups)
-    for found, likely in ((negatives, scored.score < 0), (denoised, scored.score > 0)):
+    for passages, likely in ((negatives, scored.score < 0), (denoised, scored.score > 0)):
         wanted = likely & (scored.passage % M != scored.query)
-        pairs = sorted(zip(found.query.tolist(), found.passage.tolist(), strict=True))
+        pairs = sorted(zip(passages.query.tolist(), passages.passage.tolist(), strict=True))
         assert pairs == list(zip(scored.query[wanted].tolist(), scored.passage[wanted].tolist(), strict=True))
 
 
@@ -171,13 +171,13 @@ def test_known_positives_equal_a_loop(seed: int) -> None:
     assert np.array_equal(known.contains(np.arange(n)[:, None], np.arange(m)[None]), every)
     assert not known.contains(np.arange(n), np.full(n, -1)).any()
     passages = np.sort(generator.permutation(m)[: generator.integers(1, m)])
-    asked = generator.integers(-1, n, 5)
+    queries = generator.integers(-1, n, 5)
     positive = generator.integers(0, len(passages), 5)
-    own = np.where(asked >= 0, -1, texts[passages[positive]])  # of a generated query, the text of its positive
+    own_text = np.where(queries >= 0, -1, texts[passages[positive]])  # of a generated query, the text of its positive
     wanted = sorted(
         (row, column)
         for row in range(5)
         for column, p in enumerate(passages.tolist())
-        if column != positive[row] and ((asked[row] >= 0 and every[asked[row], p]) or texts[p] == own[row])
+        if column != positive[row] and ((queries[row] >= 0 and every[queries[row], p]) or texts[p] == own_text[row])
     )
-    assert sorted(map(tuple, known.excluded(asked, passages, positive).T.tolist())) == wanted
+    assert sorted(map(tuple, known.excluded(queries, passages, positive).T.tolist())) == wanted

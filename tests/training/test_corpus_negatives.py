@@ -57,9 +57,9 @@ def expected(query: int, share: float) -> np.ndarray:
     ])  # fmt: skip
 
 
-def deviation(found: np.ndarray, probability: np.ndarray) -> float:
+def deviation(frequencies: np.ndarray, probability: np.ndarray) -> float:
     """The largest distance of a passage's count from its mean, in standard deviations of the binomial distribution."""
-    count = np.bincount(found, minlength=40)
+    count = np.bincount(frequencies, minlength=40)
     deviations = np.sqrt(WIDTH * probability * (1 - probability))
     return float(np.max(np.abs(count - WIDTH * probability) / np.maximum(deviations, 1e-9)))
 
@@ -68,10 +68,10 @@ def deviation(found: np.ndarray, probability: np.ndarray) -> float:
 @pytest.mark.parametrize("share", [0.4, 0.0, 1.0])
 def test_each_passage_is_drawn_as_often_as_the_shares_say(data: Dataset, query: int, share: float) -> None:
     """So no known positive is drawn, of a twin neither, and the documents alone are drawn from with a share of 1."""
-    found = drawn(data, query, share)
-    assert deviation(found, expected(query, share)) < BOUND
+    frequencies = drawn(data, query, share)
+    assert deviation(frequencies, expected(query, share)) < BOUND
     for other in {0.0, 0.3, 0.4, 0.5, 1.0} - {share}:  # control
-        assert deviation(found, expected(query, other)) > BOUND
+        assert deviation(frequencies, expected(query, other)) > BOUND
 
 
 def test_control_without_known_positives_they_are_drawn(data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,8 +85,8 @@ def test_control_without_known_positives_they_are_drawn(data: Dataset, monkeypat
 
 
 def test_a_document_with_positives_alone_is_replaced_by_the_corpus(data: Dataset) -> None:
-    found = drawn(data, 3, 1.0)
-    assert deviation(found, expected(3, 0.0)) < BOUND
+    frequencies = drawn(data, 3, 1.0)
+    assert deviation(frequencies, expected(3, 0.0)) < BOUND
     assert set(DOCUMENT[drawn(data, 1, 1.0)]) == {4}  # control: another document is not replaced
 
 

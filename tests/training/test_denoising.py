@@ -50,8 +50,8 @@ def test_rule_equals_a_loop(seed: int, twins: bool) -> None:
     known = KnownPositives(positive.query, positive.passage, groups)
     assert listed(hard_negatives(pairs, known, 0.1)) == negatives
     assert listed(denoised_positives(pairs, labels, 0.9, groups)) == positives
-    own = zip(labels.query.tolist(), labels.passage.tolist(), labels.relevance.tolist(), strict=True)
-    assert listed(labelled_positives(labels)) == sorted((q, p) for q, p, r in own if r >= 1)
+    rows = zip(labels.query.tolist(), labels.passage.tolist(), labels.relevance.tolist(), strict=True)
+    assert listed(labelled_positives(labels)) == sorted((q, p) for q, p, r in rows if r >= 1)
 
 
 def test_between_the_thresholds_is_neither_and_thresholds_matter() -> None:
@@ -79,7 +79,7 @@ def test_table_and_first_equal_a_loop(rows: list[tuple[int, int]], queries: list
     table = pairs.table(np.array(queries, dtype=np.int32), width)
     assert table.shape == (len(queries), width)
     for line, query in zip(table.tolist(), queries, strict=True):
-        own = [p for q, p in rows if q == query][:width]
-        assert line == own + [-1] * (width - len(own))
+        passages = [p for q, p in rows if q == query][:width]
+        assert line == passages + [-1] * (width - len(passages))
     kept = [(q, p) for i, (q, p) in enumerate(rows) if sum(other == q for other, _ in rows[:i]) < width]
     assert listed(pairs.first(width)) == kept

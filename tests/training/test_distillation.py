@@ -25,15 +25,15 @@ from gnn_encoder.training.prefetch import batches_of
 
 
 def by_hand(scores: torch.Tensor, teacher: torch.Tensor, temperature: float) -> float:
-    found = []
+    losses = []
     for row, wanted in zip(scores.tolist(), teacher.tolist(), strict=True):
         listed = [(s / temperature, t / temperature) for s, t in zip(row, wanted, strict=True) if t > -math.inf]
         if listed:
             z, y = (sum(math.exp(pair[i]) for pair in listed) for i in range(2))
-            found.append(
+            losses.append(
                 sum(math.exp(t) / y * (math.log(math.exp(t) / y) - math.log(math.exp(s) / z)) for s, t in listed)
             )
-    return sum(found) / len(found)
+    return sum(losses) / len(losses)
 
 
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 4.0])
@@ -75,11 +75,11 @@ def test_scores_of_lists_equal_single_products_also_in_parts(monkeypatch: pytest
     monkeypatch.setattr(losses, "SCORED", 48)  # two queries at a time
     for cached in (False, True):
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            found = list_scores(queries.requires_grad_(), passages, listed, 0.5, cached=cached)
-        assert torch.allclose(found.double(), torch.tensor(wanted, dtype=torch.float64), atol=1e-6)
-        found.sum().backward()
+            scores = list_scores(queries.requires_grad_(), passages, listed, 0.5, cached=cached)
+        assert torch.allclose(scores.double(), torch.tensor(wanted, dtype=torch.float64), atol=1e-6)
+        scores.sum().backward()
     assert torch.allclose(queries.grad, 2 * 0.5 * passages[listed].sum(1), atol=1e-5)
-    assert not torch.allclose(found, list_scores(queries, passages, listed.flip(0), 0.5))
+    assert not torch.allclose(scores, list_scores(queries, passages, listed.flip(0), 0.5))
 
 
 def test_the_lists_of_a_re_ranker_are_its_groups(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,14 +99,16 @@ def test_the_lists_of_a_re_ranker_are_its_groups(monkeypatch: pytest.MonkeyPatch
         return lengths[query, passage]
 
     for batch in batches_of(plan, 0):
-        given = teacher[batch.query, batch.passage].astype(np.float32)
+        teacher_scores = teacher[batch.query, batch.passage].astype(np.float32)
         options = {"loss": "listwise_distillation", "temperature": 2.0}
         tables = [torch.full((20, 140), -math.inf, dtype=torch.float64) for _ in range(2)]
         for table, values in zip(tables, (scores, teacher), strict=True):
             table[batch.query, batch.passage] = torch.from_numpy(values[batch.query, batch.passage])
         wanted = by_hand(*tables, 2.0)
-        assert pair_loss(score, tokens, batch, **options, teacher=given).item() == pytest.approx(wanted, rel=1e-4)
-        turned = pair_loss(score, tokens, batch, **options, teacher=np.roll(given, 1))
+        assert pair_loss(score, tokens, batch, **options, teacher=teacher_scores).item() == pytest.approx(
+            wanted, rel=1e-4
+        )
+        turned = pair_loss(score, tokens, batch, **options, teacher=np.roll(teacher_scores, 1))
         assert abs(turned.item() - wanted) > 1e-3
 
 
@@ -123,17 +125,17 @@ def test_lists_are_drawn_from_a_querys_scored_passages(tiny_dataset: Dataset) ->
     query, passage, score = scored_pairs(tiny_dataset)
     pairs = PairScores(query, passage, score, score, score)
     known = {(q, p): s for q, p, s in zip(query.tolist(), passage.tolist(), score.tolist(), strict=True)}
-    asked = np.array([query[30], -1, query[0], tiny_dataset.query_rows("train")[0], query[30]])
+    queries = np.array([query[30], -1, query[0], tiny_dataset.query_rows("train")[0], query[30]])
     teacher = Teacher(pairs, TrainDualEncoder(distillation_candidates=4))
-    passages, scores = teacher.lists(asked, seed=0)
+    passages, scores = teacher.lists(queries, seed=0)
     assert passages.shape == scores.shape == (5, 4) and scores.dtype == np.float32
     assert (passages[[1, 3]] == -1).all() and (scores[[1, 3]] == -np.inf).all()
     for row in (0, 2, 4):
         assert len(set(passages[row])) == 4
-        assert [known[asked[row], p] for p in passages[row]] == scores[row].tolist()
-    assert np.array_equal(teacher.lists(asked, seed=0)[0], passages)
-    assert not np.array_equal(teacher.lists(asked, seed=1)[0], passages)
-    whole, _ = Teacher(pairs, TrainDualEncoder(distillation_candidates=50)).lists(asked, seed=0)
+        assert [known[queries[row], p] for p in passages[row]] == scores[row].tolist()
+    assert np.array_equal(teacher.lists(queries, seed=0)[0], passages)
+    assert not np.array_equal(teacher.lists(queries, seed=1)[0], passages)
+    whole, _ = Teacher(pairs, TrainDualEncoder(distillation_candidates=50)).lists(queries, seed=0)
     assert set(whole[0]) == set(passage[query == query[30]])
 
 
@@ -182,9 +184,9 @@ def test_the_dual_encoder_learns_the_teachers_order_of_unlabelled_passages(
         model = DualEncoder.load(out)
         vectors = np.empty((100, 32), dtype=np.float32)
         encode_passages(model.passage_encoder, tiny_dataset.passages, vectors, precision="fp32")
-        asked = encode_texts(model.query_encoder, tiny_dataset.query_texts(query), precision="fp32")
-        found = (asked * vectors[passage]).sum(1).reshape(-1, 10)
-        return float(np.mean([np.corrcoef(*rows)[0, 1] for rows in zip(found, score.reshape(-1, 10), strict=True)]))
+        query_vectors = encode_texts(model.query_encoder, tiny_dataset.query_texts(query), precision="fp32")
+        scores = (query_vectors * vectors[passage]).sum(1).reshape(-1, 10)
+        return float(np.mean([np.corrcoef(*rows)[0, 1] for rows in zip(scores, score.reshape(-1, 10), strict=True)]))
 
     train(tmp_path / "taught", inputs, distillation=0.9, epochs=15)
     train(tmp_path / "plain", inputs, epochs=15)
@@ -196,14 +198,14 @@ def test_without_distillation_the_scores_change_nothing(inputs: dict[str, Path],
     def same(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> bool:
         return all(torch.equal(one[name], two[name]) for name in one)
 
-    given = train(tmp_path / "given", inputs)
-    assert same(given, train(tmp_path / "temperature", inputs, distillation_temperature=3.0))
+    with_scores = train(tmp_path / "given", inputs)
+    assert same(with_scores, train(tmp_path / "temperature", inputs, distillation_temperature=3.0))
     taught = train(tmp_path / "taught", inputs, distillation=0.5)
-    assert not same(given, taught)
+    assert not same(with_scores, taught)
     assert not same(taught, train(tmp_path / "flatter", inputs, distillation=0.5, distillation_temperature=3.0))
     cached = train(tmp_path / "cached", inputs, distillation=0.5, gradient_cache=True)
     assert max(float((cached[name] - taught[name]).abs().max()) for name in taught) < 1e-3
     del inputs["pair_scores"]
-    assert same(given, train(tmp_path / "without", inputs))
+    assert same(with_scores, train(tmp_path / "without", inputs))
     with pytest.raises(UserError, match="needs M_ce's scores"):
         train(tmp_path / "none", inputs, distillation=0.5)

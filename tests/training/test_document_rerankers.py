@@ -78,7 +78,7 @@ def test_every_kind_trains(kind: str, inputs: dict[str, Path], tiny_backbone: Pa
     assert any("layer.1." in name for name in moved)
 
 
-def interrupted(after: int, monkeypatch: pytest.MonkeyPatch, *given: Any, **settings: Any) -> None:
+def interrupted(after: int, monkeypatch: pytest.MonkeyPatch, *inputs_of: Any, **settings: Any) -> None:
     """A training that ends at a step, with a checkpoint of each step before."""
     real = loop.linear_schedule
 
@@ -90,7 +90,7 @@ def interrupted(after: int, monkeypatch: pytest.MonkeyPatch, *given: Any, **sett
     with monkeypatch.context() as patch:
         patch.setattr(loop, "linear_schedule", schedule)
         with pytest.raises(KeyboardInterrupt):
-            train(*given, **settings)
+            train(*inputs_of, **settings)
 
 
 def equal(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool:
@@ -107,15 +107,15 @@ def test_resumed_equals_undisturbed(
     whole = train(inputs, tmp_path / "whole", tiny_backbone, "lim", **often)
     assert not equal(whole, train(inputs, tmp_path / "other", tiny_backbone, "lim", **often, seed=1))
     for after in (3, 5, 7):
-        given = inputs, tmp_path / f"resumed{after}", tiny_backbone, "lim"
-        interrupted(after, monkeypatch, *given, **often)
-        assert equal(whole, train(*given, **often))
+        arguments = inputs, tmp_path / f"resumed{after}", tiny_backbone, "lim"
+        interrupted(after, monkeypatch, *arguments, **often)
+        assert equal(whole, train(*arguments, **often))
     # Control: neighbours' vectors of another moment give other weights.
-    given = inputs, tmp_path / "forgotten", tiny_backbone, "lim"
-    interrupted(7, monkeypatch, *given, **often)
+    arguments = inputs, tmp_path / "forgotten", tiny_backbone, "lim"
+    interrupted(7, monkeypatch, *arguments, **often)
     (file,) = (tmp_path / "checkpoints").rglob(NAME.format(2))
     file.unlink()
-    assert not equal(whole, train(*given, **often))
+    assert not equal(whole, train(*arguments, **often))
 
 
 @pytest.mark.slow
@@ -123,9 +123,11 @@ def test_resumed_equals_undisturbed(
 def test_a_trained_reranker_scores_as_it_did_when_it_is_loaded(
     kind: str, inputs: dict[str, Path], tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = []
+    scorers = []
     monkeypatch.setattr(
-        module, "document_reranker", lambda *given, _real=document_reranker: made.append(_real(*given)) or made[-1]
+        module,
+        "document_reranker",
+        lambda *arguments, _real=document_reranker: scorers.append(_real(*arguments)) or scorers[-1],
     )
     train(inputs, tmp_path / "out", tiny_backbone, kind)
     data, graph, rows = Dataset(inputs["dataset"]), DocumentGraph.read(inputs["document_graph"]), np.arange(100)
@@ -136,7 +138,7 @@ def test_a_trained_reranker_scores_as_it_did_when_it_is_loaded(
         contexts = context_vectors(loaded.context, graph, tokens, rows, token_vectors="fp32")
         return document_scores(loaded, data, contexts, query, rows, rows, precision="fp32")
 
-    before = made[0].rank(query, rows)
+    before = scorers[0].rank(query, rows)
     assert np.array_equal(before, scores())
     with torch.no_grad():
         next(loaded.context.network.parameters()).mul_(1.1)
@@ -191,9 +193,9 @@ def test_live_neighbours_have_gradient_and_score_as_stored_ones_before_training(
                 parameter.normal_(0, 0.3, generator=generator)  # a new network makes little of what it reads
         assert trained.before is not None
         trained.before(batch)
-        found = trained.score(query, passage)
-        scores[neighbours] = found.detach().numpy()
-        found.sum().backward()
+        stored_scores = trained.score(query, passage)
+        scores[neighbours] = stored_scores.detach().numpy()
+        stored_scores.sum().backward()
         gradient = model.text.backbone.get_input_embeddings().weight.grad
         words[neighbours] = set(np.flatnonzero(gradient.abs().sum(dim=1).numpy()))
         with torch.no_grad():
@@ -226,16 +228,18 @@ def test_frozen_layers_are_in_eval_mode_in_every_step(
     inputs: dict[str, Path], tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Dropout in them would be noise. Stored vectors and dev figures put the model into eval mode in between."""
-    made, modes, real = [], set(), module.pair_loss
+    models, modes, real = [], set(), module.pair_loss
     monkeypatch.setattr(
-        module, "document_reranker", lambda *given, _real=document_reranker: made.append(_real(*given)) or made[-1]
+        module,
+        "document_reranker",
+        lambda *arguments, _real=document_reranker: models.append(_real(*arguments)) or models[-1],
     )
 
-    def watched(*given: Any, **options: Any) -> Any:
-        bert = made[-1].model.text.backbone
-        parts = (bert.embeddings, *bert.encoder.layer, made[-1].model.context)
-        modes.add(tuple(frozenset(each.training for each in part.modules()) for part in parts))
-        return real(*given, **options)
+    def watched(*arguments: Any, **options: Any) -> Any:
+        bert = models[-1].model.text.backbone
+        parts = (bert.embeddings, *bert.encoder.layer, models[-1].model.context)
+        modes.add(tuple(frozenset(layer.training for layer in part.modules()) for part in parts))
+        return real(*arguments, **options)
 
     monkeypatch.setattr(module, "pair_loss", watched)
     on, off = frozenset({True}), frozenset({False})
@@ -251,7 +255,7 @@ def test_all_kinds_train_on_the_same_triples_of_documents(
 ) -> None:
     real, seen = module.pair_loss, []
     monkeypatch.setattr(
-        module, "pair_loss", lambda *given, **options: (seen.append(given[2]), real(*given, **options))[1]
+        module, "pair_loss", lambda *arguments, **options: (seen.append(arguments[2]), real(*arguments, **options))[1]
     )
 
     def epochs(kind: str, **settings: Any) -> list[set[tuple[int, int]]]:

@@ -66,7 +66,7 @@ def largest_difference(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor
 def test_of_the_dual_encoder(encoders, tiny_dataset: Dataset, monkeypatch, precision) -> None:
     texts = tiny_dataset.passages.take(np.arange(30)).full_texts()
     tokens = Tokens.of(encoders.passage_encoder.tokenizer, texts, 32)
-    asked, found = np.arange(11), np.arange(8, 30)
+    queries, passages = np.arange(11), np.arange(8, 30)
     excluded = torch.rand(11, 22, generator=torch.Generator().manual_seed(3)) < 0.1
     excluded[:, :11].fill_diagonal_(False)
     excluded = excluded.nonzero().T
@@ -74,8 +74,8 @@ def test_of_the_dual_encoder(encoders, tiny_dataset: Dataset, monkeypatch, preci
     def loss(cached: bool) -> torch.Tensor:
         with autocast(precision):
             return contrastive_loss(
-                embed(encoders.query_encoder, tokens, asked, cached=cached),
-                embed(encoders.passage_encoder, tokens, found, cached=cached),
+                embed(encoders.query_encoder, tokens, queries, cached=cached),
+                embed(encoders.passage_encoder, tokens, passages, cached=cached),
                 torch.arange(11), excluded, 1.0, cached=cached,
             )  # fmt: skip
 
@@ -145,19 +145,19 @@ def test_the_first_pass_keeps_nothing_of_a_part(encoders, tiny_dataset: Dataset)
 
 
 def test_memory_is_given_back_before_the_backward_pass(encoders, tiny_dataset: Dataset, monkeypatch) -> None:
-    given = 0
+    returned = 0
 
     def counted() -> None:
-        nonlocal given
-        given += 1
+        nonlocal returned
+        returned += 1
 
     monkeypatch.setattr(embedding, "give_back", counted)
     monkeypatch.setattr(embedding, "TRIMMED", 10**9)
     tokens = Tokens.of(encoders.query_encoder.tokenizer, tiny_dataset.query_texts(np.arange(9)), 32)
     vectors = embed(encoders.query_encoder, tokens, np.arange(9), cached=True)
-    assert given == 0
+    assert returned == 0
     vectors.sum().backward()
-    assert given == 1
+    assert returned == 1
 
 
 @pytest.fixture
@@ -196,10 +196,10 @@ def test_through_the_gnn(encoders, tiny_dataset: Dataset, layers, parts: list[st
     with OrderedSums():
         value, expected = gradients(model, lambda: plain.loss(batch))
         assert not parts
-        cached_value, found = gradients(model, lambda: cached.loss(batch))
+        cached_value, cached_gradients = gradients(model, lambda: cached.loss(batch))
     assert min(parts.count(name) for name in ("_part", "query_side", "passage_side", "losses")) > 1
     assert cached_value == pytest.approx(value, abs=1e-6)
-    assert largest_difference(expected, found) < 1e-5
+    assert largest_difference(expected, cached_gradients) < 1e-5
     # Control: another loss scale has other gradients.
     cached.scale *= 1.01
     assert largest_difference(expected, gradients(model, lambda: cached.loss(batch))[1]) > 1e-4

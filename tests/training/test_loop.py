@@ -198,18 +198,20 @@ def test_a_gradient_that_is_no_number_ends_the_training_though_the_loss_is_finit
     assert net[0].bias.isnan().any()  # control
 
 
-def flip(file: Path, place: int, bit: int = 0) -> None:
+def flip(file: Path, offset: int, bit: int = 0) -> None:
     content = bytearray(file.read_bytes())
-    content[place] ^= 1 << bit
+    content[offset] ^= 1 << bit
     file.write_bytes(content)
 
 
 @pytest.mark.parametrize(
     "damage",
     [
-        *(lambda file, place=place: flip(file, place, bit=place % 8) for place in range(0, 2000, 200)),  # the header
         *(
-            lambda file, place=place: flip(file, -place) for place in (1, 700, 5000)
+            lambda file, offset=offset: flip(file, offset, bit=offset % 8) for offset in range(0, 2000, 200)
+        ),  # the header
+        *(
+            lambda file, offset=offset: flip(file, -offset) for offset in (1, 700, 5000)
         ),  # moments, parameters, random state
         lambda file: file.write_bytes(file.read_bytes()[:100]),
         lambda file: file.write_bytes(b""),

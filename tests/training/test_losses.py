@@ -52,8 +52,8 @@ def test_the_matryoshka_loss_is_a_sum_over_first_components(unit_length):
     if unit_length:
         queries, passages = (side / side.norm(dim=1, keepdim=True) for side in (queries, passages))
 
-    def loss(asked, read):
-        return contrastive_loss(asked, read, positive, NOTHING, 0.7)
+    def loss(query_vectors, read):
+        return contrastive_loss(query_vectors, read, positive, NOTHING, 0.7)
 
     expected = 0.0
     for dimension in (8, 5, 2):
@@ -246,7 +246,7 @@ def test_losses_of_pairs_equal_a_plain_loop(loss: str, monkeypatch: pytest.Monke
             for positive, negatives in scored
         ]
         assert abs(value.item() - groups_by_hand(loss, turned, 0.7)) > 1e-2
-        assert live.grad is not None and {tuple(place) for place in live.grad.nonzero().tolist()} <= set(pairs)
+        assert live.grad is not None and {tuple(cell) for cell in live.grad.nonzero().tolist()} <= set(pairs)
         assert torch.isfinite(live.grad).all()
     assert len(parts) > 2 * plan.steps_per_epoch, "groups are spread over parts"
 

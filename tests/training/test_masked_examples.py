@@ -47,8 +47,8 @@ def test_retrieved_negatives_are_the_querys_own_without_its_positives() -> None:
     positives = {4: {0, 5}, 7: {2, 3}, 9: {4}}
     dropped = 0
     for row, query in enumerate(kept.query.tolist()):
-        own = retrieved[nodes.index(query)]
-        assert kept.negatives[row].tolist() == [-1 if p in positives[query] else p for p in own]
+        passages = retrieved[nodes.index(query)]
+        assert kept.negatives[row].tolist() == [-1 if p in positives[query] else p for p in passages]
         dropped += int((kept.negatives[row] < 0).sum())
     assert dropped > 0
 

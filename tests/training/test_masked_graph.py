@@ -86,10 +86,10 @@ def test_what_is_dropped_is_the_edges_to_positives(parts):
     features[dropping.dropped] += 3.0
     other, vectors = dataclasses.replace(graph, features=features), torch.randn(60, 32)
     for mask, changes in (("drop_positives", False), ("none", True)):
-        jobs = [training(parts, mask, each) for each in (graph, other)]
+        jobs = [training(parts, mask, used) for used in (graph, other)]
         with torch.no_grad():
-            found = [[interactive(job, batch, vectors) for batch in batches_of(job.plan(), 0)] for job in jobs]
-        assert any(not torch.equal(*pair) for pair in zip(*found, strict=True)) == changes
+            batches = [[interactive(job, batch, vectors) for batch in batches_of(job.plan(), 0)] for job in jobs]
+        assert any(not torch.equal(*pair) for pair in zip(*batches, strict=True)) == changes
 
 
 @pytest.mark.parametrize("mask", ["folds", "drop_positives"])

@@ -65,12 +65,12 @@ def fit(job: MaskedGraphTraining) -> dict[str, torch.Tensor]:
 def stop_before(job: MaskedGraphTraining, step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     taken, loss = 0, job.loss
 
-    def failing(*each: object) -> torch.Tensor:
+    def failing(*arguments: object) -> torch.Tensor:
         nonlocal taken
         taken += 1
         if taken > step:
             raise Interrupted
-        return loss(*each)
+        return loss(*arguments)
 
     monkeypatch.setattr(job, "loss", failing)
 
@@ -86,7 +86,7 @@ def test_each_version_is_the_encoders_of_its_time(
     job: MaskedGraphTraining, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(CHECKPOINTS, str(tmp_path))
-    given, seen, advance = job.cache.vectors, {}, job.cache.advance
+    vectors_of, seen, advance = job.cache.vectors, {}, job.cache.advance
     reached = np.isin(np.arange(100), job.graph.edges)
 
     def watched(version: int, *rest: object) -> None:
@@ -94,7 +94,7 @@ def test_each_version_is_the_encoders_of_its_time(
             seen[version] = copy.deepcopy(job.model.dual_encoder)
             advance(version, *rest)
             job.passages.encoder, now = seen[version].passage_encoder, job.passages.encoder
-            expected = given if version == 0 else job.passages.vectors(np.arange(100))
+            expected = vectors_of if version == 0 else job.passages.vectors(np.arange(100))
             job.passages.encoder = now
             np.testing.assert_allclose(job.cache.vectors[reached], expected[reached], atol=1e-6)
             assert version == 0 or not job.cache.vectors[~reached].any(), "of passages without an edge nothing is made"
@@ -124,9 +124,9 @@ def test_a_resumed_training_has_the_vectors_that_it_had(
         stop_before(again(), 3, patch)  # the first version was due before the third step
         with pytest.raises(Interrupted):
             fit(job)
-    (made,) = (tmp_path / "cut").rglob("passages-1.npy")
+    (vectors_file,) = (tmp_path / "cut").rglob("passages-1.npy")
     if lost:  # the control: made anew later, by other weights
-        made.unlink()
+        vectors_file.unlink()
     resumed = fit(again())
     assert all(torch.equal(expected[name], resumed[name]) for name in expected) != lost
     assert "damaged" not in capsys.readouterr().err

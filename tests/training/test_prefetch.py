@@ -26,19 +26,19 @@ def test_same_items(count: int) -> None:
 
 
 def test_made_ahead_and_not_by_the_consumer() -> None:
-    made: list[int] = []
+    makers: list[int] = []
     threads: set[int] = set()
 
     def items() -> Iterator[int]:
         for number in range(10):
-            made.append(number)
+            makers.append(number)
             threads.add(threading.get_ident())
             yield number
 
     stream = prefetched(items(), ahead=3)
     assert next(stream) == 0
     stream.close()  # waits for what is being made
-    assert 3 <= len(made) <= 4 and threads and threading.get_ident() not in threads
+    assert 3 <= len(makers) <= 4 and threads and threading.get_ident() not in threads
 
 
 def test_an_error_keeps_its_place() -> None:

@@ -64,13 +64,13 @@ def train(folder: Path, first: Path, backbone: Path, name: str) -> dict[str, tor
     return {key: value.clone() for key, value in state.items()}
 
 
-def process(rank: int, world: int, folder: Path, *given: Path) -> None:
+def process(rank: int, world: int, folder: Path, *arguments: Path) -> None:
     """One of the processes."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=world)
     for number, name in enumerate(KINDS):
         os.environ[CHECKPOINTS] = str(folder / f"checkpoints-{number}")
-        save_file(train(*given, name), folder / f"{number}-{rank}.safetensors")
+        save_file(train(*arguments, name), folder / f"{number}-{rank}.safetensors")
     dist.destroy_process_group()
 
 
@@ -79,11 +79,11 @@ def test_two_processes_train_what_one_trains(
     tiny_documents: Dataset, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = write_first_run(tiny_documents, tmp_path / "first_run")
-    given = tiny_documents.path, first, tiny_backbone
-    multiprocessing.spawn(process, (2, tmp_path, *given), nprocs=2)
+    arguments = tiny_documents.path, first, tiny_backbone
+    multiprocessing.spawn(process, (2, tmp_path, *arguments), nprocs=2)
     for number, name in enumerate(KINDS):
         monkeypatch.setenv(CHECKPOINTS, str(tmp_path / f"alone-{number}"))
-        alone = train(*given, name)
+        alone = train(*arguments, name)
         one, other = (load_file(tmp_path / f"{number}-{rank}.safetensors") for rank in range(2))
         for key, weight in alone.items():
             assert torch.equal(one[key], other[key])
@@ -91,7 +91,7 @@ def test_two_processes_train_what_one_trains(
     # Control: a process that learns from its own pairs alone.
     monkeypatch.setenv(CHECKPOINTS, str(tmp_path / "other"))
     monkeypatch.setattr(pairs, "shared", half)
-    changed = train(*given, name)
+    changed = train(*arguments, name)
     assert max(float((changed[key] - alone[key]).abs().max()) for key in alone) > 1e-3
 
 

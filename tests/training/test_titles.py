@@ -27,14 +27,14 @@ def test_the_tokens_differ_by_the_title_alone_and_the_cache_has_both(
     few = np.array([40, 3, 99])
     for order in ((True, False), (False, True)):
         monkeypatch.setenv(TOKENS, str(tmp_path / str(order)))
-        found = {titles: texts_of(passage_tokens(tokenizer, passages, 32, titles)) for titles in order}
+        texts = {titles: texts_of(passage_tokens(tokenizer, passages, 32, titles)) for titles in order}
         again = {titles: texts_of(passage_tokens(tokenizer, passages, 32, titles)) for titles in order}
-        assert again == found and len([*(tmp_path / str(order)).glob("[!.]*")]) == 2
-        for with_title, (first, *rest), title in zip(found[True], found[False], title_ids, strict=True):
+        assert again == texts and len([*(tmp_path / str(order)).glob("[!.]*")]) == 2
+        for with_title, (first, *rest), title in zip(texts[True], texts[False], title_ids, strict=True):
             assert title and with_title == [first, *title, *rest]
         for titles in order:
             tokens, places = tokens_at(tokenizer, passages, few, 32, titles)
-            assert len(tokens) == 3 and texts_of(tokens.take(places)) == [found[titles][row] for row in few]
+            assert len(tokens) == 3 and texts_of(tokens.take(places)) == [texts[titles][row] for row in few]
 
 
 def reranker_of(dataset: Dataset, backbone: Path, titles: bool) -> Reranker:
@@ -53,7 +53,7 @@ def test_training_re_ranking_and_explanations_agree_also_after_loading(
     titles: bool, tiny_dataset: Dataset, tiny_backbone: Path, tmp_path: Path
 ) -> None:
     reranker = reranker_of(tiny_dataset, tiny_backbone, titles)
-    queries, passages = (each.ravel() for each in np.meshgrid([3, 70, 85], [5, 17, 42, 99], indexing="ij"))
+    queries, passages = (axis.ravel() for axis in np.meshgrid([3, 70, 85], [5, 17, 42, 99], indexing="ij"))
     with torch.no_grad():
         trained = reranker.score(queries, passages).cpu().numpy()
         assert reranker.table is not None
@@ -67,8 +67,8 @@ def test_training_re_ranking_and_explanations_agree_also_after_loading(
     save_scorer("colbert", reranker.model, tmp_path)
     scorer = load_scorer(tmp_path)
     assert isinstance(scorer, LateInteractionScorer) and scorer.model.layout.titles == titles
-    asked = zip(tiny_dataset.query_texts(queries), passages.tolist(), strict=True)
-    explained = [sum(part.amount for part in scorer.explain(tiny_dataset, *pair)) for pair in asked]
+    pairs = zip(tiny_dataset.query_texts(queries), passages.tolist(), strict=True)
+    explained = [sum(part.amount for part in scorer.explain(tiny_dataset, *pair)) for pair in pairs]
     several = {
         "rank": reranker.rank(queries, passages),
         "score": scorer.score(tiny_dataset, queries, passages, precision="fp32"),
@@ -89,8 +89,8 @@ def test_one_system_reads_titles_whatever_the_general_setting_is() -> None:
         assert settings.for_system("k_nrm") == TrainReranker().for_system("k_nrm")
     with pytest.raises(ValueError, match="colbert_titles cannot have titles"):
         TrainReranker(systems={"colbert_titles": {"titles": False}})
-    own = TrainReranker(systems={"colbert": {"titles": False}})
-    assert not own.for_system("colbert").titles and own.for_system("colbert_titles").titles
+    of_system = TrainReranker(systems={"colbert": {"titles": False}})
+    assert not of_system.for_system("colbert").titles and of_system.for_system("colbert_titles").titles
 
 
 def test_a_model_that_reads_no_titles_reads_the_title_of_a_passage_without_text(

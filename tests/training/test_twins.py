@@ -40,9 +40,9 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
             "test": [(f"q{N + 1}", "d1", 1)],
         },
     )
-    asked = Ingest(dataset=str(source))
+    ingest_settings = Ingest(dataset=str(source))
     with drafting(folder / "dataset", "dataset") as draft:
-        canonicalize(open_source(asked), asked, draft=draft)
+        canonicalize(open_source(ingest_settings), ingest_settings, draft=draft)
     return Dataset(folder / "dataset")
 
 
@@ -62,8 +62,8 @@ def graph() -> Graph:
     generator = np.random.default_rng(0)
     rows = []
     for query in range(N):
-        own = [passage for passage in (query % 20, query % 20 + 20) if passage < N]
-        rows.append([*own, *(p for p in generator.permutation(M) if p not in own)][:8])
+        labelled = [passage for passage in (query % 20, query % 20 + 20) if passage < N]
+        rows.append([*labelled, *(p for p in generator.permutation(M) if p not in labelled)][:8])
     edges = np.array(rows, dtype=np.int32)
     features = generator.standard_normal((*edges.shape, 6)).astype(np.float16)
     queries = np.arange(N, dtype=np.int32)
@@ -102,8 +102,8 @@ def test_no_gradient_from_a_trained_querys_text_into_any_passage_of_its_loss(
         job.interactive_passages(hood, vectors[nodes], passages, batch.passages).sum().backward()
         assert vectors.grad is not None
         flows = set(np.flatnonzero(vectors.grad.abs().sum(1).numpy() > 0).tolist())
-        asked = {twin for query in examples.query[batch.examples].tolist() for twin in asking(query)}
-        leaks, reached = leaks + len(flows & asked), reached + len(flows)
+        twins = {twin for query in examples.query[batch.examples].tolist() for twin in asking(query)}
+        leaks, reached = leaks + len(flows & twins), reached + len(flows)
     assert reached > 0 and (leaks > 0) == (mask == "none")
 
 

@@ -65,28 +65,28 @@ def test_a_neighbourhood_is_its_text_and_its_queries_with_all_their_passages() -
 def test_search_carried_over(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(former_graph, "CHUNK", 7)
     generator = np.random.default_rng(seed)
-    vectors, asked = generator.standard_normal((90, 6)).astype(np.float32), generator.standard_normal((40, 6))
-    asked, texts = asked.astype(np.float32), np.array([f"text {i}" for i in range(90)])
+    vectors, queries = generator.standard_normal((90, 6)).astype(np.float32), generator.standard_normal((40, 6))
+    queries, texts = queries.astype(np.float32), np.array([f"text {i}" for i in range(90)])
     texts[50], vectors[50] = texts[0], vectors[0]  # one text twice, also among what is new
     texts[80], vectors[80] = texts[3], vectors[3]
     old, new = np.arange(70), np.concatenate([generator.permutation(np.arange(4, 90)), [3]])
     before, after = text_digests(texts[old]), text_digests(texts[new])
-    retrieved = exact.search(vectors[old], asked[:30], DEPTH)[1]
+    retrieved = exact.search(vectors[old], queries[:30], DEPTH)[1]
     former = FormerGraph(
-        graph_of(retrieved[:, :NEEDED], len(old), retrieved), vectors[old], asked[:30],
+        graph_of(retrieved[:, :NEEDED], len(old), retrieved), vectors[old], queries[:30],
         np.where(np.arange(40) < 30, np.arange(40), -1), find(before, after), find(after, before), True, np.arange(40),
-        asked[:0], np.arange(0),
+        queries[:0], np.arange(0),
     )  # fmt: skip
-    expected_scores, expected = exact.search(vectors[new], asked, DEPTH)
-    found = former.search(vectors[new], asked, DEPTH, NEEDED)
-    assert (found[:, :NEEDED] >= 0).all() and (found >= 0).mean() > 0.8
-    for query, row in enumerate(found):
+    expected_scores, expected = exact.search(vectors[new], queries, DEPTH)
+    hits = former.search(vectors[new], queries, DEPTH, NEEDED)
+    assert (hits[:, :NEEDED] >= 0).all() and (hits >= 0).mean() > 0.8
+    for query, row in enumerate(hits):
         known = row >= 0
-        scores = vectors[new][row[known]] @ asked[query]
+        scores = vectors[new][row[known]] @ queries[query]
         np.testing.assert_allclose(scores, expected_scores[query][known], atol=1e-5)
         assert len(set(row[known])) == known.sum()
-    assert (found == expected).mean() > 0.8
-    places = former.feature_rows(np.array([0, 0, 39]), np.array([found[0, 0], 85, 0]))
+    assert (hits == expected).mean() > 0.8
+    places = former.feature_rows(np.array([0, 0, 39]), np.array([hits[0, 0], 85, 0]))
     slots = former.graph.edges[0].tolist()
-    assert places[0] == (slots.index(old_row) if (old_row := former.passages[found[0, 0]]) in slots else -1)
+    assert places[0] == (slots.index(old_row) if (old_row := former.passages[hits[0, 0]]) in slots else -1)
     assert places[2] == -1

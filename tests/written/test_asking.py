@@ -56,11 +56,11 @@ def written(data: Dataset, folder: Path, generator: str, **settings: Any) -> Wri
 def test_each_passage_has_queries_of_each_kind_with_prompt_and_answer(
     service: Service, tiny_dataset: Dataset, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = written(tiny_dataset, tmp_path / "out", service.address, max_passages=20, price_in=1.0, price_out=4.0)
-    assert len(set(found.passage)) == 20 and found.passage == sorted(found.passage)
-    assert set(found.kind) == {"keyword", "question", "scenario"}
-    texts = tiny_dataset.passages.take(np.array(found.passage)).full_texts()
-    for text, prompt, answer, query in zip(texts, found.prompt, found.answer, found.query, strict=True):
+    queries = written(tiny_dataset, tmp_path / "out", service.address, max_passages=20, price_in=1.0, price_out=4.0)
+    assert len(set(queries.passage)) == 20 and queries.passage == sorted(queries.passage)
+    assert set(queries.kind) == {"keyword", "question", "scenario"}
+    texts = tiny_dataset.passages.take(np.array(queries.passage)).full_texts()
+    for text, prompt, answer, query in zip(texts, queries.prompt, queries.answer, queries.query, strict=True):
         assert passage_in(prompt) == text.strip() and answer == writer(prompt)
         assert query == answer.splitlines()[1].removeprefix("1. ")
     assert set(service.answered.values()) == {1} and service.answered.total() == 60
@@ -73,7 +73,7 @@ def test_each_passage_has_queries_of_each_kind_with_prompt_and_answer(
     files = [file for file in tmp_path.rglob("*") if file.is_file()]
     assert not any(SECRET.encode() in file.read_bytes() for file in files)
     more = written(tiny_dataset, tmp_path / "more", service.address, max_passages=22)
-    assert set(found.passage) < set(more.passage) and service.answered.total() == 66, "what is paid is paid"
+    assert set(queries.passage) < set(more.passage) and service.answered.total() == 66, "what is paid is paid"
 
 
 def test_a_passage_before_the_others_has_them_paid_for_no_second_time(
@@ -92,16 +92,16 @@ def test_a_passage_before_the_others_has_them_paid_for_no_second_time(
     options: dict[str, Any] = {"examples": str(tmp_path / "asked.txt"), "per_passage": 2, "max_passages": 20}
     for data in datasets:
         out = tmp_path / f"{data.path.name}-out"
-        found = written(data, out, service.address, **options)
+        queries = written(data, out, service.address, **options)
         calls.append(service.answered.total())
         figures = read_manifest(out).metrics
-        assert figures["tokens_in"] == 11 * len(set(found.prompt)), "equal passages are paid for once"
+        assert figures["tokens_in"] == 11 * len(set(queries.prompt)), "equal passages are paid for once"
     assert calls[0] >= 38 and calls[1] - calls[0] in (0, 2)
 
 
 def test_max_calls_bounds_the_calls(service: Service, tiny_dataset: Dataset, tmp_path: Path) -> None:
-    found = written(tiny_dataset, tmp_path / "out", service.address, max_calls=10)
-    assert len(set(found.passage)) == 3 and len(service.requests) == 9
+    queries = written(tiny_dataset, tmp_path / "out", service.address, max_calls=10)
+    assert len(set(queries.passage)) == 3 and len(service.requests) == 9
     with pytest.raises(UserError, match="max_calls = 2, and each passage takes 3: allow more"):
         written(tiny_dataset, tmp_path / "none", service.address, max_calls=2)
 
@@ -112,9 +112,9 @@ def test_nonsense_and_repeats_are_counted_and_left_out_one_line_each(
     answers = iter(["...", "", "1. the same query", "1. The same  query", "1. another"] + ["1. the same query"] * 25)
     service.reply = lambda _: next(answers)
     options: dict[str, Any] = {"max_passages": 30, "per_passage": 1, "calls_at_once": 1}
-    found = written(tiny_dataset, tmp_path / "out", service.address, **options)
-    assert [query for query in found.query if query] == ["another"]
-    assert len(found.prompt) == len(set(found.prompt)) == 30, "every prompt and answer is kept"
+    queries = written(tiny_dataset, tmp_path / "out", service.address, **options)
+    assert [query for query in queries.query if query] == ["another"]
+    assert len(queries.prompt) == len(set(queries.prompt)) == 30, "every prompt and answer is kept"
     said = capsys.readouterr().err
     assert "write_queries: 2 answers hold no query, such as: ...\n" in said
     assert "write_queries: 27 queries are the same for many passages, such as: the same query\n" in said
@@ -132,10 +132,10 @@ def test_failed_calls_are_left_out_and_asked_by_the_next_attempt(
     service: Service, tiny_dataset: Dataset, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     service.faults = [422, "other", "text"]
-    found = written(tiny_dataset, tmp_path / "out", service.address, max_passages=10, calls_at_once=1)
-    assert len(found.prompt) == 27 and "write_queries: 3 calls failed, such as: " in capsys.readouterr().err
-    found = written(tiny_dataset, tmp_path / "again", service.address, max_passages=10)
-    assert len(found.prompt) == 30 and set(service.answered.values()) == {1}
+    queries = written(tiny_dataset, tmp_path / "out", service.address, max_passages=10, calls_at_once=1)
+    assert len(queries.prompt) == 27 and "write_queries: 3 calls failed, such as: " in capsys.readouterr().err
+    queries = written(tiny_dataset, tmp_path / "again", service.address, max_passages=10)
+    assert len(queries.prompt) == 30 and set(service.answered.values()) == {1}
 
 
 def test_a_service_that_is_gone_ends_the_step_and_nothing_is_lost(
@@ -188,11 +188,11 @@ def test_a_model_that_was_trained_to_write_queries_reads_passages(
 ) -> None:
     trained = tmp_path / "trained"
     write_generator(tiny_seq2seq, trained, 12)
-    found = written(tiny_dataset, tmp_path / "out", str(trained), max_passages=8, temperature=0.0, precision="fp32")
-    texts = tiny_dataset.passages.take(np.array(found.passage)).full_texts()
-    assert set(found.kind) == {TRAINED} and found.prompt == texts
+    queries = written(tiny_dataset, tmp_path / "out", str(trained), max_passages=8, temperature=0.0, precision="fp32")
+    texts = tiny_dataset.passages.take(np.array(queries.passage)).full_texts()
+    assert set(queries.kind) == {TRAINED} and queries.prompt == texts
     generator = QueryGenerator.load(trained)
-    assert found.answer == generate(generator, passage_ids(generator, texts), precision="fp32")
+    assert queries.answer == generate(generator, passage_ids(generator, texts), precision="fp32")
     assert read_manifest(tmp_path / "out").metrics["headline"].endswith("by trained")
     (tmp_path / "asked.txt").write_text("an old river\n")
     with pytest.raises(UserError, match=r"write_queries.examples is for a language model, and trained was trained"):

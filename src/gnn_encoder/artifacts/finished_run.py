@@ -20,9 +20,9 @@ def place_of(system: str) -> str:
 
 
 def bundles_of(run: Path) -> list[Path]:
-    """Returns the places of all bundles of a finished run, the recommended one first."""
-    places = [run / BUNDLE, *sorted((run / BUNDLES).glob("[!.]*"))]
-    return [place for place in places if place.exists()]
+    """Returns the folders of all bundles of a finished run, the recommended one first."""
+    folders = [run / BUNDLE, *sorted((run / BUNDLES).glob("[!.]*"))]
+    return [folder for folder in folders if folder.exists()]
 
 
 def run_folder(bundle: Path) -> Path:

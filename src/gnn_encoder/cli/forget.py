@@ -47,6 +47,6 @@ def forget(
         )
     if record["training"]:
         typer.echo(f"train anew {record['training']}")
-    for place in record["left"]:
-        typer.echo(f"look at    {place}")
+    for left in record["left"]:
+        typer.echo(f"look at    {left}")
     typer.echo(f"record     {path}")

@@ -252,7 +252,7 @@ def _without_judged(folder: Path, traces: Traces) -> bool:
 
 def bundle_of(latest: Path, system: str, served: str, target: Path | str) -> Bundle:
     """Returns the bundle of a system, if possible as served; raises UserError for the `target` of another root."""
-    bundles = [bundle for place in bundles_of(latest) if (bundle := Bundle.read(place)).system == system]
+    bundles = [bundle for folder in bundles_of(latest) if (bundle := Bundle.read(folder)).system == system]
     if not bundles:
         raise UserError(f"{latest} has no bundle of {system}, of which {target} is: delete {target}, and run again")
     return next((bundle for bundle in bundles if bundle.serving.system == served), bundles[0])

@@ -138,4 +138,4 @@ def logged(path: Path) -> list[dict[str, Any]]:
             if question is None or is_blank(question):
                 raise UserError(f'{file} line {number}: not a JSON object with a text as "question" or "query"')
             rows.append(row | {"question": question})
-    return [rows[place] for place in distinct([row["question"] for row in rows])]
+    return [rows[number] for number in distinct([row["question"] for row in rows])]

@@ -17,10 +17,12 @@ def test_a_wrong_token(token: str, monkeypatch: pytest.MonkeyPatch, capsys: pyte
     monkeypatch.setenv("GNN_ENCODER_KFP_TOKEN", token)
     with KfpServer(token="right") as server:
         assert submit(monkeypatch, server.url) == 2
-        told = capsys.readouterr()
-        assert told.out == "" and told.err.count("\n") == 1
-        assert "does not let us in" in told.err and "set GNN_ENCODER_KFP_TOKEN, or KF_PIPELINES_SA_TOKEN" in told.err
-        assert "wrong" not in told.err.replace("is wrong", "")
+        output = capsys.readouterr()
+        assert output.out == "" and output.err.count("\n") == 1
+        assert (
+            "does not let us in" in output.err and "set GNN_ENCODER_KFP_TOKEN, or KF_PIPELINES_SA_TOKEN" in output.err
+        )
+        assert "wrong" not in output.err.replace("is wrong", "")
         monkeypatch.setenv("GNN_ENCODER_KFP_TOKEN", "right")
         assert submit(monkeypatch, server.url) == 0
         assert "right" not in capsys.readouterr().out
@@ -41,17 +43,19 @@ def test_a_token_with_white_space_around_it(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_token_that_cannot_be_sent_is_refused_and_not_shown(
     token: str, filed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    place = "GNN_ENCODER_KFP_TOKEN"
+    variable = "GNN_ENCODER_KFP_TOKEN"
     if filed:
         (tmp_path / "token").write_text(token, "utf-8")
-        place, token = "KF_PIPELINES_SA_TOKEN_PATH", str(tmp_path / "token")
-    monkeypatch.setenv(place, token)
+        variable, token = "KF_PIPELINES_SA_TOKEN_PATH", str(tmp_path / "token")
+    monkeypatch.setenv(variable, token)
     with KfpServer() as server:
         assert submit(monkeypatch, server.url) == 2
         assert server.requests == []
     shown = capsys.readouterr()
     assert "hunter" not in shown.out + shown.err and shown.err.count("\n") == 1
-    assert f"the token from {str(tmp_path / 'token') if filed else place} has white space or a character" in shown.err
+    assert (
+        f"the token from {str(tmp_path / 'token') if filed else variable} has white space or a character" in shown.err
+    )
 
 
 def test_a_token_in_a_file_is_read_for_each_request(
@@ -61,8 +65,8 @@ def test_a_token_in_a_file_is_read_for_each_request(
     monkeypatch.setenv("KF_PIPELINES_SA_TOKEN_PATH", str(file))
     with KfpServer(token="first") as server:
         assert submit(monkeypatch, server.url) == 2
-        told = capsys.readouterr().err
-        assert "cannot read the token that KF_PIPELINES_SA_TOKEN_PATH names: " in told and told.count("\n") == 1
+        error = capsys.readouterr().err
+        assert "cannot read the token that KF_PIPELINES_SA_TOKEN_PATH names: " in error and error.count("\n") == 1
         file.write_text("first\n")
 
         def renew(arguments: dict[str, str]) -> None:
@@ -92,8 +96,8 @@ def test_a_login_page_is_no_server(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     with KfpServer(login_page=True) as server:
         assert submit(monkeypatch, server.url) == 2
         assert call(monkeypatch, "runs", "--host", server.url) == 2
-    told = capsys.readouterr().err
-    assert told.count("perhaps with a page to log in: set GNN_ENCODER_KFP_TOKEN") == 2
+    error = capsys.readouterr().err
+    assert error.count("perhaps with a page to log in: set GNN_ENCODER_KFP_TOKEN") == 2
 
 
 @pytest.mark.parametrize("variable", kubeflow_server.AUTHORITIES)
@@ -108,8 +112,8 @@ def test_a_server_whose_certificate_a_private_authority_signed(
         for wrong in ("", str(tmp_path / "nothing.pem"), str(tmp_path / "no.pem")):
             monkeypatch.setenv(variable, wrong)
             assert submit(monkeypatch, server.url) == 2
-            told = capsys.readouterr().err
-            assert told.count("\n") == 1 and "set SSL_CERT_FILE to a PEM file with the certificate" in told
+            error = capsys.readouterr().err
+            assert error.count("\n") == 1 and "set SSL_CERT_FILE to a PEM file with the certificate" in error
             assert server.requests == []
         monkeypatch.setenv(variable, str(authority))
         assert submit(monkeypatch, server.url, "--wait") == 0
@@ -134,6 +138,6 @@ def test_several_users_want_a_namespace(
 )
 def test_nobody_there(host: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert submit(monkeypatch, host.format(port=free_port())) == 2
-    told = capsys.readouterr()
-    assert told.out == "" and told.err.count("\n") == 1 and "--host" in told.err
-    assert "hunter22" not in told.err
+    output = capsys.readouterr()
+    assert output.out == "" and output.err.count("\n") == 1 and "--host" in output.err
+    assert "hunter22" not in output.err

@@ -44,10 +44,10 @@ def test_what_is_sent(
     assert sent["pipeline_spec"]["platform_spec"] == once["pipeline_spec"]["platform_spec"]
     arguments, now = arguments_of(sent), arguments_of(once)
     assert {task for task in now if arguments[task] != now[task]} == {"promote"}
-    digests, digests_now = (json.loads(each["promote"])["source_digests"] for each in (arguments, now))
+    digests, digests_now = (json.loads(run["promote"])["source_digests"] for run in (arguments, now))
     assert set(digests_now) - set(digests) == {"run.data"} and digests["run.settings"] == digests_now["run.settings"]
-    for each, cached in ((sent, False), (once, True)):
-        tasks = tasks_of(each)
+    for run, cached in ((sent, False), (once, True)):
+        tasks = tasks_of(run)
         assert {bool(task.pop("cachingOptions").get("enableCache")) for task in tasks.values()} == {cached}
         del tasks["promote"]["inputs"]["parameters"]["arguments"]
     assert spec == other
@@ -73,8 +73,8 @@ def test_list_and_remove(
     server: KfpServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert schedule(monkeypatch, server.url, "list") == 0
-    told = "no recurring runs under gnn-encoder yet: create one with gnn-encoder schedule add\n"
-    assert capsys.readouterr().out == told
+    no_runs = "no recurring runs under gnn-encoder yet: create one with gnn-encoder schedule add\n"
+    assert capsys.readouterr().out == no_runs
     assert schedule(monkeypatch, server.url, "remove", "quickstart") == 2
     assert "no recurring run 'quickstart' under gnn-encoder" in capsys.readouterr().err
     assert schedule(monkeypatch, server.url, "add", "--cron", "*/15 8-17 * * mon-fri") == 0
@@ -103,7 +103,7 @@ def test_list_and_remove(
 
     assert schedule(monkeypatch, server.url, "remove", "quickstart") == 0
     assert capsys.readouterr().out == "removed quickstart\n"
-    assert [each["display_name"] for each in server.schedules] == ["other", "theirs", "theirs", "theirs"]
+    assert [one["display_name"] for one in server.schedules] == ["other", "theirs", "theirs", "theirs"]
 
 
 def test_a_removed_schedules_run_goes_on(server: KfpServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,8 +125,8 @@ def test_a_name_is_taken_once(
 ) -> None:
     assert schedule(monkeypatch, server.url, "add", "--every", "24h") == 0
     assert schedule(monkeypatch, server.url, "add", "--every", "12h") == 2
-    told = capsys.readouterr().err
-    assert "gnn-encoder has a recurring run 'quickstart': choose another --name" in told and told.count("\n") == 1
+    error = capsys.readouterr().err
+    assert "gnn-encoder has a recurring run 'quickstart': choose another --name" in error and error.count("\n") == 1
     (tmp_path / "c.yaml").write_text(f"{IMAGES}experiment: mine\n", "utf-8")
     assert schedule(monkeypatch, server.url, "add", "--every", "24h", "--cluster", str(tmp_path / "c.yaml")) == 0
     assert len(server.schedules) == 2

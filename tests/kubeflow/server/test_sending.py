@@ -41,11 +41,11 @@ def test_what_is_sent(
     assert sent["runtime_config"] == {"pipeline_root": "s3://retrieval/pipelines", "parameters": {}}
     arguments = {task: json.loads(text) for task, text in arguments_of(sent).items()}
     graph = train(load_settings("quickstart", ["train_gnn.epochs=3"]))
-    assert {task: each.get("settings", {}) for task, each in arguments.items()} == settings_of(graph)
-    assert all(each["code_digest"] for each in arguments.values())
+    assert {task: call.get("settings", {}) for task, call in arguments.items()} == settings_of(graph)
+    assert all(call["code_digest"] for call in arguments.values())
     assert arguments["ingest"]["source_digests"]["dataset"]
     tasks = tasks_of(sent)
-    assert {each["cachingOptions"]["enableCache"] for each in tasks.values()} == {True}
+    assert {call["cachingOptions"]["enableCache"] for call in tasks.values()} == {True}
     assert len(sent["pipeline_spec"]["platform_spec"]["platforms"]["kubernetes"]["deploymentSpec"]["executors"]) == len(
         tasks
     )
@@ -65,8 +65,8 @@ def test_the_least_of_a_cluster_file_and_without_caching(
     plain, uncached = server.seen("POST", ".*/runs")
     assert set(plain) == {"display_name", "experiment_id", "pipeline_spec", "runtime_config"}
     assert "pipeline_root" not in plain["runtime_config"]
-    assert [each["display_name"] for each in server.experiments] == ["gnn-encoder", "mine"]
-    assert not any(each["cachingOptions"].get("enableCache") for each in tasks_of(uncached).values())
+    assert [one["display_name"] for one in server.experiments] == ["gnn-encoder", "mine"]
+    assert not any(one["cachingOptions"].get("enableCache") for one in tasks_of(uncached).values())
 
 
 def test_a_reranking_pipeline_is_sent(server: KfpServer, cluster: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,10 +75,10 @@ def test_a_reranking_pipeline_is_sent(server: KfpServer, cluster: str, monkeypat
     (sent,) = server.seen("POST", ".*/runs")
     assert sent["display_name"].startswith("rerank-quickstart-2")
     assert not any(name.startswith("importer") for name in tasks_of(sent))
-    given = {task: json.loads(text).get("settings", {}) for task, text in arguments_of(sent).items()}
-    assert given == settings_of(rerank(load_settings("quickstart", []), ["k_nrm", "colbert_distilled"]))
-    assert given["train-reranker-k-nrm"]["kind"] == "k_nrm"
-    assert {"score-candidates-colbert-distilled", "rerank-colbert-distilled"} <= set(given)
+    settings = {task: json.loads(text).get("settings", {}) for task, text in arguments_of(sent).items()}
+    assert settings == settings_of(rerank(load_settings("quickstart", []), ["k_nrm", "colbert_distilled"]))
+    assert settings["train-reranker-k-nrm"]["kind"] == "k_nrm"
+    assert {"score-candidates-colbert-distilled", "rerank-colbert-distilled"} <= set(settings)
 
 
 @pytest.mark.slow
@@ -90,18 +90,18 @@ def test_first_stages_and_word_vectors_of_an_object_store(
     rerank = ["--pipeline", "rerank", "--systems", "k_nrm"]
     with slow_store(monkeypatch) as store:
         store.objects |= {"runs/other.trec.gz": b"1", "runs/glove.txt": b"2", f"runs/bundle/{MANIFEST}": b"3"}
-        found = {}
+        sent = {}
         for source in ("s3://bucket/runs/other.trec.gz", "s3://bucket/runs/bundle"):
             words = "train_reranker.word_vectors=s3://bucket/runs/glove.txt"
             assert submit(monkeypatch, server.url, *rerank, "--first-stage", source, "--set", words) == 0
-            found[source] = server.seen("POST", ".*/runs")[-1]
-        assert [imported(each) for each in found.values()] == [[], ["s3://bucket/runs/bundle"]]
+            sent[source] = server.seen("POST", ".*/runs")[-1]
+        assert [imported(body) for body in sent.values()] == [[], ["s3://bucket/runs/bundle"]]
         digests = [
-            {task: json.loads(text).get("source_digests") for task, text in arguments_of(each).items()}
-            for each in found.values()
+            {task: json.loads(text).get("source_digests") for task, text in arguments_of(body).items()}
+            for body in sent.values()
         ]
-        assert len({each["first-stage"]["first_stage"] for each in digests}) == 2
-        assert all(each["train-reranker-k-nrm"]["word_vectors"] for each in digests)
+        assert len({digest_of["first-stage"]["first_stage"] for digest_of in digests}) == 2
+        assert all(digest_of["train-reranker-k-nrm"]["word_vectors"] for digest_of in digests)
         for source, words in (
             ("s3://bucket/runs/none.trec", "s3://bucket/runs/none.trec does not exist"),
             ("s3://bucket/runs", "s3://bucket/runs is no bundle; the name of a run file ends with .trec"),
@@ -117,8 +117,8 @@ def test_first_stages_and_word_vectors_of_an_object_store(
         (["--set", "train_reranker.word_vectors=glove.txt"], "put it into an object store"),
     ):
         assert submit(monkeypatch, server.url, *rerank, *more) == 2
-        told = capsys.readouterr().err
-        assert "lies on this machine, where no pod can read it" in told and words in told
+        error = capsys.readouterr().err
+        assert "lies on this machine, where no pod can read it" in error and words in error
     # ColBERT reads no word vectors.
     colbert = ["--pipeline", "rerank", "--systems", "colbert", "--set", "train_reranker.word_vectors=glove.txt"]
     assert submit(monkeypatch, server.url, *colbert) == 0
@@ -131,7 +131,7 @@ def imported(sent: dict[str, Any]) -> list[str]:
     """The addresses of the artifacts that exist before a run."""
     document = sent["pipeline_spec"]
     executors = document.get("pipeline_spec", document)["deploymentSpec"]["executors"].values()
-    return [each["importer"]["artifactUri"]["constant"] for each in executors if "importer" in each]
+    return [executor["importer"]["artifactUri"]["constant"] for executor in executors if "importer" in executor]
 
 
 def test_a_step_without_an_image_is_refused(
@@ -143,8 +143,8 @@ def test_a_step_without_an_image_is_refused(
         if images:
             cluster.write_text(f"images: {images}\nsteps: {{train_gnn: {{gpu: {{}}}}}}\n", "utf-8")
         assert call(monkeypatch, *arguments, *(["--cluster", str(cluster)] if images else []), *more) == 2
-        told = capsys.readouterr().err
-        assert ("no image for ingest: " in told) == (images != "{cpu: a}") and told.count("\n") == 1
+        error = capsys.readouterr().err
+        assert ("no image for ingest: " in error) == (images != "{cpu: a}") and error.count("\n") == 1
 
 
 def test_the_description_refuses_what_it_does_not_have(server: KfpServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +162,7 @@ def test_the_description_refuses_what_it_does_not_have(server: KfpServer, monkey
     for change, words in wrong:
         with pytest.raises(ValueError, match=words):
             check({**sent, **change}, "V2beta1Run")
-    operations = {(each.method, each.path): each for each in described()}
+    operations = {(operation.method, operation.path): operation for operation in described()}
     assert operations["POST", "/apis/v2beta1/runs"].body == "V2beta1Run"
     assert operations["GET", "/apis/v2beta1/runs"].query >= {"experiment_id", "page_size", "sort_by"}
     status, _, _ = server.handle("POST", "/apis/v2beta1/runs", None, json.dumps({**sent, "run_name": "x"}))
@@ -198,16 +198,16 @@ def test_what_pods_cannot_reach_is_refused(
     write_beir(tmp_path / "beir")
     (tmp_path / "trainer.yaml").write_text(f"{IMAGES}trainer: {{}}\n", "utf-8")
     (tmp_path / "kinds").mkdir()
-    asked = ["--set", "write_queries.generator=http://127.0.0.1:9/v1#m"]
+    generator = ["--set", "write_queries.generator=http://127.0.0.1:9/v1#m"]
     for more, words in [
         (["--dataset", "kinds", "--set", "ingest.format=documents"], f"gnn-encoder copy {tmp_path}/kinds s3://"),
         (["--dataset", "beir"], f"{tmp_path}/beir lies on this machine, where no pod can read it"),
         (["--set", f"shared.backbone={tiny_backbone}", "--set", "train_gnn.heads=4"], "lies on this machine"),
         (
-            ["--dataset", "s3://b/d", *asked, "--set", "write_queries.examples=asked.txt"],
+            ["--dataset", "s3://b/d", *generator, "--set", "write_queries.examples=asked.txt"],
             "asked.txt lies on this machine",
         ),
-        (["--dataset", "s3://b/d", *asked, "--set", "write_queries.prompts=kinds"], "kinds lies on this machine"),
+        (["--dataset", "s3://b/d", *generator, "--set", "write_queries.prompts=kinds"], "kinds lies on this machine"),
         (["--dataset", "s3://b/d", "--set", "ingest.log=log.csv"], "leave ingest.log out"),
         (["--cluster", str(EXAMPLE), "--set", "train_dpr.processes=2"], "gives the step 1 GPU"),
         (
@@ -229,8 +229,8 @@ def test_what_pods_cannot_reach_is_refused(
         ),
     ]:
         assert submit(monkeypatch, host, *more) == 2
-        told = capsys.readouterr().err
-        assert words in told and told.count("\n") == 1
+        error = capsys.readouterr().err
+        assert words in error and error.count("\n") == 1
 
 
 def test_a_training_with_nodes_is_sent_as_one_task(

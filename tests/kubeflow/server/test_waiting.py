@@ -165,8 +165,8 @@ def test_the_namespace_and_a_pod_that_cannot_be_told(
         del task["child_tasks"]
     with KfpServer(multi_user=True, progress=[failed]) as server:
         assert submit(monkeypatch, server.url, "--cluster", str(EXAMPLE), "--wait") == 1
-    told = capsys.readouterr().err
-    assert "ingest failed; why is in its log: kubectl get pods -n retrieval -l pipeline/runid=run-0" in told
+    error = capsys.readouterr().err
+    assert "ingest failed; why is in its log: kubectl get pods -n retrieval -l pipeline/runid=run-0" in error
 
 
 def test_the_end_of_a_run_comes_before_that_of_its_steps(
@@ -240,19 +240,19 @@ def test_a_server_that_accepts_and_never_answers(
 ) -> None:
     monkeypatch.setattr(kubeflow_server, "ANSWER_SECONDS", 1.0)
     monkeypatch.setattr(kubeflow_server, "PATIENCE_SECONDS", 0.2)
-    for place, words in [
+    for request, words in [
         ("GET .*/healthz", "no answer within 1 s; check --host"),
         ("GET .*/experiments", "no answer within 1 s"),
         ("POST .*/runs", "may have started all the same: see gnn-encoder runs"),
         ("GET .*/runs/run-0", "no answer within 1 s; the run goes on"),
     ]:
-        server.silent = lambda asked, place=place: re.fullmatch(place, asked) is not None  # type: ignore[misc]
+        server.silent = lambda line, request=request: re.fullmatch(request, line) is not None  # type: ignore[misc]
         assert submit(monkeypatch, server.url, "--wait") == 2
-        told = capsys.readouterr().err
-        assert words in told and told.count("\n") == 1
+        error = capsys.readouterr().err
+        assert words in error and error.count("\n") == 1
     # It answers late, but before the wait is given up.
     silences = iter([True])
-    server.silent = lambda asked: "GET" in asked and "run-" in asked and next(silences, False)
+    server.silent = lambda line: "GET" in line and "run-" in line and next(silences, False)
     monkeypatch.setattr(kubeflow_server, "PATIENCE_SECONDS", 60)
     assert submit(monkeypatch, server.url, "--wait") == 0
     assert "no answer within 1 s; still waiting\n" in capsys.readouterr().out
@@ -277,12 +277,12 @@ def test_ctrl_c_leaves_the_run_alone(server: KfpServer, tmp_path: Path) -> None:
         while not server.seen("GET", ".*/runs/run-0") and time.monotonic() < deadline:
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
-        _, told = process.communicate(timeout=30)
+        _, error = process.communicate(timeout=30)
     finally:
         process.kill()
     assert process.returncode == 130
-    assert f"the run goes on: {server.url}/#/runs/details/run-0" in told
-    assert "Traceback" not in told
+    assert f"the run goes on: {server.url}/#/runs/details/run-0" in error
+    assert "Traceback" not in error
     assert [path.rpartition("/")[2] for method, path, _ in server.requests if method == "POST"] == [
         "experiments",
         "runs",
@@ -295,8 +295,8 @@ def test_a_token_that_expires_while_waiting(
     monkeypatch.setenv("GNN_ENCODER_KFP_TOKEN", "right")
     with KfpServer(token="right", failures=[401]) as server:
         assert submit(monkeypatch, server.url, "--wait") == 2
-    told = capsys.readouterr().err
-    assert "has expired" in told and "the run goes on" in told
+    error = capsys.readouterr().err
+    assert "has expired" in error and "the run goes on" in error
 
 
 @pytest.mark.parametrize(
@@ -312,5 +312,5 @@ def test_a_refusal_ends_the_wait_in_a_line(
 ) -> None:
     server.failures = [status]
     assert submit(monkeypatch, server.url, "--wait") == 2
-    told = capsys.readouterr().err
-    assert words in told and told.count("\n") == 1
+    error = capsys.readouterr().err
+    assert words in error and error.count("\n") == 1
