@@ -22,7 +22,10 @@ from gnn_encoder.settings.studies import variants
 MODELS = ("dual_encoder", "cross_encoder", "gnn_encoder", "converged", "dpr")
 SYSTEMS = ("k_nrm", "colbert", "bert_dmn", "ss_bert_h", "colbert_distilled")
 """Re-rankers on labelled triples, on generated queries and with a teacher."""
-__all__ = ["PIPELINES", "arguments_without_digests", "documents", "graph_of", "packaged", "remembered"]
+__all__ = [
+    "PIPELINES", "arguments_without_digests", "compiled", "containers", "documents", "executor", "graph_of",
+    "needs_on_kubernetes", "packaged", "remembered", "tasks_of",
+]  # fmt: skip
 _made: dict[str, list[dict[str, Any]]] = {}
 
 
@@ -65,3 +68,30 @@ def remembered(graph: Graph, arguments: Mapping[str, StepArguments], cluster: Cl
     if key not in _made:
         _made[key] = package(graph, arguments, cluster)
     return copy.deepcopy(_made[key])
+
+
+def compiled(cluster: Cluster, pipeline: str = "train", *overrides: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """As `documents`, for a cluster."""
+    return documents(cluster.model_dump_json(exclude_unset=True), pipeline, *overrides)
+
+
+def tasks_of(spec: dict[str, Any]) -> dict[str, Any]:
+    tasks: dict[str, Any] = spec["root"]["dag"]["tasks"]
+    return tasks
+
+
+def executor(spec: dict[str, Any], task: str) -> str:
+    """The label of a task's executor, by which both documents name what it needs."""
+    return str(spec["components"][tasks_of(spec)[task]["componentRef"]["name"]]["executorLabel"])
+
+
+def containers(spec: dict[str, Any]) -> dict[str, Any]:
+    """Task → its container."""
+    executors = {task: spec["deploymentSpec"]["executors"][executor(spec, task)] for task in tasks_of(spec)}
+    return {task: one["container"] for task, one in executors.items() if "container" in one}
+
+
+def needs_on_kubernetes(platforms: dict[str, Any]) -> dict[str, Any]:
+    """Label of an executor → what its pod needs."""
+    executors: dict[str, Any] = platforms["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
+    return executors

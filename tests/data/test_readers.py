@@ -1,24 +1,20 @@
-"""Each format comes out as the same canonical rows, plain or gzip, whatever the block size.
-
-Odd bytes in a file are read or refused in one line, never by another error.
-"""
+"""Each format comes out as the same canonical rows, plain or gzip, whatever the block size."""
 
 import gzip
 import importlib.util
 import json
 import os
-import random
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from beir_folder import PASSAGES, QUERIES, check, write_beir
+from layouts import write_dpr, write_msmarco
 
 from gnn_encoder.artifacts import Dataset, drafting
 from gnn_encoder.data import canonicalize, lines, open_source, source_digest
 from gnn_encoder.data.rows import Label, Query
-from gnn_encoder.data.validation import DataReport, Kind, Problems
+from gnn_encoder.data.validation import Kind, Problems
 from gnn_encoder.errors import UserError
 from gnn_encoder.settings.foundation import Ingest
 
@@ -94,15 +90,6 @@ def test_blocks_do_not_change_what_is_read(tmp_path: Path, monkeypatch: pytest.M
     assert whole["test"]["what is number 4"] == ["t\u00e9xt of passage 4"]
 
 
-def write_msmarco(folder: Path) -> Path:
-    folder.mkdir()
-    (folder / "collection.tsv").write_text("".join(f'{i}\tpassage "{i}"\n' for i in range(40)))
-    for name, numbers in (("train", range(30)), ("dev", range(30, 38)), ("dev.small", range(30, 35))):
-        (folder / f"queries.{name}.tsv").write_text("".join(f"{q}\tquery {q}\n" for q in numbers))
-        (folder / f"qrels.{name}.tsv").write_text("".join(f"{q}\t0\t{q}\t1\n" for q in numbers))
-    return folder
-
-
 @pytest.mark.parametrize("packed", [False, True])
 def test_msmarco_dev_is_the_test_split_and_dev_comes_from_train(tmp_path: Path, packed: bool) -> None:
     folder = write_msmarco(tmp_path / "m")
@@ -112,29 +99,6 @@ def test_msmarco_dev_is_the_test_split_and_dev_comes_from_train(tmp_path: Path, 
     assert labels["test"] == {f"query {q}": [f'passage "{q}"'] for q in range(30, 35)}
     assert 0 < len(labels["dev"]) < 10
     assert labels["train"] | labels["dev"] == {f"query {q}": [f'passage "{q}"'] for q in range(30)}
-
-
-def write_dpr(folder: Path) -> Path:
-    (folder / "qas").mkdir(parents=True)
-    (folder / "psgs_w100.tsv").write_text(
-        'id\ttext\ttitle\n1\t"It said ""one"" and two"\tFirst\n2\tplain text\t"A ""B"""\n3\tthird\tC\n'
-    )
-    context = {"title": "First", "text": "…", "score": 1000}
-    training = [
-        {"question": "who said one", "answers": ["one"], "positive_ctxs": [{**context, "passage_id": "1"}],
-         "negative_ctxs": [{**context, "passage_id": "3"}], "hard_negative_ctxs": []},
-        {"question": "what is plain", "answers": ["text"], "positive_ctxs": [{**context, "psg_id": 2}],
-         "negative_ctxs": [], "hard_negative_ctxs": [{**context, "psg_id": 1}]},
-    ]  # fmt: skip
-    (folder / "biencoder-nq-train.json").write_text(json.dumps(training, indent=2))
-    (folder / "biencoder-nq-dev.json").write_text(
-        json.dumps([{"question": "which is third", "answers": [], "positive_ctxs": [{"psg_id": "3"}]}])
-    )
-    (folder / "qas" / "nq-dev.qa.csv").write_text("which is third\t['third', '3rd']\nunlabelled one\t['x']\n")
-    (folder / "qas" / "nq-test.qa.csv").write_text(
-        """who is it\t['Wilhelm Conrad', "O'Neill"]\nwhat now\t"[""now""]"\n"""
-    )
-    return folder
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -297,68 +261,3 @@ def test_the_digest_follows_the_files_that_are_read(tmp_path: Path) -> None:
     assert source_digest(settings) == before
     (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq4\td5\t1\n")
     assert source_digest(settings) != before
-
-
-ODD = [
-    b"null", b"\nnull\n", b"[" * 3000, b'{"a":' * 3000, b"9" * 6000, b"-" * 90_000, b"\\ud800", b"\xed\xa0\x80",
-    b"\xff\xfe", b"\xef\xbb\xbf", b"\n\xef\xbb\xbf", b"\0", b"\r", b"\n", b"\n\n", b"\t", b'"', b"'", b"\\",
-    b"NaN", b"1_0", b"\x1b[31m", b"\xe2\x80\x8b", b"2147483647", b"{}", b"[]", b",", b"id\ttext\n", b"\x1f\x8b\x08\0",
-]  # fmt: skip
-CODINGS = ["latin-1", "utf-16", "utf-32", "utf-8-sig", "cp1252"]
-
-
-def spoil(path: Path, draw: random.Random) -> None:
-    data = path.read_bytes()
-    for _ in range(draw.randrange(1, 3)):
-        # Half of them at the start of a line, where most readers look first.
-        starts = [0, *(i + 1 for i, byte in enumerate(data) if byte == ord("\n"))]
-        at = draw.choice([draw.choice(starts), draw.randrange(len(data) + 1)])
-        data = data[:at] + draw.choice(ODD) + data[at + draw.choice([0, 0, 1, 20]) :]
-    if draw.random() < 0.15:
-        data = data.decode("utf-8", "replace").encode(draw.choice(CODINGS), "replace")
-    if draw.random() < 0.3:
-        path.unlink()
-        path = path.with_name(path.name + ".gz")
-        data = gzip.compress(data, 1)
-        data = draw.choice([data, data, gzip.compress(data, 1), data[: draw.randrange(len(data))], data + data])
-    path.write_bytes(data)
-
-
-def outcome(read: Callable[[], DataReport]) -> DataReport | str:
-    """The report, or the line that refuses the data set."""
-    try:
-        report = read()
-    except UserError as error:
-        return str(error)
-    for line in (*report.problems, *report.remarks):
-        assert "\n" not in str(line)
-        str(line).encode()
-    return report
-
-
-@pytest.mark.parametrize("write", [write_beir, write_msmarco, write_dpr])
-def test_odd_bytes_are_read_or_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[Path], Path]
-) -> None:
-    ways = dict.fromkeys(("sound", "mended by drop", "refused"), 0)
-    for seed in range(20):
-        draw = random.Random(seed)
-        monkeypatch.setattr("gnn_encoder.data.lines.BLOCK_BYTES", draw.choice([100, 1 << 22]))
-        folder = write(tmp_path / str(seed))
-        spoil(draw.choice(sorted(path for path in folder.rglob("*") if path.is_file())), draw)
-
-        def kept(rows: str, folder: Path = folder) -> DataReport | str:
-            settings = Ingest(dataset=str(folder), on_bad_rows=rows)
-            with drafting(folder / rows, "dataset") as draft:
-                return canonicalize(open_source(settings), settings, draft=draft)
-
-        seen = outcome(lambda folder=folder: check(Ingest(dataset=str(folder))))
-        refused, dropped = outcome(lambda: kept("refuse")), outcome(lambda: kept("drop"))
-        if isinstance(seen, str) or seen.fatal:
-            ways["refused"] += 1
-            assert isinstance(refused, str) and isinstance(dropped, str) and "\n" not in refused + dropped
-        else:
-            ways["mended by drop" if seen.problems else "sound"] += 1
-            assert dropped == seen, seed
-            assert isinstance(refused, str) if seen.problems else refused == seen
-    assert all(ways.values()), ways

@@ -2,11 +2,9 @@
 
 import gzip
 import json
-import random
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from beir_folder import check, lines, write_beir
@@ -22,7 +20,6 @@ from gnn_encoder.data.documents import Documents
 from gnn_encoder.data.places import Places
 from gnn_encoder.data.python_docs import PythonDocs
 from gnn_encoder.data.rows import PLACES
-from gnn_encoder.data.tree import depths, owners, positions
 from gnn_encoder.data.validation import DataReport, Kind, Problems
 from gnn_encoder.errors import UserError
 from gnn_encoder.settings.foundation import Ingest
@@ -331,38 +328,6 @@ def test_the_size_of_blocks_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> 
 
     assert columns(1) == columns(5) == columns(100)
     assert columns(1)[0][0] == 5 and columns(1)[1] == 14
-
-
-def test_the_tree_equals_plain_loops_on_random_forests() -> None:
-    draw = random.Random(3)
-    for n in range(1, 60):
-        parent = np.array(
-            [draw.randint(-1, n - 1) if draw.random() < 0.3 else draw.randint(-1, i - 1) for i in range(n)]
-        )
-        ancestors = []
-        for node in range(n):
-            chain = []
-            while parent[node if not chain else chain[-1]] >= 0 and len(chain) <= n:
-                chain.append(int(parent[node if not chain else chain[-1]]))
-            ancestors.append(chain)
-        cyclic = [node for node in range(n) if node in ancestors[node]]
-        depth, in_cycle = depths(parent)
-        assert in_cycle.tolist() == cyclic
-        fine = [node for node in range(n) if len(ancestors[node]) <= n]
-        assert [depth[node] for node in fine] == [len(ancestors[node]) for node in fine]
-        if len(fine) < n:
-            continue
-        for levels in (1, 2, 3):
-            tops = {int(p) for p in parent if p >= 0 and depth[p] < levels}
-            expected = [next((a for a in [node, *ancestors[node]] if a in tops), -1) for node in range(n)]
-            assert owners(parent, depth, levels).tolist() == expected
-
-
-def test_a_chain_of_many_sections_is_fast() -> None:
-    parent = np.arange(-1, 300_000 - 1)
-    depth, cyclic = depths(parent)
-    assert not len(cyclic) and (depth == np.arange(len(parent))).all()
-    assert (positions(np.zeros(5, int), parent[:5], depth[:5], np.full(5, 7), np.arange(5) > 3) == np.arange(5)).all()
 
 
 def test_names_in_pythons_documentation_are_sections(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Written queries become labels: what `titles` writes, what each filter leaves out, and the split of each query."""
 
-import math
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +7,7 @@ import pyarrow as pa
 import pytest
 from published_rerankers import write_reranker
 
-from gnn_encoder.artifacts import Dataset, DatasetWriter, Passages, WrittenQueries, drafting
+from gnn_encoder.artifacts import Dataset, DatasetWriter, WrittenQueries, drafting
 from gnn_encoder.artifacts.added_labels import AddedLabel, write_labels
 from gnn_encoder.artifacts.bundle import Bm25Index
 from gnn_encoder.artifacts.dataset import SPLITS
@@ -27,9 +26,7 @@ from gnn_encoder.settings.written import SelectQueries, WriteQueries
 from gnn_encoder.steps.index_bm25 import index_bm25
 from gnn_encoder.steps.select_queries import select_queries
 from gnn_encoder.steps.write_queries import write_queries
-from gnn_encoder.written import selection
-from gnn_encoder.written.selection import Selection, assign, later_copies, quotes, select, splits_of, units_of
-from gnn_encoder.written.titles import heading, queries_of_headings, queries_of_sentences, sentences
+from gnn_encoder.written.selection import Selection, assign, select, splits_of, units_of
 
 ANIMALS = ("otter", "heron", "badger", "falcon", "weasel", "lizard", "beetle", "salmon", "sparrow", "hedgehog")
 PLACES = ("river", "marsh", "forest", "meadow")
@@ -92,39 +89,6 @@ def test_titles_writes_headings_and_sentences(folder: Path, tmp_path: Path) -> N
         write_queries(
             WriteQueries(generator="none-such"), dataset=folder / "dataset", written_queries=tmp_path / "unknown"
         )
-
-
-def test_a_passage_alone_in_its_section_has_its_neighbours() -> None:
-    titles = ["A > B", "A > C", "A > C", "D", ""]
-    texts = [f"This is passage number {number}." for number in range(5)]
-    quotations = [(of.quoted, of.passage) for of in queries_of_sentences([Passages(titles, titles, texts)], 1)]
-    assert quotations == [(0, 1), (1, 2), (2, 1)]
-    many = ["A"] * 40
-    near = [of for of in queries_of_sentences([Passages(many, many, texts[:1] * 40)], 1) if of.quoted == 20]
-    assert [of.passage for of in near] == [17, 18, 19, 21, 22, 23]
-
-
-def test_sections_of_two_documents_are_two_whatever_their_titles(tmp_path: Path) -> None:
-    (tmp_path / "docs").mkdir()
-    for name in "ab":
-        text = "".join(f"The {name} document says {word} of all things.\n\n" for word in ("one", "two"))
-        (tmp_path / "docs" / f"{name}.md").write_text(f"# Notes\n\n{text}")
-    settings = Ingest(dataset=str(tmp_path / "docs"), format="documents", needs="passages", passage_words=8)
-    with drafting(tmp_path / "dataset", "dataset") as draft:
-        canonicalize(open_source(settings), settings, draft=draft)
-    write_queries(WriteQueries(generator="titles"), dataset=tmp_path / "dataset", written_queries=tmp_path / "out")
-    written = WrittenQueries.read(tmp_path / "out")
-    pairs = list(zip(written.quoted, written.passage, strict=True))
-    assert pairs == [(0, 1), (1, 0), (2, 3), (3, 2)]
-
-
-def test_a_short_heading_has_the_one_above_it() -> None:
-    assert heading("Guide > Install") == "Guide Install" and heading("Guide > On Debian") == "On Debian"
-    assert heading("") == "" and heading("Guide") == "Guide"
-    headings = queries_of_headings([Passages(["1", "2"], ["Guide", ""], ["", ""])])
-    assert [tuple(of) for of in headings] == [(0, "heading", "Guide", -1)]
-    text = "One. Two words here are five now. This one is a longer sentence than the other."
-    assert sentences(text) == ["This one is a longer sentence than the other", "Two words here are five now"]
 
 
 def test_each_filter_leaves_out_what_it_should(folder: Path, tmp_path: Path) -> None:
@@ -315,25 +279,6 @@ def test_a_label_that_was_added_to_a_written_query_is_of_the_same_one_later(fold
     assert after.identical[ids.index(query_id)] == before.identical[row]
 
 
-def test_near_copies_of_earlier_ones_are_found() -> None:
-    random, vocabulary = np.random.default_rng(0), [f"w{i}" for i in range(12)]
-    texts = [" ".join(random.choice(vocabulary, random.integers(2, 6), replace=False)) for _ in range(80)]
-    kept: list[set[str]] = []
-    expected = []
-    for text in texts:
-        some = set(text.split())
-        expected.append(any(len(some & other) >= 0.6 * len(some | other) for other in kept))
-        if not expected[-1]:
-            kept.append(some)
-    assert later_copies(texts, 0.6).tolist() == expected and 0 < sum(expected) < 80
-
-
-def test_a_quotation_of_the_beginning_is_seen() -> None:
-    opening = "The quick brown fox jumps over the lazy dog today"
-    assert quotes("the QUICK brown", opening, 4) and quotes("so the quick brown fox ran", opening, 4)
-    assert not quotes("so the quick brown cat", opening, 4) and not quotes("jumps over the lazy dog", opening, 4)
-
-
 SHARES = {2: 0.2, 1: 0.1}
 """Of test and dev."""
 
@@ -349,41 +294,6 @@ def test_units_are_dealt_out_by_share(folder: Path) -> None:
     assert len(set(units_of(data, 20))) == 40
     # Of too few documents, the units are sections: one here, so each page stays whole.
     assert len(set(units_of(data, 41))) == 40 and units_of(data, 41) != units_of(data, 20)
-
-
-def test_more_units_move_none_to_another_split() -> None:
-    units = [f"u{i}.md" for i in range(60)]
-    before, after = (splits_of(dict.fromkeys(some, 1), SHARES, 0) for some in (units[::2], units))
-    assert {unit: after[unit] for unit in before} == before and set(before.values()) == {0, 1, 2}
-
-
-@pytest.mark.parametrize("off", [0.5, math.inf])
-def test_twenty_documents_of_unlike_size_are_near_the_shares(off: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A control allows any share: by hashes alone, a split is empty or the largest."""
-    monkeypatch.setattr(selection, "OFF", off)
-    held: dict[int, list[float]] = {code: [] for code in SHARES}
-    moved = 0
-    for seed in range(50):
-        sizes = np.random.default_rng(seed).lognormal(3, 1.5, 20).astype(int) + 1
-        queries = {f"{seed}-{i}.md": int(size) for i, size in enumerate(sizes)}
-        split = splits_of(queries, SHARES, 0)
-        for code in SHARES:
-            held[code].append(sum(count for unit, count in queries.items() if split[unit] == code) / sizes.sum())
-        later = splits_of({**queries, "later.md": int(np.median(sizes))}, SHARES, 0)
-        moved += sum(later[unit] != code for unit, code in split.items())
-    is_near = [0.5 * of <= document <= 1.5 * of for code, of in SHARES.items() for document in held[code]]
-    assert moved / 50 < 0.5, "a later document moves few of the others"
-    assert np.mean(is_near) >= 0.98 if off == 0.5 else np.mean(is_near) < 0.7
-
-
-@pytest.mark.parametrize("off", [0.5, math.inf])
-def test_one_large_document_leaves_each_split_some_queries(off: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four small documents beside it are less than test's share: test does not take those that dev needs, too."""
-    monkeypatch.setattr(selection, "OFF", off)
-    for seed in range(50):
-        split = splits_of({f"{seed}-large.md": 1000, **{f"{seed}-{i}.md": 1 for i in range(4)}}, SHARES, 0)
-        assert set(split.values()) == {0, 1, 2}
-        assert off > 1 or split[f"{seed}-large.md"] == 0
 
 
 def test_a_copy_in_another_split_is_no_test_passage(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

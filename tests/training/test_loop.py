@@ -4,53 +4,27 @@ import multiprocessing
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 from saved_states import wait_for_each
 from small_disk import small_disk
-from torch import nn
+from small_training import SETTINGS, Batches, Interrupted, model
 
 from gnn_encoder.errors import UserError
-from gnn_encoder.models.backbone import load_encoder
-from gnn_encoder.settings.shared import Optimization
 from gnn_encoder.storage.checkpoint_store import SUMS
 from gnn_encoder.tracking import mlflow_runs
 from gnn_encoder.tracking.context import CHECKPOINTS, Context
 from gnn_encoder.tracking.progress import Progress
 from gnn_encoder.training import checkpoint, loop
-from gnn_encoder.training.loop import Objective, fit, linear_schedule, set_dropout, trainable_attention
+from gnn_encoder.training.loop import Objective, fit, linear_schedule
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
-SETTINGS = Optimization(epochs=3, learning_rate=0.01, checkpoint_seconds=1e-9, precision="fp32")
 
 
 @pytest.fixture(autouse=True)
 def _states(monkeypatch: pytest.MonkeyPatch) -> None:
     wait_for_each(monkeypatch)
-
-
-class Interrupted(Exception):
-    pass
-
-
-class Batches:
-    steps_per_epoch = 5
-    batch_examples = 4
-
-    def draws(self, epoch):
-        generator = np.random.default_rng(epoch)
-        for _ in range(self.steps_per_epoch):
-            yield generator.standard_normal((4, 6)).astype(np.float32)
-
-    def batch(self, drawn):
-        return torch.from_numpy(drawn)
-
-
-def model() -> nn.Module:
-    torch.manual_seed(5)
-    return nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.Linear(8, 1))
 
 
 def train(
@@ -235,117 +209,3 @@ def test_schedule_rises_then_falls_to_zero():
     rates = [linear_schedule(step, 20, 0.25) for step in range(20)]
     assert rates[:5] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
     assert rates[5:] == pytest.approx([(20 - s) / 15 for s in range(5, 20)])
-
-
-def test_dropout_is_set_in_modules_and_in_plain_numbers():
-    class Layer(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.dropout, self.inner = 0.1, nn.Dropout(0.1)
-
-    layer = Layer()
-    set_dropout(layer, 0.0)
-    assert layer.dropout == 0.0 and layer.inner.p == 0.0
-
-
-def gradients(backbone: nn.Module, precision: str, mask: torch.Tensor) -> torch.Tensor:
-    """Of the attention's queries in the first layer."""
-    ids = torch.arange(5, 15).reshape(2, 5)
-    backbone.zero_grad()
-    with trainable_attention(nn.ModuleList([backbone]), precision):
-        backbone(input_ids=ids, attention_mask=mask)[0][:, 0].pow(3).sum().backward()
-    return backbone.encoder.layer[0].attention.self.query.weight.grad.clone()
-
-
-def test_attention_in_bf16_training_is_not_fused_and_has_the_same_gradients(tiny_backbone):
-    backbone = load_encoder(str(tiny_backbone)).double()
-    mask = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
-    fused, plain = (gradients(backbone, precision, mask) for precision in ("fp32", "bf16"))
-    assert torch.allclose(fused, plain, rtol=1e-9, atol=1e-12)
-    # Control: a mask that attention ignores is noticed.
-    assert not torch.allclose(plain, gradients(backbone, "bf16", torch.ones_like(mask)), rtol=1e-3)
-
-
-@pytest.mark.parametrize(("precision", "inside"), [("fp32", "sdpa"), ("bf16", "eager")])
-def test_attention_of_every_part_is_as_before_after_training(tiny_backbone, precision, inside):
-    from transformers import BertConfig, BertLMHeadModel, EncoderDecoderModel
-
-    config = BertConfig.from_pretrained(tiny_backbone, is_decoder=True, add_cross_attention=True)
-    encoder, decoder = load_encoder(str(tiny_backbone)), BertLMHeadModel(config)
-    both = EncoderDecoderModel(encoder=encoder, decoder=decoder)
-    parts = (both.encoder, both.decoder, both.decoder.bert)
-    with trainable_attention(both, precision):
-        assert {part.config._attn_implementation for part in parts} == {inside}
-        assert not torch.backends.cuda.cudnn_sdp_enabled()
-    assert {part.config._attn_implementation for part in parts} == {"sdpa"} and torch.backends.cuda.cudnn_sdp_enabled()
-
-
-class Dev:
-    """A dev figure for each epoch, the model's before the training first; the model is known by its weights."""
-
-    def __init__(self, net: nn.Module, figures: list[float]) -> None:
-        self._net, self._figures, self.seen = net, iter(figures), []
-
-    def __call__(self) -> dict[str, float]:
-        self.seen.append(self._net[0].weight.detach().clone())
-        return {"dev": next(self._figures)}
-
-
-def train_until(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, figures: list[float], stop_at: int | None = None, skip: int = 0
-) -> tuple[dict, list, torch.Tensor]:
-    """With a patience of 2, as `train_converged`; `skip`: figures that an attempt before has used."""
-    monkeypatch.setenv(CHECKPOINTS, str(folder))
-    net, steps = model(), 0
-    dev = Dev(net, figures[skip:])
-
-    def loss(batch: torch.Tensor) -> torch.Tensor:
-        nonlocal steps
-        if steps == stop_at:
-            raise Interrupted
-        steps += 1
-        return net(batch).square().mean()
-
-    settings = SETTINGS.model_copy(update={"epochs": 9, "schedule": "constant", "warmup": 0.1 / 9})
-    with mlflow_runs.step_log("test", params={}, tags={}) as run:
-        context = Context("test", run, "key")
-        objective = Objective(net, Batches(), loss, measure=dev, keep="best", patience=2)
-        result = fit(objective, settings, context)
-    assert {rate for _, rate in context.curves["learning_rate"]} == {SETTINGS.learning_rate}
-    assert [epoch for epoch, _ in context.curves["dev"]] == list(range(result["epochs"] + 1))
-    return result, dev.seen, net[0].weight.detach()
-
-
-@pytest.mark.parametrize(
-    ("figures", "epochs", "kept"),
-    [
-        ([0.5, 0.6, 0.55, 0.6], 3, 1),  # an equal figure is no better one
-        ([0.5, 0.4, 0.45], 2, 0),  # no epoch is as good as the start
-        ([0.5, 0.4, 0.6, 0.5, 0.7, 0.1, 0.2], 6, 4),
-        ([0.1 * i for i in range(10)], 9, 9),
-    ],
-)
-def test_training_ends_when_dev_rises_no_more_and_the_best_epoch_is_kept(figures, epochs, kept, tmp_path, monkeypatch):
-    result, seen, weights = train_until(tmp_path, monkeypatch, figures)
-    assert (result["epochs"], result["kept_epoch"], result["kept_figure"]) == (epochs, kept, figures[kept])
-    assert torch.equal(weights, seen[kept]) and (kept == epochs or not torch.equal(weights, seen[-1]))
-
-
-@pytest.mark.parametrize("stop_at", [2, 7, 14, 16, 29])
-def test_a_killed_training_with_patience_ends_where_an_undisturbed_one_ends(stop_at, tmp_path, monkeypatch):
-    figures = [0.5, 0.6, 0.5, 0.7, 0.6, 0.65, 0.9]
-    whole, _, expected = train_until(tmp_path / "whole", monkeypatch, figures)
-    assert (whole["epochs"], whole["kept_epoch"]) == (5, 3)
-    if stop_at >= 5 * whole["epochs"]:
-        train_until(tmp_path / "cut", monkeypatch, figures, stop_at)  # control: it has ended before
-        return
-    with pytest.raises(Interrupted):
-        train_until(tmp_path / "cut", monkeypatch, figures, stop_at)
-    done = stop_at // Batches.steps_per_epoch
-    again, _, weights = train_until(tmp_path / "cut", monkeypatch, figures, skip=done + 1)
-    assert torch.equal(weights, expected)
-    for name in ("epochs", "kept_epoch", "kept_figure", "steps"):
-        assert again[name] == whole[name]
-    # After its end and before its output is complete, it is not trained again, and has the same weights.
-    _, seen, last = train_until(tmp_path / "cut", monkeypatch, [], stop_at=0)
-    assert not seen and torch.equal(last, expected)
