@@ -4,11 +4,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnn_encoder.artifacts import Graph, create_vectors, drafting, read_vectors, reverse_csr
-from gnn_encoder.artifacts.arrays import CHUNK, JoinedRows, check_range
+from gnn_encoder.artifacts.arrays import CHUNK, JoinedRows, at_unit_length, check_range
 from gnn_encoder.errors import UserError
 
 
@@ -22,6 +23,15 @@ def test_reverse_csr_is_a_loop(n: int, k: int, passages: int, seed: int) -> None
         positions = [i * k + j for i in range(n) for j in range(k) if edges[i, j] == passage]
         assert reverse[indptr[passage] : indptr[passage + 1]].tolist() == positions
     assert len(reverse) == (edges >= 0).sum()
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_unit_length_is_torchs(dtype: type) -> None:
+    vectors = np.random.default_rng(1).normal(size=(50, 64)).astype(dtype)
+    vectors[7], vectors[8] = 0, vectors[8] * 1e-3
+    unit = at_unit_length(vectors)
+    assert np.abs(unit - torch.nn.functional.normalize(torch.from_numpy(vectors).double()).numpy()).max() < 1e-3
+    assert unit.dtype == max(np.float32, dtype, key=lambda kind: np.dtype(kind).itemsize) and not unit[7].any()
 
 
 def test_vectors_round_trip(tmp_path: Path) -> None:

@@ -168,25 +168,25 @@ def test_a_dataset_is_named_as_its_folder(name: str, tmp_path: Path, monkeypatch
     assert override(*dataset_override(name)).ingest.dataset == str(tmp_path.resolve() / name)
 
 
-def graph_of(pipeline: str, settings: Settings) -> Graph:
-    """The graph of a pipeline, which calls each of its steps."""
+def graphs_of(pipeline: str, settings: Settings) -> list[Graph]:
+    """Graphs of a pipeline, which call each of its steps."""
     if pipeline == "train":
-        return train(settings)
+        return [train(settings)]
     if pipeline == "ladder":
-        return ladder(settings)
+        return [ladder(settings)]
     if pipeline == "update":
-        return update(settings, {name: Given(name) for name in ("dual_encoder", "cross_encoder", "gnn_encoder")})
+        return [update(settings, {name: Given(name) for name in ("dual_encoder", "cross_encoder", "gnn_encoder")})]
     if pipeline == "ablation":
-        return ablation(settings, [settings.try_variant], seeds=1)
+        return [ablation(settings, [settings.try_variant], seeds=1)]
     study, names = "ss_bert", ["colbert", "colbert_distilled", "ss_bert_h", "ss_bert_d", "qsf"]
-    return rerank(settings, names, study)
+    return [rerank(settings, names, study), rerank(settings, ["colbert"], bundle=Given("bundle"))]
 
 
 @pytest.mark.parametrize("name", PIPELINES)
 def test_a_pipelines_sections_are_those_of_the_steps_in_its_graph(name: str) -> None:
     settings = override("choose_graph.variants={one: {train_gnn.epochs: 9}}", "write_queries.generator=titles")
-    steps = {node.step for node in graph_of(name, settings).nodes}
-    not_listed = {"train": {"choose_bundle"}, "ladder": {"choose_bundle"}, "rerank": {"evaluate"}}.get(name, set())
+    steps = {node.step for graph in graphs_of(name, settings) for node in graph.nodes}
+    not_listed = {"train": {"choose_bundle"}, "ladder": {"choose_bundle"}}.get(name, set())
     assert steps & Settings.model_fields.keys() == {*PIPELINES[name]} | not_listed
 
 
@@ -240,7 +240,7 @@ def test_dpr_may_be_recommended_if_its_bundle_searches_exactly() -> None:
 
 def test_ingest_knows_which_settings_choose_by_dev_queries() -> None:
     def choosing(*settings: str, pipeline: str = "train") -> tuple[str, ...]:
-        ingest: Any = graph_of(pipeline, load_settings("obliqa", settings))["ingest"].settings
+        ingest: Any = graphs_of(pipeline, load_settings("obliqa", settings))[0]["ingest"].settings
         return tuple(ingest.chosen_on_dev)
 
     assert choosing() == choosing(pipeline="update") == (), (

@@ -14,7 +14,7 @@ from torch import nn
 
 from gnn_encoder.settings.shared import Optimization
 from gnn_encoder.storage import checkpoint_store
-from gnn_encoder.storage.checkpoint_store import IN_TRANSIT, SUMS, Checkpoints, seal
+from gnn_encoder.storage.checkpoint_store import IN_TRANSIT, SUMS, Checkpoints, sealed
 from gnn_encoder.tracking.context import CHECKPOINTS, Context
 from gnn_encoder.tracking.mlflow_runs import StepLog
 from gnn_encoder.training import checkpoint
@@ -37,10 +37,8 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def write(folder: Path, name: str, content: str) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    partial = folder / f".{name}.partial"
-    partial.write_text(content)
-    seal(partial, folder / name)
+    with sealed(folder / name) as partial:
+        partial.write_text(content)
 
 
 def steps_done(folder: Path) -> int:

@@ -21,7 +21,7 @@ from torch import nn
 from gnn_encoder.errors import UserError
 from gnn_encoder.settings.shared import Optimization
 from gnn_encoder.storage import checkpoint_store
-from gnn_encoder.storage.checkpoint_store import SUMS, Checkpoints, discard, seal
+from gnn_encoder.storage.checkpoint_store import SUMS, Checkpoints, discard, sealed
 from gnn_encoder.tracking.context import CHECKPOINTS, Context
 from gnn_encoder.tracking.mlflow_runs import StepLog
 from gnn_encoder.tracking.progress import Progress
@@ -301,8 +301,8 @@ def test_a_file_is_not_removed_while_it_is_taken_into_a_state(tmp_path: Path, mo
     kept = Checkpoints("s3://bucket/runs", "train-key")
     kept.folder = tmp_path
     for name in ("state", "vectors"):
-        (tmp_path / f".{name}").write_text(name)
-        seal(tmp_path / f".{name}", tmp_path / name)
+        with sealed(tmp_path / name) as partial:
+            partial.write_text(name)
     threads, link = [], os.link
 
     def removing(source: Path, target: Path) -> None:

@@ -311,6 +311,11 @@ def eight_bits(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.rint(wide / scales[:, None]).astype(np.int8), scales
 
 
+def at_unit_length(vectors: np.ndarray) -> np.ndarray:
+    """Vectors [n, d] at unit length, as torch's `normalize` has them; a zero vector stays zero."""
+    return np.asarray(vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.float32(1e-12)))
+
+
 def ranges(starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
     """Concatenates arange(start, stop) of all pairs of `starts` [n] and `stops` [n]: int64 [Σ (stop − start)]."""
     counts = stops - starts

@@ -136,6 +136,12 @@ class Bundle(Artifact):
             draft.share(artifact, name, f"{BM25}/{name}")
 
     @staticmethod
+    def add_labels(draft: Draft, dataset: Dataset) -> None:
+        """Add the labels that the dataset has from an earlier run's bundle, if there are some."""
+        if dataset.added:
+            AddedLabels(dataset.added).write(draft / ADDED)
+
+    @staticmethod
     def add_vectors(draft: Draft, passage_vectors: Path) -> None:
         """Add the vectors of an embedding to a draft, those of all windows if it has them; they take no space."""
         embedding = Artifact(passage_vectors, read_manifest(passage_vectors, "vectors"))

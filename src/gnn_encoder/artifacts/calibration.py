@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from gnn_encoder.artifacts.dataset import Dataset, Qrels
 from gnn_encoder.artifacts.tables import Run, pair_keys
-from gnn_encoder.errors import Damaged
+from gnn_encoder.errors import Damaged, one_line
 
 FIRST_HITS, CALIBRATION = "first_hits.parquet", "calibration.parquet"
 TRAINING = 500
@@ -115,7 +115,7 @@ class Calibration:
         try:
             table = pq.read_table(file, columns=["query", "score", "wrong", "split"])
         except (OSError, pa.ArrowException) as error:
-            raise Damaged(f"{file} cannot be read ({' '.join(str(error).split())[:160]}): make it again") from None
+            raise Damaged(f"{file} cannot be read ({one_line(error)[:160]}): make it again") from None
         dev, train = (table.filter(pc.equal(table.column("split"), split)) for split in ("dev", "train"))
         hits = FirstHits(dev.column("score").to_numpy(), dev.column("wrong").to_numpy().astype(bool))
         system = (table.schema.metadata or {}).get(b"system", b"").decode()

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from gnn_encoder.errors import Damaged
+from gnn_encoder.errors import Damaged, one_line
 
 FIELDS = "fields.arrow"
 
@@ -38,7 +38,7 @@ def read_fields(folder: Path, rows: int) -> pa.RecordBatch | None:
     try:
         fields = pa.ipc.open_file(pa.memory_map(str(file))).get_batch(0)
     except (pa.ArrowException, OSError) as error:
-        raise Damaged(f"{file} cannot be read ({' '.join(str(error).split())[:160]}): make it again") from None
+        raise Damaged(f"{file} cannot be read ({one_line(error)[:160]}): make it again") from None
     if len(fields) != rows:
         raise Damaged(f"{file} has {len(fields):,} rows for {rows:,} passages: make it again")
     return fields

@@ -347,15 +347,6 @@ class _Checked:
         return record if isinstance(record, dict) else {}
 
 
-def replace_content(path: Path, content: bytes) -> None:
-    """Writes a file, with the rights of an earlier one; a crash leaves the old content or the new."""
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_bytes(content)
-    if path.exists():
-        shutil.copymode(path, partial)
-    partial.replace(path)
-
-
 def sha256(path: Path) -> str:
     """Hex SHA-256 of a file."""
     with path.open("rb") as file:

@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from gnn_encoder.artifacts.folder import replace_content
 from gnn_encoder.artifacts.passages import passage_text
+from gnn_encoder.artifacts.replacing import replace_content
 from gnn_encoder.artifacts.texts import folded
 from gnn_encoder.data.rows import CandidateRows, Label, PassageRows, Query, SectionRows, Source
 from gnn_encoder.data.validation import Problems

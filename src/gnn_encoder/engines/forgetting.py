@@ -33,9 +33,10 @@ from gnn_encoder.artifacts import Bundle, WrittenQueries
 from gnn_encoder.artifacts.added_labels import ADDED_LABELS, read_labels
 from gnn_encoder.artifacts.digests import text_digests
 from gnn_encoder.artifacts.finished_run import BUNDLE, BUNDLES, bundles_of
-from gnn_encoder.artifacts.folder import MANIFEST, Manifest, digest_of, read_manifest, replace_content
+from gnn_encoder.artifacts.folder import MANIFEST, Manifest, digest_of, read_manifest
 from gnn_encoder.artifacts.history import read_history
 from gnn_encoder.artifacts.passages import CORPUS_SCHEMA, StoredTable, passage_text
+from gnn_encoder.artifacts.replacing import replace_content
 from gnn_encoder.artifacts.report import SETTINGS, Decision
 from gnn_encoder.artifacts.texts import folded, text_lines
 from gnn_encoder.data.forgotten import Forgotten

@@ -22,7 +22,8 @@ import pyarrow.parquet as pq
 
 from gnn_encoder.artifacts import Bundle
 from gnn_encoder.artifacts.finished_run import bundles_of
-from gnn_encoder.artifacts.folder import MANIFEST, replace_content
+from gnn_encoder.artifacts.folder import MANIFEST
+from gnn_encoder.artifacts.replacing import replace_content
 from gnn_encoder.artifacts.texts import folded
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.answers import JOURNAL

@@ -8,7 +8,6 @@ cache has the addresses of the outputs; outputs that are gone or damaged are mad
 """
 
 import json
-import os
 import signal
 import sys
 import time
@@ -20,6 +19,7 @@ from typing import Any
 
 from gnn_encoder.artifacts.folder import MANIFEST, digest_of, read_manifest
 from gnn_encoder.artifacts.history import read_history
+from gnn_encoder.artifacts.replacing import replace_content
 from gnn_encoder.engines import lifeline
 from gnn_encoder.engines.containers import Containers, ContainerSteps
 from gnn_encoder.engines.processes import StepProcesses
@@ -139,9 +139,7 @@ class Cache:
     def _keep(self, key: str, outputs: Mapping[str, str]) -> None:
         entry = self.folder / CACHE / f"{key}.json"
         entry.parent.mkdir(parents=True, exist_ok=True)
-        fresh = entry.with_suffix(f".{os.getpid()}")
-        fresh.write_text(json.dumps(outputs), encoding="utf-8")
-        fresh.replace(entry)
+        replace_content(entry, json.dumps(outputs).encode())
 
 
 class Engine(Cache):

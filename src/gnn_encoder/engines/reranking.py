@@ -23,7 +23,7 @@ def rerank(title: str, preset: str, settings: Settings, graph: Graph, root: Path
     promoted if it passes the gate. The other links stay.
     """
     names = ",".join(settings.compare_rerankers.systems)
-    params = {"preset": preset, "systems": names, **params_of(settings, (*PIPELINES["rerank"], "evaluate"))}
+    params = {"preset": preset, "systems": names, **params_of(settings, PIPELINES["rerank"])}
     outcome = run_graph(graph, root, f"{title}-{Path(preset).stem}", params, show)
     if outcome.status == "FINISHED" and BUNDLE in outcome.outputs:
         outcome.outputs[BUNDLE] = linked(root.resolve(), BUNDLE, outcome.outputs[BUNDLE])

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gnn_encoder.artifacts import Dataset, Run, read_manifest
-from gnn_encoder.artifacts.arrays import CHUNK, EVALUATED, QUERIES, read_rows, read_scored
+from gnn_encoder.artifacts.arrays import CHUNK, EVALUATED, QUERIES, at_unit_length, read_rows, read_scored
 from gnn_encoder.evaluation.collected import SPLITS, evaluated_queries
 from gnn_encoder.evaluation.measures import labelled_queries, measured_by
 from gnn_encoder.machine.scratch import scratch
@@ -74,7 +74,5 @@ def _is_unit(vectors: np.ndarray) -> bool:
 
 def _first(vectors: np.ndarray, dimension: int, unit_length: bool) -> np.ndarray:
     """Returns the first components of vectors [n, d], fp32 [n, dimension], at unit length if that is asked for."""
-    cut = np.array(vectors[:, :dimension], np.float32)
-    if unit_length and dimension < vectors.shape[1]:
-        cut /= np.maximum(np.linalg.norm(cut, axis=1, keepdims=True), np.finfo(np.float32).tiny)
-    return cut
+    cut = np.asarray(vectors[:, :dimension], np.float32)
+    return at_unit_length(cut) if unit_length and dimension < vectors.shape[1] else cut

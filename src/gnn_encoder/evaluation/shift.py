@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gnn_encoder.artifacts.arrays import Rows
+from gnn_encoder.artifacts.arrays import Rows, at_unit_length
 from gnn_encoder.retrieval import exact
 
 AT_ONCE = 65_536
@@ -41,17 +41,11 @@ def nearest(training: Rows, queries: np.ndarray) -> np.ndarray:
 
     training: may lie on the disk; a part of it is in memory at a time.
     """
-    best, queries = np.full(len(queries), -1.0, np.float32), _at_unit_length(queries)
+    best, queries = np.full(len(queries), -1.0, np.float32), at_unit_length(np.asarray(queries, np.float32))
     for start in range(0, len(training), AT_ONCE):
-        known = _at_unit_length(training[start : start + AT_ONCE])
+        known = at_unit_length(np.asarray(training[start : start + AT_ONCE], np.float32))
         np.maximum(best, exact.search(known, queries, 1)[0][:, 0], out=best)
     return best
-
-
-def _at_unit_length(vectors: np.ndarray) -> np.ndarray:
-    vectors = np.array(vectors, np.float32)
-    vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-    return vectors
 
 
 def shift(dev: np.ndarray, test: np.ndarray) -> Shift | None:

@@ -13,6 +13,8 @@ from gnn_encoder.artifacts import Dataset, Run
 from gnn_encoder.evaluation.measures import labelled_queries, measured_by
 
 FOLDS = 5
+Summed = Callable[[Run, int, np.ndarray, float], Run]
+"""Orders each query's first `depth` hits by the sum of a run's scores and others of these hits [r], with a weight."""
 
 
 def folds_of(group: np.ndarray, folds: int, generator: np.random.Generator) -> np.ndarray:
@@ -40,20 +42,18 @@ def held_out_places(values: np.ndarray, group: np.ndarray) -> np.ndarray:
 
 
 def chosen_weight(
-    data: Dataset, weights: Sequence[float], measure: str, ranked: Callable[[np.ndarray, float], Run]
+    data: Dataset, weights: Sequence[float], measure: str, summed: Summed, run: Run, depth: int, scores: np.ndarray
 ) -> tuple[float, dict[str, Any]]:
     """Returns the first of `weights` with the highest measure, and facts about the choice for the run.
 
-    Without labelled dev queries, it is the middle weight, without facts.
-
-    Args:
-        ranked: returns the ranking of some queries [n] with a weight.
+    Without labelled dev queries, it is the middle weight, without facts. run, depth, scores: as `summed` takes them.
     """
     qrels = data.judged("dev")
     dev = labelled_queries(qrels)
     if len(weights) == 1 or not len(dev):
         return weights[len(weights) // 2], {}
     measured = measured_by(measure, data, qrels)
-    figures = {weight: float(measured(ranked(dev, weight), dev).mean()) for weight in weights}
+    of_dev = run.of(dev), depth, scores[np.isin(run.query[run.rank <= depth], dev)]
+    figures = {weight: float(measured(summed(*of_dev, weight), dev).mean()) for weight in weights}
     best = max(weights, key=lambda weight: round(figures[weight], 12))
     return best, {"tuned_on": "dev", "tuned_by": measure, "figures": figures, "in_sample": best > 0}

@@ -15,6 +15,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from gnn_encoder.artifacts import Dataset, pair_keys
+from gnn_encoder.artifacts.arrays import at_unit_length
 from gnn_encoder.artifacts.tables import find_pairs
 from gnn_encoder.forecast.sample import Sample
 
@@ -76,8 +77,9 @@ def reciprocal_ranks(sample: Sample, passages: np.ndarray, queries: np.ndarray, 
     """
     values = np.empty((len(queries), 1 + len(WEIGHTS)))
     for column, weight in enumerate((0.0, *WEIGHTS)):
-        mixed = _unit(passages + weight * labels.sums)
-        relevant_vectors = _unit(passages[sample.relevant] + weight * (labels.sums[sample.relevant] - labels.own_sums))
+        mixed = at_unit_length(passages + weight * labels.sums)
+        others = labels.sums[sample.relevant] - labels.own_sums
+        relevant_vectors = at_unit_length(passages[sample.relevant] + weight * others)
         best = np.full(len(queries), -np.inf)
         np.maximum.at(best, sample.row, np.einsum("rd,rd->r", queries[sample.row], relevant_vectors).astype(np.float64))
         for start in range(0, len(queries), CHUNK):
@@ -91,9 +93,3 @@ def reciprocal_ranks(sample: Sample, passages: np.ndarray, queries: np.ndarray, 
             rank = 1 + above @ sample.weight
             values[start:stop, column] = np.where(rank <= CUTOFF, 1 / rank, 0.0)
     return values
-
-
-def _unit(vectors: np.ndarray) -> np.ndarray:
-    """Vectors [n, d] at unit length; a zero vector stays zero."""
-    scaled: np.ndarray = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-    return scaled

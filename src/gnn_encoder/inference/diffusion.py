@@ -10,6 +10,7 @@ from typing import Unpack
 import numpy as np
 from torch import nn
 
+from gnn_encoder.artifacts.arrays import at_unit_length
 from gnn_encoder.inference.encoding import ReadOptions, read_rows
 from gnn_encoder.inference.scoring import PairTokens
 
@@ -59,7 +60,7 @@ def pair_cosines(outputs: np.ndarray, head: int, tail: int) -> tuple[np.ndarray,
 
     The query's tokens are those from 1 to `head` - 2, the passage's those from `tail` to t - 2.
     """
-    unit = outputs / np.maximum(np.linalg.norm(outputs, axis=1, keepdims=True), 1e-12)
+    unit = at_unit_length(outputs)
     passage = unit[tail:-1]
     cosines = unit[1 : head - 1] @ unit[0], passage @ unit[0], (passage @ passage.T)[np.triu_indices(len(passage), 1)]
     # By rounding, the cosine of equal vectors may be larger than 1, and no bin would count it.

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from gnn_encoder.artifacts.replacing import replace_content
 from gnn_encoder.errors import UserError
 
 POOL, ORDER, PEOPLE, LABELS = "pool.jsonl", "order.jsonl", "people.jsonl", "labels.jsonl"
@@ -124,6 +125,4 @@ def as_json(record: Any) -> str:
 
 def write_records(path: Path, records: Iterable[Any]) -> None:
     """Writes dataclasses' records as JSON lines, so that a crash leaves the old file or the new."""
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text("".join(map(as_json, records)), encoding="utf-8")
-    partial.replace(path)
+    replace_content(path, "".join(map(as_json, records)).encode())

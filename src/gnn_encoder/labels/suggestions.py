@@ -30,6 +30,7 @@ import numpy as np
 
 from gnn_encoder.artifacts import pair_keys
 from gnn_encoder.artifacts.added_labels import AddedLabel, new_query_id
+from gnn_encoder.artifacts.arrays import at_unit_length
 from gnn_encoder.artifacts.texts import folded, is_blank, text_lines
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.encoding import encode_texts
@@ -210,7 +211,7 @@ class Suggestions:
     def _nearest(self, query_vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Cosine with the nearest training query [a], and the query's node [a]."""
         stored = np.array(self._run.sources.encoding.queries, np.float32)
-        scores, nodes = exact.search(_unit(stored), _unit(query_vectors), 1)
+        scores, nodes = exact.search(at_unit_length(stored), at_unit_length(query_vectors), 1)
         return scores[:, 0], nodes[:, 0]
 
     def _hits(
@@ -270,8 +271,3 @@ def _highest(hits: np.ndarray, passage: int) -> int:
     """The query whose hits [a, k] have a passage highest; -1 if none has."""
     rows, ranks = np.nonzero(hits == passage)
     return int(rows[np.argmin(ranks)]) if len(rows) else -1
-
-
-def _unit(vectors: np.ndarray) -> np.ndarray:
-    scaled: np.ndarray = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float32).tiny)
-    return scaled

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from gnn_encoder.artifacts.arrays import at_unit_length
 from gnn_encoder.artifacts.digests import WORDS, Finder, text_digests
 from gnn_encoder.errors import Unreachable, one_line
 from gnn_encoder.models.backbone import ADDRESS
@@ -146,9 +147,7 @@ class AddressEncoder(TextEncoder):
         if self.width not in (0, vectors.shape[1]) or not np.isfinite(vectors).all():
             wrong = f"a vector of {vectors.shape[1]} numbers, or one that is not finite, instead of {self.width}"
             raise self._unreachable(wrong)
-        if self.normalize:
-            vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float32).tiny)
-        return vectors
+        return at_unit_length(vectors) if self.normalize else vectors
 
     def _answer(self, request: Callable[[Any], Any]) -> Any:
         if not self.address:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from gnn_encoder.errors import UserError
+from gnn_encoder.errors import UserError, one_line
 from gnn_encoder.machine.absent import absent
 from gnn_encoder.models import sentence_layout
 from gnn_encoder.models.backbone_files import (
@@ -142,8 +142,8 @@ def load_encoder(name: str, of_pair: bool = False) -> Any:
     try:
         ahead = reads_ahead(backbone)
     except Exception as error:  # as many errors as transformers has models that read no plain texts
-        reason = " ".join(str(error).split())[:160]
-        raise refused(name, f"{type(backbone).__name__} does not read plain texts ({reason})") from None
+        kind = type(backbone).__name__
+        raise refused(name, f"{kind} does not read plain texts ({one_line(error)[:160]})") from None
     causal, bidirectional = (getattr(config, key, None) for key in ("is_causal", "use_bidirectional_attention"))
     if (causal is False or bidirectional is True) and not ahead:
         raise refused(name, f"its config.json asks for bidirectional attention, which {config.model_type} has not")

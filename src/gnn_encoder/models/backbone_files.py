@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from gnn_encoder.artifacts.folder import sha256
-from gnn_encoder.errors import UserError
+from gnn_encoder.errors import UserError, one_line
 from gnn_encoder.models import sentence_layout
 from gnn_encoder.models.sentence_layout import NotUnderstood, TextLayout
 from gnn_encoder.models.trusted_code import reason_against
@@ -186,7 +186,7 @@ def check_token_vectors(name: str) -> None:
 
 def cannot_load(name: str, error: Exception | str) -> UserError:
     """The error of a backbone whose files cannot be read."""
-    reason = " ".join(str(error).split())[:160]
+    reason = one_line(error)[:160]
     return UserError(f"cannot load backbone {name!r}: {reason}; give a folder, a hub name, or {MINILM!r}")
 
 

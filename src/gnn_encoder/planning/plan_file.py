@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gnn_encoder.artifacts.replacing import replace_content
 from gnn_encoder.errors import UserError
 from gnn_encoder.settings.presets import yaml_of
 from gnn_encoder.settings.rungs import RUNGS
@@ -31,9 +32,7 @@ def write_plan(
     comments += [f"# {title} takes about {seconds:.0f} s" for title, seconds in calls.items()]
     text = "\n".join([*comments, f"# until: {until}", yaml_of(tree)])
     path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_suffix(".partial")
-    fresh.write_text(text, encoding="utf-8")
-    fresh.replace(path)
+    replace_content(path, text.encode())
 
 
 def read_plan(path: Path) -> PlannedClimb:

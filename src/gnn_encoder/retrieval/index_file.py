@@ -24,7 +24,7 @@ import numpy as np
 from gnn_encoder.artifacts import Bundle
 from gnn_encoder.artifacts.bundle import INDEX
 from gnn_encoder.artifacts.parts import in_parts, stored_parts
-from gnn_encoder.errors import Damaged, UserError
+from gnn_encoder.errors import Damaged, UserError, one_line
 from gnn_encoder.retrieval import exact
 from gnn_encoder.retrieval.filters import Selection
 from gnn_encoder.retrieval.hits import Hits, best_first, merge, no_hits
@@ -215,8 +215,7 @@ def _open(path: Path, m: int, d: int) -> faiss.Index:
         faiss.set_deserialization_vector_byte_limit(path.stat().st_size)
         return faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
     except (OSError, RuntimeError, ValueError, MemoryError, struct.error) as error:
-        reason = " ".join(str(error).split())[:160]
-        raise Damaged(f"{path} is no readable FAISS index ({reason}): run encode_corpus again") from None
+        raise Damaged(f"{path} is no readable FAISS index ({one_line(error)[:160]}): run encode_corpus again") from None
 
 
 def _check_file(path: Path, m: int, d: int) -> None:

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gnn_encoder.artifacts.arrays import ranges, rows_of
+from gnn_encoder.artifacts.arrays import at_unit_length, ranges, rows_of
 from gnn_encoder.artifacts.labelled_queries import LabelledQueries, LabelUse
 from gnn_encoder.retrieval.best_vectors import largest_of_each, nearest_rows
 
@@ -115,7 +115,7 @@ def clusters(owner: np.ndarray, queries: np.ndarray, most: int) -> tuple[np.ndar
     passages, starts, segment, counts = np.unique(owner, return_index=True, return_inverse=True, return_counts=True)
     sizes = np.minimum(counts, most)
     first, turns = np.cumsum(sizes) - sizes, range(int(sizes.max()))
-    directions = _unit(queries)
+    directions = at_unit_length(queries)
     seeds, nearest = np.empty(int(sizes.sum()), np.int64), np.full(len(owner), -np.inf, np.float32)
     to_mean = np.einsum("ed,ed->e", directions, np.add.reduceat(directions, starts)[segment])
     for turn in turns:
@@ -125,7 +125,7 @@ def clusters(owner: np.ndarray, queries: np.ndarray, most: int) -> tuple[np.ndar
         nearest[chosen] = np.inf  # a seed is not chosen again, although its twin may be
     of, centroids, group = np.repeat(passages, sizes), queries[seeds], np.full(len(owner), -1)
     for _ in range(ROUNDS):
-        towards, before = _unit(centroids), group
+        towards, before = at_unit_length(centroids), group
         group, best = first[segment], np.full(len(owner), -np.inf, np.float32)
         for turn in turns:
             candidate = first[segment] + np.minimum(turn, sizes[segment] - 1)
@@ -156,15 +156,9 @@ def _sums(vectors: np.ndarray, starts: np.ndarray) -> np.ndarray:
     return np.asarray(sums)
 
 
-def _unit(vectors: np.ndarray) -> np.ndarray:
-    """Returns vectors [e, d] at unit length; a zero vector stays."""
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return np.asarray(vectors / np.maximum(lengths, np.finfo(np.float32).tiny))
-
-
 def _at_length(passages: np.ndarray, added: np.ndarray) -> np.ndarray:
     """Returns `passages` + `added` [l, d], each with the length that the passage alone has."""
-    return np.asarray(_unit(passages + added) * np.linalg.norm(passages, axis=1, keepdims=True))
+    return np.asarray(at_unit_length(passages + added) * np.linalg.norm(passages, axis=1, keepdims=True))
 
 
 def _in_order(

@@ -11,17 +11,14 @@ import threading
 import time
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
-from http import HTTPStatus
 from typing import Any
 
 import faiss
 import torch
 from fastapi import FastAPI, Request, Security
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from fastapi.security import HTTPBearer
 from prometheus_client import generate_latest
-from starlette.exceptions import HTTPException
 
 from gnn_encoder import __version__
 from gnn_encoder.errors import Damaged, Unreachable, UserError, one_line
@@ -31,7 +28,7 @@ from gnn_encoder.serving.batching import Ask, Batcher, Busy
 from gnn_encoder.serving.feedback import Feedback
 from gnn_encoder.serving.figures import Counted, Figures
 from gnn_encoder.serving.following import Followed
-from gnn_encoder.serving.guard import PROBLEM, RIGHTS, Guard, Limits, check_text, checked_questions, problem
+from gnn_encoder.serving.guard import RIGHTS, Guard, Limits, add_problems, check_text, checked_questions, refusals
 from gnn_encoder.serving.judging import PeoplesJudging, add_judging
 from gnn_encoder.serving.page import PAGE, add_page
 from gnn_encoder.serving.questions import QuestionLog
@@ -41,7 +38,6 @@ from gnn_encoder.serving.schema import (
     Facets,
     Kept,
     Narrowed,
-    Problem,
     Refused,
     SearchRequest,
     SearchResponse,
@@ -105,21 +101,9 @@ def create_app(
         quick.close()
         slow.close()
 
-    def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
-        content = {PROBLEM: {"schema": Problem.model_json_schema()}}
-        return {status: {"description": HTTPStatus(status).phrase, "content": content} for status in statuses}
-
     def seen_by(request: Request) -> dict[str, Any] | None:
         """What a caller may see. Without the guard's answer the request fails."""
         return request.scope[RIGHTS] if rights else None
-
-    def check_filter(wanted: dict[str, Any] | None) -> None:
-        try:
-            json.dumps(wanted)  # now, and not beside the questions of others
-        except RecursionError:
-            raise Refused(422, "filter: too many lists or objects in one another") from None
-        if rights and rights.field in (wanted or ()):
-            raise Refused(422, f"filter: {rights.field!r} says who may see a passage, and no filter may name it")
 
     # The guard checks the token; this says so in the OpenAPI description.
     bearer = [Security(HTTPBearer(auto_error=False))] if token or (rights and rights.key) else []
@@ -137,7 +121,7 @@ def create_app(
         """Returns the best passages of each question."""
         reranks = followed.current.retriever.reranks(body.rerank, body.fuse)
         questions = checked_questions(body, limits, reranks)
-        check_filter(body.filter)
+        _check_filter(body.filter, rights)
         arguments = (body.k, body.fuse, body.rerank, body.explain, body.filter, seen_by(request), body.min_confidence)
         asks = [Ask(question, *arguments) for question in questions]
         batcher = slow if reranks or body.explain else quick
@@ -145,17 +129,7 @@ def create_app(
             answers = await _unless_gone(request, batcher.ask(asks))
         except Busy as busy:
             raise Refused(429, str(busy), {"Retry-After": str(busy.seconds)}) from None
-        results = []
-        for question, answer in zip(questions, answers, strict=True):
-            if isinstance(answer.hits, Damaged):
-                _log(f"version {answer.served.version}: {one_line(answer.hits)}")
-                raise Refused(503, "a file of the bundle, or of its run, is damaged: the server's log says which")
-            if isinstance(answer.hits, Unreachable):
-                _log(one_line(answer.hits))
-                raise Refused(503, "the service that encodes questions gives no vectors: the server's log says why")
-            if isinstance(answer.hits, UserError):
-                raise Refused(422, without_paths(answer.hits, answer.served))
-            results.append({"question": question, "hits": answer.hits})
+        results = [{"question": question, "hits": _hits(one)} for question, one in zip(questions, answers, strict=True)]
         served = answers[0].served
         if log:
             narrowed = body.filter is not None or rights is not None
@@ -168,7 +142,7 @@ def create_app(
         """Returns how many passages have each value of the fields, among those that fit a filter."""
         served = followed.current
         filters = served.retriever.filters
-        check_filter(body.filter)
+        _check_filter(body.filter, rights)
 
         def counted() -> dict[str, Any]:
             selection = filters.select(body.filter, seen_by(request))
@@ -217,6 +191,14 @@ def create_app(
     if judging:
         add_judging(app, judging, dependencies=bearer, responses=refusals(401, 413, 421, 422, 507))
 
+    _add_health(app, followed, figures)
+    add_problems(app)
+    return app
+
+
+def _add_health(app: FastAPI, followed: Followed, figures: Figures) -> None:
+    """Adds the paths that a cluster asks for."""
+
     @app.get("/health/live", include_in_schema=False)
     async def live() -> dict[str, str]:
         return {"status": "alive"}
@@ -224,34 +206,34 @@ def create_app(
     @app.get("/health/ready", include_in_schema=False)
     async def ready() -> dict[str, str]:
         served = followed.current
-        facts = {"status": "ready", "version": served.version, "system": served.system}
-        return facts | (
-            {"refused": "another bundle is not served: the server's log says why"} if followed.refused else {}
-        )
+        refused = {"refused": "another bundle is not served: the server's log says why"} if followed.refused else {}
+        return {"status": "ready", "version": served.version, "system": served.system, **refused}
 
     @app.get("/metrics", include_in_schema=False)
     async def metrics() -> Response:
         return Response(generate_latest(figures.registry), media_type="text/plain; version=0.0.4; charset=utf-8")
 
-    @app.exception_handler(RequestValidationError)
-    async def invalid(request: Request, error: RequestValidationError) -> Response:
-        first = error.errors()[0]
-        location = ".".join(str(part) for part in first["loc"] if part not in ("body", "str", "list[str]"))
-        return problem(422, f"{location}: {first['msg']}" if location else str(first["msg"]))
 
-    @app.exception_handler(HTTPException)
-    async def wrong(request: Request, error: HTTPException) -> Response:
-        return problem(error.status_code, str(error.detail), error.headers)
+def _hits(answer: Answer) -> list[dict[str, Any]]:
+    """Returns the hits of a question; raises Refused if there is an error in their place."""
+    if isinstance(answer.hits, Damaged):
+        _log(f"version {answer.served.version}: {one_line(answer.hits)}")
+        raise Refused(503, "a file of the bundle, or of its run, is damaged: the server's log says which")
+    if isinstance(answer.hits, Unreachable):
+        _log(one_line(answer.hits))
+        raise Refused(503, "the service that encodes questions gives no vectors: the server's log says why")
+    if isinstance(answer.hits, UserError):
+        raise Refused(422, without_paths(answer.hits, answer.served))
+    return answer.hits
 
-    @app.exception_handler(Refused)
-    async def refused(request: Request, error: Refused) -> Response:
-        return problem(error.status, error.detail, error.headers)
 
-    @app.exception_handler(Exception)
-    async def failed(request: Request, error: Exception) -> Response:
-        return problem(500, "the server failed; its log says why")
-
-    return app
+def _check_filter(wanted: dict[str, Any] | None, rights: Rights | None) -> None:
+    try:
+        json.dumps(wanted)  # now, and not beside the questions of others
+    except RecursionError:
+        raise Refused(422, "filter: too many lists or objects in one another") from None
+    if rights and rights.field in (wanted or ()):
+        raise Refused(422, f"filter: {rights.field!r} says who may see a passage, and no filter may name it")
 
 
 def _use_cores(count: int) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from threading import Lock
 
 from gnn_encoder.artifacts.added_labels import AddedLabel, new_query_id, read_labels, write_labels
+from gnn_encoder.artifacts.replacing import replacing
 from gnn_encoder.artifacts.texts import folded
 from gnn_encoder.errors import UserError
 
@@ -44,8 +45,7 @@ class Feedback:
             return len(labels)
 
     def _write(self, labels: list[AddedLabel]) -> None:
-        partial = self._path.with_name(f".{self._path.name}.partial")
-        write_labels(partial, labels)
-        with partial.open("rb") as written:
-            os.fsync(written.fileno())
-        partial.replace(self._path)
+        with replacing(self._path) as partial:
+            write_labels(partial, labels)
+            with partial.open("rb") as written:
+                os.fsync(written.fileno())

@@ -11,7 +11,10 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
 
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
+from starlette.exceptions import HTTPException
 
 from gnn_encoder.artifacts.texts import is_blank
 from gnn_encoder.errors import one_line
@@ -63,6 +66,34 @@ def problem(status: int, detail: str, headers: Mapping[str, str] | None = None) 
     """Returns a response with problem details."""
     content = Problem(title=HTTPStatus(status).phrase, status=status, detail=one_line(detail))
     return JSONResponse(content.model_dump(), status, dict(headers or {}), PROBLEM)
+
+
+def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Returns the `responses` of a route that may answer with problem details, for the OpenAPI description."""
+    content = {PROBLEM: {"schema": Problem.model_json_schema()}}
+    return {status: {"description": HTTPStatus(status).phrase, "content": content} for status in statuses}
+
+
+def add_problems(app: FastAPI) -> None:
+    """Makes all errors of an application problem details."""
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> Response:
+        first = error.errors()[0]
+        location = ".".join(str(part) for part in first["loc"] if part not in ("body", "str", "list[str]"))
+        return problem(422, f"{location}: {first['msg']}" if location else str(first["msg"]))
+
+    @app.exception_handler(HTTPException)
+    async def wrong(request: Request, error: HTTPException) -> Response:
+        return problem(error.status_code, str(error.detail), error.headers)
+
+    @app.exception_handler(Refused)
+    async def refused(request: Request, error: Refused) -> Response:
+        return problem(error.status, error.detail, error.headers)
+
+    @app.exception_handler(Exception)
+    async def failed(request: Request, error: Exception) -> Response:
+        return problem(500, "the server failed; its log says why")
 
 
 def checked_questions(body: SearchRequest, limits: Limits, reranks: bool) -> list[str]:

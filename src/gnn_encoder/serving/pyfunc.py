@@ -8,7 +8,6 @@ With MLflow's tracing, each question is a span of the type RETRIEVER whose outpu
 inside a span of the application, or if an experiment is named for them: users' questions are not stored unasked.
 """
 
-import json
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -23,6 +22,7 @@ from mlflow.models import set_model
 from mlflow.pyfunc import PythonModel
 
 from gnn_encoder.errors import UserError
+from gnn_encoder.retrieval.filters import filter_of
 from gnn_encoder.retrieval.search import Hit
 from gnn_encoder.serving.retriever import Retriever
 from gnn_encoder.storage import local_folder
@@ -72,10 +72,7 @@ def _arguments(params: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of `Retriever.search`; an empty filter is none."""
     arguments = {name: value for name, value in params.items() if name != "filter" or value}
     if isinstance(text := arguments.get("filter"), str):
-        try:
-            arguments["filter"] = json.loads(text)
-        except ValueError as error:
-            raise UserError(f"filter: {text[:80]!r} is no JSON ({error})") from None
+        arguments["filter"] = filter_of(text)
     return arguments
 
 

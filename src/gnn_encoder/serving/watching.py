@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gnn_encoder.artifacts.arrays import at_unit_length
 from gnn_encoder.artifacts.texts import folded
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.drift import ONE_IN, capital, energy_distance, p_values
@@ -93,9 +94,7 @@ class Watched:
         for start in range(0, len(questions), SEARCHES_WAIT):
             parts.append(self.retriever.encode_queries(list(questions[start : start + SEARCHES_WAIT])))
             time.sleep(0.001)  # a thread that takes a lock again at once lets nobody else have it
-        vectors = np.concatenate(parts)
-        vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-        return vectors
+        return at_unit_length(np.concatenate(parts))
 
     def drift(self, scores: np.ndarray, vectors: np.ndarray | None) -> Drift:
         """Compares distinct questions, in the order of the log, by their `scores` and `vectors`.

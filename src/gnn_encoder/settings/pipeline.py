@@ -119,7 +119,8 @@ PIPELINES: dict[str, tuple[str, ...]] = {
     "ablation": (*FOUNDATION, "encode_queries", "try_variant", "compare_variants"),
     "rerank": (
         *_DATA, "bm25_retrieve", "first_stage", "train_query_generator", "generate_queries", "select_training_set",
-        "score_candidates", "train_reranker", "evaluate_passages", "propagate_sections", "compare_rerankers",
+        "score_candidates", "train_reranker", "evaluate_passages", "propagate_sections", "evaluate",
+        "compare_rerankers", "promote",
     ),
 }  # fmt: skip
 """Pipeline → the sections that its graph is made from, in order; `encode_with_labels` stands for several calls."""

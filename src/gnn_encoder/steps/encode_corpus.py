@@ -11,9 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from gnn_encoder.artifacts import Bundle, Contents, Dataset, Draft, Encoding, Graph
-from gnn_encoder.artifacts.added_labels import AddedLabels
 from gnn_encoder.artifacts.arrays import check_range, create_vectors, read_vectors
-from gnn_encoder.artifacts.bundle import ADDED, INDEX, QUERY_ENCODER
+from gnn_encoder.artifacts.bundle import INDEX, QUERY_ENCODER
 from gnn_encoder.artifacts.digests import find
 from gnn_encoder.artifacts.finished_run import graph_bundle
 from gnn_encoder.engines.step import Context, Metrics, step
@@ -72,8 +71,7 @@ def encode_corpus(
     DualEncoder.load_query_encoder(gnn_encoder).save(bundle / QUERY_ENCODER)
     if settings.bm25:
         Bundle.add_bm25(bundle, bm25_index)
-    if data.added:
-        AddedLabels(data.added).write(bundle / ADDED)
+    Bundle.add_labels(bundle, data)
     Bundle.complete(bundle, data)
     recalls = {}
     if settings.index != "flat":

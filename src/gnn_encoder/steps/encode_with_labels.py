@@ -10,9 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from gnn_encoder.artifacts import Bundle, Dataset, Draft
-from gnn_encoder.artifacts.added_labels import AddedLabels
 from gnn_encoder.artifacts.arrays import check_range, create_vectors, read_rows, read_scored
-from gnn_encoder.artifacts.bundle import ADDED, INDEX, LABELS, QUERY_ENCODER, VECTOR_PASSAGES
+from gnn_encoder.artifacts.bundle import INDEX, LABELS, QUERY_ENCODER, VECTOR_PASSAGES
 from gnn_encoder.artifacts.labelled_queries import LabelledQueries, LabelUse, labelled_pairs
 from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.evaluation.embedding import vectors_of_queries
@@ -61,8 +60,7 @@ def encode_with_labels(
     DualEncoder.load(dual_encoder).query_encoder.save(bundle / QUERY_ENCODER)
     if settings.bm25:
         Bundle.add_bm25(bundle, bm25_index)
-    if data.added:
-        AddedLabels(data.added).write(bundle / ADDED)
+    Bundle.add_labels(bundle, data)
     Bundle.complete(bundle, data, settings.system or label_systems()[settings.kind])
     gained = ""
     if facts:

@@ -27,11 +27,9 @@ def evaluate_passages(
     if settings.length_normalised:
         queries, inverse = np.unique(query, return_inverse=True)
         likelihood = likelihood / query_ids(generator, data.query_texts(queries)).lengths[inverse]
-
-    def ranked(dev: np.ndarray, weight: float) -> Run:
-        return evaluated(before.of(dev), depth, likelihood[np.isin(query, dev)], weight)
-
-    weight, tuned = chosen_weight(data, settings.generator_weights, settings.measure, ranked)
+    weight, tuned = chosen_weight(
+        data, settings.generator_weights, settings.measure, evaluated, before, depth, likelihood
+    )
     evaluated(before, depth, likelihood, weight).write(run, settings.system, generator_weight=weight, **tuned)
     return {
         "pairs": len(query),

@@ -6,9 +6,8 @@ import numpy as np
 import torch
 
 from gnn_encoder.artifacts import Bundle, Dataset, Draft
-from gnn_encoder.artifacts.added_labels import AddedLabels
 from gnn_encoder.artifacts.arrays import VECTORS, read_rows
-from gnn_encoder.artifacts.bundle import ADDED, FUSION, INDEX, LABELS, QUERY_ENCODER
+from gnn_encoder.artifacts.bundle import FUSION, INDEX, LABELS, QUERY_ENCODER
 from gnn_encoder.artifacts.digests import text_digests
 from gnn_encoder.artifacts.folder import Artifact, read_manifest
 from gnn_encoder.artifacts.parts_folder import DEV_EXAMPLES, EXAMPLES
@@ -72,8 +71,7 @@ def fuse_parts(
     build_index(read_rows(bundle.path, Path(VECTORS).stem), bundle / INDEX, settings)
     DualEncoder.load(dual_encoder).query_encoder.save(bundle / QUERY_ENCODER)
     Bundle.add_bm25(bundle, bm25_index)
-    if data.added:
-        AddedLabels(data.added).write(bundle / ADDED)
+    Bundle.add_labels(bundle, data)
     Bundle.complete(bundle, data, settings.system or fusion_systems()[settings.kind])
     warm = {"warm": held.warm, "cold": ~held.warm}
     strata = {name: float(ranks[inside].mean()) for name, inside in warm.items() if inside.any()}

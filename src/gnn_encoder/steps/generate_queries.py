@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from gnn_encoder.artifacts import Dataset, Draft, GeneratedQueries, KnownPositives
+from gnn_encoder.artifacts.arrays import at_unit_length
 from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.evaluation.task_figures import query_figures
 from gnn_encoder.inference.encoding import encode_texts
@@ -82,8 +83,7 @@ def similarities(
 
 def cosines(left: np.ndarray, left_rows: np.ndarray, right: np.ndarray, right_rows: np.ndarray) -> np.ndarray:
     """Returns the cosine of `left[left_rows]` and `right[right_rows]`, fp32 [t], in parts, without a [t, d] array."""
-    left = left / np.maximum(np.linalg.norm(left, axis=1, keepdims=True), 1e-12)
-    right = right / np.maximum(np.linalg.norm(right, axis=1, keepdims=True), 1e-12)
+    left, right = at_unit_length(left), at_unit_length(right)
     out = np.empty(len(left_rows), dtype=np.float32)
     for start in range(0, len(out), 65_536):
         part = slice(start, start + 65_536)

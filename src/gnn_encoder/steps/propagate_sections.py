@@ -29,20 +29,17 @@ def propagate_sections(
         raise UserError(f"{dataset} has no documents, so passages have no sections: leave out {settings.system}")
     section = sections_of(data.structure)
     before, depth = Run.read(ranking).of(evaluated_queries(data)), settings.depth
-    query = before.query[before.rank <= depth]
     means, sizes = section_means(before, depth, section)
-
-    def ranked(dev: np.ndarray, weight: float) -> Run:
-        return propagated(before.of(dev), depth, means[np.isin(query, dev)], weight)
-
-    weight, tuned = chosen_weight(data, settings.propagation_weights, settings.measure, ranked)
+    weight, tuned = chosen_weight(
+        data, settings.propagation_weights, settings.measure, propagated, before, depth, means
+    )
     propagated(before, depth, means, weight).write(run, settings.system, propagation_weight=weight, **tuned)
     shared = float((sizes > 1).mean()) if len(sizes) else 0.0
     return {
-        "hits": len(query),
+        "hits": len(means),
         "propagation_weight": weight,
         "share_with_others_of_their_section": shared,
-        "headline": f"weight {weight:g}, {shared:.0%} of {len(query):,} hits with others of their section",
+        "headline": f"weight {weight:g}, {shared:.0%} of {len(means):,} hits with others of their section",
     }
 
 

@@ -21,13 +21,8 @@ def weigh_reranker(
     """Writes the sum of `first_run` and of its first hits' scores in `ranking`, which a re-ranker has reordered."""
     data, depth = Dataset(dataset), settings.depth
     first, other = (Run.read(path).of(evaluated_queries(data)) for path in (first_run, ranking))
-    hits = first.where(first.rank <= depth)
-    scores = scores_of(other, hits)
-
-    def summed(dev: np.ndarray, weight: float) -> Run:
-        return weighed(first.of(dev), depth, scores[np.isin(hits.query, dev)], weight)
-
-    weight, tuned = chosen_weight(data, settings.reranker_weights, settings.measure, summed)
+    scores = scores_of(other, first.where(first.rank <= depth))
+    weight, tuned = chosen_weight(data, settings.reranker_weights, settings.measure, weighed, first, depth, scores)
     served = served_facts(System.of(ranking), weight=weight)
     weighed(first, depth, scores, weight).write(run, FIRST_AND_RERANKED, reranker_weight=weight, **tuned, **served)
     return {"weight": weight, "headline": f"weight {weight:.2f} on the re-ranker's scores of {len(scores):,} hits"}

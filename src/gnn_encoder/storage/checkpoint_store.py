@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gnn_encoder.artifacts.folder import sha256
+from gnn_encoder.artifacts.replacing import partial_of, replace_content
 from gnn_encoder.errors import Missing, UserError, one_line
 from gnn_encoder.storage.s3 import is_remote
 from gnn_encoder.storage.transfer import Listing, fetch_files, list_folder, put_files, remove_files
@@ -35,8 +36,11 @@ _CHANGE = threading.Lock()
 that writes its states."""
 
 
-def seal(partial: Path, path: Path) -> None:
-    """Rename a complete file of a checkpoint, and record its SHA-256."""
+@contextmanager
+def sealed(path: Path) -> Iterator[Path]:
+    """Yields a file to write, which becomes a file of a checkpoint after the block: its SHA-256 is recorded."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    yield (partial := partial_of(path))
     new = f"{sha256(partial)}  {path.name}"
     with _CHANGE:
         before = _sums(path.parent)
@@ -61,9 +65,7 @@ def _sums(folder: Path) -> dict[str, Path]:
 
 
 def _write_sums(folder: Path, lines: Collection[str]) -> None:
-    partial = folder / f".{SUMS}.partial"
-    partial.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    partial.replace(folder / SUMS)
+    replace_content(folder / SUMS, "".join(f"{line}\n" for line in lines).encode())
 
 
 def _stored_name(line: str) -> str:

@@ -29,8 +29,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from gnn_encoder.artifacts.history import Curves
+from gnn_encoder.artifacts.replacing import partial_of
 from gnn_encoder.errors import UserError, one_line
-from gnn_encoder.storage.checkpoint_store import Checkpoints, discard, seal
+from gnn_encoder.storage.checkpoint_store import Checkpoints, discard, sealed
 from gnn_encoder.training.ranks import is_leader
 
 FILE, KEPT, FROZEN = "checkpoint.safetensors", "kept-{}.safetensors", "frozen.safetensors"
@@ -218,15 +219,13 @@ def _save(path: Path, tensors: Mapping[str, Tensor], facts: dict[str, str] | Non
     Raises:
         UserError: the file cannot be written. The old file is kept.
     """
-    partial = path.with_name(f".{path.name}.partial")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, partial, metadata=facts)
-        if taken:
-            os.utime(partial, ns=(taken, taken))
-        seal(partial, path)
+        with sealed(path) as partial:
+            save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, partial, metadata=facts)
+            if taken:
+                os.utime(partial, ns=(taken, taken))
     except (SafetensorError, OSError) as error:
-        partial.unlink(missing_ok=True)
+        partial_of(path).unlink(missing_ok=True)
         raise UserError(f"no checkpoint in {path.parent}: {error}; free space or mend it, then rerun") from None
 
 

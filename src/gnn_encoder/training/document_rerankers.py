@@ -35,7 +35,7 @@ from gnn_encoder.models.document_reranker import DocumentReranker
 from gnn_encoder.models.dual_encoder import device, on_device
 from gnn_encoder.models.late_interaction import max_similarity
 from gnn_encoder.settings.reranking import TrainReranker
-from gnn_encoder.storage.checkpoint_store import seal
+from gnn_encoder.storage.checkpoint_store import sealed
 from gnn_encoder.tracking.context import Context
 from gnn_encoder.tracking.progress import Progress
 from gnn_encoder.training.embed import passes
@@ -204,14 +204,12 @@ class TokenCache(PassageCache):
         return TokenMatrices(on_device(self.vectors[ranges(starts, stops)]).float(), stops - starts)
 
     def _write(self, file: Path, progress: Progress) -> None:
-        file.parent.mkdir(parents=True, exist_ok=True)
         with torch.autocast(device().type, enabled=False):
             matrices = self._nodes(progress)
         # A node has as many tokens in each epoch. A resumed training may find the vectors in place, so both are files.
         for name, array in ((OFFSETS, matrices.offsets), (file.name, matrices.values)):
-            partial = file.with_name(f".{name}.partial")
-            stored = np.lib.format.open_memmap(partial, mode="w+", dtype=array.dtype, shape=array.shape)
-            for start in range(0, len(array), COPIED):
-                stored[start : start + COPIED] = array[start : start + COPIED]
-            stored.flush()
-            seal(partial, file.with_name(name))
+            with sealed(file.with_name(name)) as partial:
+                stored = np.lib.format.open_memmap(partial, mode="w+", dtype=array.dtype, shape=array.shape)
+                for start in range(0, len(array), COPIED):
+                    stored[start : start + COPIED] = array[start : start + COPIED]
+                stored.flush()

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from gnn_encoder.models.dual_encoder import device
-from gnn_encoder.storage.checkpoint_store import discard, seal
+from gnn_encoder.storage.checkpoint_store import discard, sealed
 from gnn_encoder.tracking.progress import Progress
 from gnn_encoder.training.checkpoint import FILE
 from gnn_encoder.training.ranks import alone, is_leader, to_every_machine, writes_copies
@@ -58,11 +58,9 @@ class PassageCache:
                 copy.unlink()
 
     def _write(self, file: Path, progress: Progress) -> None:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        partial = file.with_name(f".{file.name}.partial")
         stored = self.vectors
-        vectors = np.lib.format.open_memmap(partial, mode="w+", dtype=stored.dtype, shape=stored.shape)
-        with torch.autocast(device().type, enabled=False):
+        with sealed(file) as partial, torch.autocast(device().type, enabled=False):
+            vectors = np.lib.format.open_memmap(partial, mode="w+", dtype=stored.dtype, shape=stored.shape)
             for start in range(0, len(self._rows), CHUNK):
                 rows = self._rows[start : start + CHUNK]
                 new = self._encode(rows)
@@ -70,8 +68,7 @@ class PassageCache:
                     raise FloatingPointError("passage vectors are not finite: lower learning_rate or score_scale")
                 vectors[rows] = new
                 progress.advance(len(rows))
-        vectors.flush()
-        seal(partial, file)
+            vectors.flush()
 
 
 def _remove_outdated(folder: Path, version: int) -> None:

@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from gnn_encoder.artifacts.replacing import replacing
 from gnn_encoder.models.dual_encoder import on_device
 
 LOCAL_RANK, LOCAL_WORLD_SIZE = "LOCAL_RANK", "LOCAL_WORLD_SIZE"
@@ -95,7 +96,7 @@ def to_every_machine(where: torch.device, *files: Path) -> None:
 
 
 def _copy(file: Path, where: torch.device) -> None:
-    leads, writes, partial = is_leader(), writes_copies(), file.with_name(f".{file.name}.partial")
+    leads, writes = is_leader(), writes_copies()
     size = torch.tensor([file.stat().st_size if leads and file.is_file() else -1], device=where)
     dist.broadcast(size, src=0)
     if size.item() < 0:
@@ -104,7 +105,7 @@ def _copy(file: Path, where: torch.device) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         source = stack.enter_context(file.open("rb")) if leads else None
-        target = stack.enter_context(partial.open("wb")) if writes else None
+        target = stack.enter_context(stack.enter_context(replacing(file)).open("wb")) if writes else None
         for start in range(0, int(size.item()), PIECE):
             piece = torch.empty(min(PIECE, int(size.item()) - start), dtype=torch.uint8)
             if source:
@@ -113,8 +114,6 @@ def _copy(file: Path, where: torch.device) -> None:
             dist.broadcast(piece, src=0)
             if target:
                 target.write(piece.cpu().numpy().data)
-    if writes:
-        partial.replace(file)
 
 
 class _Gather(torch.autograd.Function):

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from gnn_encoder.artifacts.digests import WORDS, Finder, find
-from gnn_encoder.artifacts.folder import replace_content
+from gnn_encoder.artifacts.replacing import replace_content
 
 RECENT = 65_536
 """Texts that are looked up without an order of all texts."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from gnn_encoder.artifacts import Bundle
 from gnn_encoder.artifacts.parts_folder import ADAPTER
+from gnn_encoder.artifacts.replacing import partial_of, replace_content
 from gnn_encoder.artifacts.texts import is_blank
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.encoding import encode_texts
@@ -125,7 +126,7 @@ def new_folder(target: Path, advice: str = "name a folder that does not") -> Ite
     """Yields a folder that gets the name `target` at the end; after an error nothing is left."""
     if target.exists():
         raise UserError(f"{target} exists: {advice}")
-    partial = target.with_name(f".{target.name}.partial")
+    partial = partial_of(target)
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     try:
@@ -146,9 +147,7 @@ def export_to_folder(job: Job, write: Callable[[Job, Path], None], replay: Calla
 
 def write_facts(folder: Path, facts: dict[str, Any]) -> None:
     """Writes facts into a folder, in place of earlier ones."""
-    partial = folder / f".{FACTS}.partial"
-    partial.write_text(json.dumps(facts, indent=1), encoding="utf-8")
-    partial.replace(folder / FACTS)
+    replace_content(folder / FACTS, json.dumps(facts, indent=1).encode())
 
 
 def missing(package: str, extra: str) -> UserError:
