@@ -15,7 +15,7 @@ from random_filters import columns, fits, random_filter, random_records
 from gnn_encoder.artifacts.labelled_queries import LabelUse
 from gnn_encoder.data.fields import FieldColumns
 from gnn_encoder.errors import UserError
-from gnn_encoder.retrieval import parts, passage_index
+from gnn_encoder.retrieval import index_file, parts, passage_index
 from gnn_encoder.retrieval.filters import Filters, Selection, filter_of
 from gnn_encoder.retrieval.index_file import ChangedIndex, Index, build_index, load_index, search_index
 from gnn_encoder.retrieval.learned_fusion import Alone, Fusion, Linear, Trees
@@ -89,13 +89,17 @@ def test_what_fits_is_what_plain_python_says() -> None:
 
 @pytest.mark.parametrize("count", MANY)
 @pytest.mark.parametrize("index_parts", [1, 3])
-@pytest.mark.parametrize("kind", ["flat", "flat_fp16", "sq8", "ivf", "hnsw", "changed"])
-def test_every_kind_of_index_equals_brute_force(kind: str, index_parts: int, count: int, tmp_path: Path) -> None:
-    """Small integers: equal scores are really equal, and there are many."""
+@pytest.mark.parametrize("kind", ["flat", "flat_fp16", "sq8", "ivf", "hnsw", "links", "changed"])
+def test_every_kind_of_index_equals_brute_force(
+    kind: str, index_parts: int, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Small integers: equal scores are really equal, and there are many. `links`: hnsw never compares all."""
+    if kind == "links":
+        monkeypatch.setattr(index_file, "PER_CANDIDATE", 0)
     filtered = Filtered()
     vectors = filtered.generator.integers(-3, 4, (M, 8)).astype(np.float32)
     queries = filtered.generator.integers(-3, 4, (3, 8)).astype(np.float32)
-    stored = "flat_fp16" if kind == "changed" else kind
+    stored = {"changed": "flat_fp16", "links": "hnsw"}.get(kind, kind)
     how = IndexKind(index=stored, ivf_lists=10, ivf_probes=40, hnsw_breadth=512, index_parts=index_parts)  # type: ignore[arg-type]
     former = vectors.copy()
     if kind == "changed":
@@ -116,11 +120,36 @@ def test_every_kind_of_index_equals_brute_force(kind: str, index_parts: int, cou
             assert_best(scores, rows, every, mask, ties=kind == "flat")
 
 
-@pytest.mark.parametrize("kind", ["sq8", "ivf", "hnsw"])
+@pytest.mark.parametrize("index_parts", [1, 3])
+def test_an_index_that_finds_fewer_than_it_could_compares_all(index_parts: int, tmp_path: Path) -> None:
+    filtered = Filtered()
+    vectors = filtered.generator.integers(-3, 4, (M, 8)).astype(np.float32)
+    queries = filtered.generator.integers(-3, 4, (3, 8)).astype(np.float32)
+    how = IndexKind(index="ivf", ivf_lists=10, ivf_probes=1, index_parts=index_parts)
+    build_index(vectors, tmp_path / "index.faiss", how)
+    index, of_all = load_index(tmp_path / "index.faiss", vectors.shape), queries @ vectors.T
+    for selection, mask in filtered.selections(40):
+        for scores, rows, every in zip(*search_index(index, queries, M, selection), of_all, strict=True):
+            assert_best(scores, rows, every, mask, ties=False)
+    _, rows = search_index(index, queries, M)
+    assert (rows < 0).any(), "without a filter it misses some"
+
+
+def test_a_part_with_one_passage_of_many_is_compared(tmp_path: Path) -> None:
+    """The candidates that hnsw would keep, if it looked at as many as without the filter, have no bound."""
+    vectors = Filtered().generator.normal(size=(M, 8)).astype(np.float32)
+    how = IndexKind(index="hnsw", hnsw_breadth=2**24, index_parts=2)
+    build_index(vectors, tmp_path / "index.faiss", how)
+    mask = np.arange(M) <= M // 2
+    _, rows = search_index(load_index(tmp_path / "index.faiss", vectors.shape), vectors[:1], M, Selection(mask))
+    assert sorted(rows[rows >= 0].tolist()) == np.flatnonzero(mask).tolist()
+
+
+@pytest.mark.parametrize("kind", ["ivf", "hnsw"])
 def test_a_few_passages_are_compared_by_their_vectors(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Then ties are ordered by row, and the codes of `sq8` cost no precision."""
+    """Then a search misses none, and their precision is that of the vectors."""
     filtered = Filtered()
     vectors = unit(filtered.generator.normal(size=(M, 8)))
     queries = unit(filtered.generator.normal(size=(3, 8)))

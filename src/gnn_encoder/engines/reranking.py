@@ -23,7 +23,9 @@ def rerank(title: str, preset: str, settings: Settings, graph: Graph, root: Path
     promoted if it passes the gate. The other links stay.
     """
     names = ",".join(settings.compare_rerankers.systems)
-    params = {"preset": preset, "systems": names, **params_of(settings, PIPELINES["rerank"])}
+    without = {"promote"} - {node.step for node in graph.nodes}  # only a bundle is promoted
+    steps = [step for step in PIPELINES["rerank"] if step not in without]
+    params = {"preset": preset, "systems": names, **params_of(settings, steps)}
     outcome = run_graph(graph, root, f"{title}-{Path(preset).stem}", params, show)
     if outcome.status == "FINISHED" and BUNDLE in outcome.outputs:
         outcome.outputs[BUNDLE] = linked(root.resolve(), BUNDLE, outcome.outputs[BUNDLE])

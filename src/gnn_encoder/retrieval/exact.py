@@ -16,7 +16,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from functools import lru_cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import faiss
@@ -45,6 +45,7 @@ QUERIES = 4096
 """Queries with the hits of one chunk in memory at a time."""
 LARGER = 4
 """On a GPU so many times as many passages, and as few queries: a product has 1 GB."""
+_kept = threading.local()
 
 
 def search(
@@ -73,7 +74,7 @@ def search(
     if len(queries) >= FEW and _has_gpu():
         nearest, chunk, together = _OnGpu(), LARGER * chunk, QUERIES // LARGER
     elif vectors.dtype == np.float16 and len(queries) < FEW:
-        codes = _codes(vectors.shape[1], threading.get_ident())
+        codes = _codes(vectors.shape[1])
         nearest, chunk = (
             partial(_by_codes, codes),
             min(chunk, CODES if only is None else GATHERED),
@@ -110,6 +111,8 @@ def _blocks(vectors: Rows, chunk: int) -> Iterator[tuple[int, np.ndarray]]:
 
 def _gathered(vectors: Rows, chunk: int, rows: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
     """As `_blocks`, of the vectors at some rows; yields their places among the rows."""
+    if len(rows) and rows[-1] >= len(vectors):
+        raise IndexError(f"row {rows[-1]} of an array of {len(vectors)} rows")
     memory = np.empty((min(chunk, len(rows)), vectors.shape[1]), vectors.dtype)
     for start in range(0, len(rows), chunk):
         some = rows[start : start + chunk]
@@ -158,10 +161,13 @@ class _OnGpu:
         return scores.cpu().numpy(), rows.masked_fill_(scores.isneginf(), -1).cpu().numpy()
 
 
-@lru_cache(maxsize=8)
-def _codes(width: int, thread: int) -> faiss.IndexScalarQuantizer:
-    """What holds a thread's fp16 vectors. It is kept, since new pages can take longer than the products."""
-    return faiss.IndexScalarQuantizer(width, faiss.ScalarQuantizer.QT_fp16, faiss.METRIC_INNER_PRODUCT)
+def _codes(width: int) -> faiss.IndexScalarQuantizer:
+    """What holds this thread's fp16 vectors. It is kept, since new pages can take longer than the products."""
+    codes: faiss.IndexScalarQuantizer | None = getattr(_kept, "codes", None)
+    if codes is None or codes.d != width:
+        codes = faiss.IndexScalarQuantizer(width, faiss.ScalarQuantizer.QT_fp16, faiss.METRIC_INNER_PRODUCT)
+        _kept.codes = codes
+    return codes
 
 
 def _by_codes(codes: faiss.IndexScalarQuantizer, block: np.ndarray, queries: np.ndarray, k: int) -> Hits:

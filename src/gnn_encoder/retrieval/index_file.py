@@ -36,6 +36,8 @@ POINTS = 40
 """Training passages per centroid of an inverted list (FAISS warns below 39)."""
 SAMPLE = 65_536
 """Training passages for the range of 8-bit codes."""
+PER_CANDIDATE = 64
+"""Passages that are compared one by one in the time that hnsw takes for a candidate, if it has a filter."""
 FLAT = IndexKind()
 
 
@@ -238,6 +240,14 @@ def _check_file(path: Path, m: int, d: int) -> None:
             raise ValueError(f"its size is not that of {m} vectors")
 
 
+def approximates(index: Index) -> bool:
+    """Whether a search compares some of the vectors only (ivf, hnsw)."""
+    if isinstance(index, ChangedIndex):
+        return approximates(index.index)
+    part = index.parts[0] if isinstance(index, IndexInParts) else index
+    return isinstance(part, (faiss.IndexHNSW, faiss.IndexIVF))
+
+
 def search_index(index: Index, queries: np.ndarray, k: int, only: Selection | None = None) -> Hits:
     """The `k` best passages by the index, in the form of `exact.search`; an array of vectors is searched exactly.
 
@@ -261,15 +271,19 @@ def search_index(index: Index, queries: np.ndarray, k: int, only: Selection | No
 def _searched(
     index: faiss.Index, queries: np.ndarray, k: int, only: Selection | None, compares_all: bool = False
 ) -> Hits:
-    """FAISS's hits in its order; ivf and hnsw look at as many of the passages in `only` as of all without it."""
+    """FAISS's hits in its order; ivf and hnsw look at as many of the passages in `only` as of all without it.
+
+    hnsw compares all of them where that takes less time.
+    """
     api: Any = faiss  # its types know neither the selectors nor the parameters
     selector, more = (api.IDSelectorBitmap(only.bits), index.ntotal / len(only.rows)) if only else (None, 1.0)
     parameters = api.SearchParameters(sel=selector) if only else None
     if isinstance(index, faiss.IndexHNSW):
-        if compares_all:
+        candidates = ceil(max(index.hnsw.efSearch, k) * more)
+        if compares_all or (only and PER_CANDIDATE * candidates > len(only.rows)):
             index = faiss.downcast_index(index.storage)
         else:
-            parameters = api.SearchParametersHNSW(efSearch=ceil(max(index.hnsw.efSearch, k) * more), sel=selector)
+            parameters = api.SearchParametersHNSW(efSearch=candidates, sel=selector)
     elif isinstance(index, faiss.IndexIVF) and only:
         probes = index.nlist if compares_all else min(index.nlist, ceil(index.nprobe * more))
         parameters = api.SearchParametersIVF(nprobe=probes, sel=selector)

@@ -16,7 +16,7 @@ from gnn_encoder.retrieval import exact
 from gnn_encoder.retrieval.best_vectors import distinct
 from gnn_encoder.retrieval.filters import Selection, most_kept
 from gnn_encoder.retrieval.hits import Hits, merge
-from gnn_encoder.retrieval.index_file import Index, bundle_index, search_index
+from gnn_encoder.retrieval.index_file import Index, approximates, bundle_index, search_index
 from gnn_encoder.retrieval.memory import Memory
 from gnn_encoder.retrieval.query_index import open_query_index
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 FEW = 65_536
-"""Vectors left by a filter that are compared one by one with every kind of index: so ivf and hnsw miss none."""
+"""Vectors left by a filter that are compared one by one in the place of ivf or hnsw, which then miss none."""
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,9 @@ class PassageIndex:
         return self.memory.search(self.vectors, queries, hits, of=self.of, only=only) if self.memory else hits
 
     def _index(self, only: Selection | None) -> Index:
-        """What a search reads. The vectors of few passages take less time than an index of all."""
-        return self.vectors if only is not None and len(only.rows) <= FEW else self.index
+        """What a search reads. The vectors of few passages take less time than ivf or hnsw over all."""
+        few = only is not None and len(only.rows) <= FEW
+        return self.vectors if few and approximates(self.index) else self.index
 
     @cached_property
     def _vectors_of(self) -> Callable[[Selection], Selection]:
