@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from kubernetes_api import JOBS, PODS, STEP_POD, KubernetesApi, check_train_job, steps_pod
-from slow_store import SlowStore
+from slow_store import slow_store
 from trainjobs import REQUESTS, ROOT, cluster, wait_for
 
 from gnn_encoder.artifacts import Dataset, Draft, drafting
@@ -271,7 +271,7 @@ def test_the_address_of_a_training_is_of_its_run(api: KubernetesApi) -> None:
 
 @pytest.mark.slow
 def test_a_hand_over_that_cannot_be_deleted_ends_no_step(
-    api: KubernetesApi, store: SlowStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    api: KubernetesApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     """It is at an address of the run. What the pods do is left out but for what rank 0 leaves."""
     addresses: list[str] = []
@@ -289,7 +289,7 @@ def test_a_hand_over_that_cannot_be_deleted_ends_no_step(
 
     monkeypatch.setattr(trainer, "follow", leave_a_result)
     monkeypatch.setattr(elastic, "remove_folder", refuse)
-    with drafting(tmp_path / "dpr", "model") as draft:
+    with slow_store(monkeypatch), drafting(tmp_path / "dpr", "model") as draft:
         metrics = elastic.train_on_nodes(train_dpr, 1, 2, context, TrainDpr(nodes=2), {"dpr": draft})
     assert metrics["steps"] == 2 and (tmp_path / "dpr" / "weights").read_text() == "1"
     assert addresses == [f"{ROOT}/train_dpr-{'k' * 20}-training-run-0"]
