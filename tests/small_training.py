@@ -1,5 +1,8 @@
 """A training of a few steps of a small model on random numbers."""
 
+from collections.abc import Callable
+from itertools import count
+
 import numpy as np
 import torch
 from torch import nn
@@ -29,3 +32,15 @@ class Batches:
 def model() -> nn.Module:
     torch.manual_seed(5)
     return nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.Linear(8, 1))
+
+
+def loss_until(net: nn.Module, stop_at: int | None) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The mean square of a batch's outputs; the step `stop_at`, from 0, is interrupted."""
+    steps = count()
+
+    def loss(batch: torch.Tensor) -> torch.Tensor:
+        if next(steps) == stop_at:
+            raise Interrupted
+        return net(batch).square().mean()
+
+    return loss

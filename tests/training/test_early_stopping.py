@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from saved_states import wait_for_each
-from small_training import SETTINGS, Batches, Interrupted, model
+from small_training import SETTINGS, Batches, Interrupted, loss_until, model
 from torch import nn
 
 from gnn_encoder.tracking import mlflow_runs
@@ -36,20 +36,13 @@ def train_until(
 ) -> tuple[dict, list, torch.Tensor]:
     """With a patience of 2, as `train_converged`; `skip`: figures that an attempt before has used."""
     monkeypatch.setenv(CHECKPOINTS, str(folder))
-    net, steps = model(), 0
+    net = model()
     dev = Dev(net, figures[skip:])
-
-    def loss(batch: torch.Tensor) -> torch.Tensor:
-        nonlocal steps
-        if steps == stop_at:
-            raise Interrupted
-        steps += 1
-        return net(batch).square().mean()
 
     settings = SETTINGS.model_copy(update={"epochs": 9, "schedule": "constant", "warmup": 0.1 / 9})
     with mlflow_runs.step_log("test", params={}, tags={}) as run:
         context = Context("test", run, "key")
-        objective = Objective(net, Batches(), loss, measure=dev, keep="best", patience=2)
+        objective = Objective(net, Batches(), loss_until(net, stop_at), measure=dev, keep="best", patience=2)
         result = fit(objective, settings, context)
     assert {rate for _, rate in context.curves["learning_rate"]} == {SETTINGS.learning_rate}
     assert [epoch for epoch, _ in context.curves["dev"]] == list(range(result["epochs"] + 1))

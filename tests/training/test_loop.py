@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from saved_states import wait_for_each
 from small_disk import small_disk
-from small_training import SETTINGS, Batches, Interrupted, model
+from small_training import SETTINGS, Batches, Interrupted, loss_until, model
 
 from gnn_encoder.errors import UserError
 from gnn_encoder.storage.checkpoint_store import SUMS
@@ -31,18 +31,15 @@ def train(
     folder: Path, monkeypatch: pytest.MonkeyPatch, stop_at: int | None = None, workers: int = 0
 ) -> dict[str, torch.Tensor]:
     monkeypatch.setenv(CHECKPOINTS, str(folder))
-    net, steps = model(), 0
-
-    def loss(batch: torch.Tensor) -> torch.Tensor:
-        nonlocal steps
-        if steps == stop_at:
-            raise Interrupted
-        steps += 1
-        return net(batch).square().mean()
+    net = model()
 
     with mlflow_runs.step_log("test", params={}, tags={}) as run:
         context = Context("test", run, "key")
-        result = fit(Objective(net, Batches(), loss), SETTINGS.model_copy(update={"workers": workers}), context)
+        result = fit(
+            Objective(net, Batches(), loss_until(net, stop_at)),
+            SETTINGS.model_copy(update={"workers": workers}),
+            context,
+        )
     speed = context.curves.pop("batches_per_second")
     assert all(rate > 0 for _, rate in speed)
     curves = {f"curve of {name}": torch.tensor(points) for name, points in context.curves.items()}
