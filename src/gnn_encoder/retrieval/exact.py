@@ -38,7 +38,7 @@ FEW, CODES = 20, 16_384
 """From so many queries on FAISS multiplies matrices. For fewer, so many fp16 vectors are copied at a time, a copy that
 stays in the processor's caches."""
 GATHERED = 4096
-"""The same of vectors at chosen rows, which are copied twice."""
+"""Of fp16 vectors at chosen rows, which are copied twice, so many are copied at a time."""
 PRODUCTS_BELOW = faiss.cvar.distance_compute_blas_threshold
 """FAISS's own bound, in numbers of all queries, below which it multiplies vector by vector."""
 QUERIES = 4096
@@ -46,6 +46,7 @@ QUERIES = 4096
 LARGER = 4
 """On a GPU so many times as many passages, and as few queries: a product has 1 GB."""
 _kept = threading.local()
+"""The FAISS codes of each thread's last search (`_codes`)."""
 
 
 def search(
@@ -74,11 +75,8 @@ def search(
     if len(queries) >= FEW and _has_gpu():
         nearest, chunk, together = _OnGpu(), LARGER * chunk, QUERIES // LARGER
     elif vectors.dtype == np.float16 and len(queries) < FEW:
-        codes = _codes(vectors.shape[1])
-        nearest, chunk = (
-            partial(_by_codes, codes),
-            min(chunk, CODES if only is None else GATHERED),
-        )
+        nearest = partial(_by_codes, _codes(vectors.shape[1]))
+        chunk = min(chunk, CODES if only is None else GATHERED)
     elif vectors.dtype != np.float32:
         wide = np.empty((min(chunk, len(vectors)), vectors.shape[1]), np.float32)
     for start, block in _blocks(vectors, chunk) if only is None else _gathered(vectors, chunk, only):
