@@ -22,7 +22,11 @@ from gnn_encoder.training.embed import embed
 from gnn_encoder.training.loop import parameter_groups, set_dropout, trainable_attention
 
 TEXTS, BATCH, SECONDS, WARM_UP = 32, 16, 1.5, 1
-"""Texts of a call that encodes, texts of a training batch, seconds of each measurement, and calls before it counts."""
+"""Texts, at least, of a call that encodes and of a training batch, seconds of each measurement, and calls before it
+counts."""
+BATCH_TOKENS, MOST_TEXTS = 2048, 64
+"""Tokens of a training batch of short texts, and the most texts that it may have: those of 32 queries and two passages
+each. A step's own cost, the optimizer's, is the same for few tokens."""
 UNLIKELY, TRIES = 12, 3
 """With AMX a model encodes three to four times as many tokens a second as it trains on. A ratio above `UNLIKELY` shows
 that another program had the machine meanwhile. Then both are measured again, at most `TRIES` times."""
@@ -80,36 +84,47 @@ def measure_rates(data: Dataset, backbone: str, seed: int, training: LargeModelT
 
 
 def _sample(data: Dataset, seed: int) -> list[str]:
-    """`TEXTS` passages. Those of a smaller corpus are repeated: a call's own cost, as of copying the model's weights,
-    would otherwise hide the speed, and a dozen passages would seem to be encoded ten times too slowly."""
+    """`TEXTS` passages. Those of a smaller corpus are repeated."""
     rows = np.sort(np.random.default_rng(seed).permutation(len(data.passages))[:TEXTS])
     return list(islice(cycle(data.passages.take(rows).full_texts()), TEXTS))
 
 
 def _encoding(model: DualEncoder, tokens: Tokens) -> float:
-    encoder, done, started = model.passage_encoder, 0, 0.0
-    out = np.empty((len(tokens), encoder.width), dtype=np.float32)
-    for repeat in range(100):
-        if repeat == WARM_UP:
-            started = time.monotonic()
-        encode_tokens(encoder, tokens, out)
-        done += int(tokens.lengths.sum()) if repeat >= WARM_UP else 0
-        if repeat >= WARM_UP and time.monotonic() - started > SECONDS:
-            break
-    return done / (time.monotonic() - started)
+    """Tokens per second without a call's own cost, as of copying the model's weights: passages of 28 tokens would
+    otherwise seem to be encoded five times too slowly.
+
+    Each call reads twice as many texts as the one before, until one takes `SECONDS`. What it takes longer than a call
+    for one text counts.
+    """
+    encoder = model.passage_encoder
+
+    def seconds(read: Tokens) -> float:
+        out = np.empty((len(read), encoder.width), dtype=np.float32)
+        started = time.monotonic()
+        encode_tokens(encoder, read, out)
+        return time.monotonic() - started
+
+    one = tokens.take(np.arange(1))
+    for _ in range(WARM_UP):
+        seconds(tokens)
+    alone = seconds(one)
+    while (spent := seconds(tokens)) < SECONDS:
+        tokens = Tokens.join([tokens, tokens])
+    return int(tokens.lengths.sum() - one.lengths.sum()) / max(spent - alone, spent / 2)
 
 
 def _training(model: DualEncoder, tokens: Tokens, settings: TrainDpr) -> float:
     """Tokens per second of batches as `train_dpr` has them, with passages in the place of queries."""
     model.to(device()).train()
     optimizer = torch.optim.AdamW(parameter_groups(model, 1e-6, 0.01), fused=True)
-    size, done, started = min(len(tokens), BATCH), 0, 0.0
+    done, started = 0, 0.0
+    size = int(np.clip(BATCH_TOKENS / tokens.lengths.mean(), BATCH, MOST_TEXTS))
     generator = np.random.default_rng(settings.seed)
     for step in range(1000):
         if step == WARM_UP:
             _wait()
             started = time.monotonic()
-        rows = generator.permutation(len(tokens))[:size]
+        rows = generator.choice(len(tokens), size, replace=size > len(tokens))
         with autocast(settings.precision), trainable_attention(model, settings.precision):
             vectors = embed(model.passage_encoder, tokens, rows)
             loss = (vectors @ vectors.T).logsumexp(1).mean()
