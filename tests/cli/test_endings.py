@@ -191,9 +191,11 @@ def test_a_logged_decision_that_is_damaged_is_named(tmp_path: Path, content: str
 
 
 def test_data_without_training_labels_do_not_climb_on() -> None:
-    assert endings.climbs_on("auto", "labels", "as it is").startswith("none: the next rung needs labelled training")
-    assert endings.climbs_on("auto", "labels", "labels") == "--budget 30m instead of --until labels climbs on"
-    assert endings.climbs_on("plan.yaml", "as-it-is", "as it is").startswith(
+    assert endings.climbs_on("auto", "labels", "as it is", "30m").startswith(
+        "none: the next rung needs labelled training"
+    )
+    assert endings.climbs_on("auto", "labels", "labels", "12h") == "--budget 12h instead of --until labels climbs on"
+    assert endings.climbs_on("plan.yaml", "as-it-is", "as it is", "30m").startswith(
         "--until training instead of --until as-it-"
     )
-    assert endings.climbs_on("auto", "training", "training") == ""
+    assert endings.climbs_on("auto", "training", "training", "30m") == ""

@@ -138,7 +138,7 @@ def test_encoders_are_left_out_from_the_last_before_passages_are_cut() -> None:
         Candidate(name, name, many, Rates("", rate, 1.0)) for name, rate in (("a", 3e4), ("b", 1e4), ("c", 3e4))
     ]
     known = {}
-    for budget in (3600.0, 800.0, 600.0, 300.0, 120.0, 10.0):
+    for budget in (3600.0, 700.0, 600.0, 250.0, 120.0, 10.0):
         kept, length = affordable(encoders, RUNGS, budget, 256)
         known[budget] = ("".join(one.name for one in kept), length)
         if budget > 120:

@@ -71,13 +71,13 @@ def show_results(screen: "Lines", root: Path, outcome: Outcome, missing: str | N
     screen.end(metrics, outcome, lines)
 
 
-def climbs_on(preset: str, until: str, rung: str) -> str:
-    """Says what climbs on from the last rung of a run with `--until`; empty if that is a training."""
+def climbs_on(preset: str, until: str, rung: str, budget: str) -> str:
+    """Says what climbs on, with its budget, from the last rung of a run with `--until`; empty after a training."""
     if height(rung) >= height(TRAINING):
         return ""
     if height(rung) < height(rung_named(until)) and height(rung) <= height(AS_IT_IS):
         return "none: the next rung needs labelled training queries, or --generator titles"
-    return f"{'--budget 30m' if preset == 'auto' else '--until training'} instead of --until {until} climbs on"
+    return f"{f'--budget {budget}' if preset == 'auto' else '--until training'} instead of --until {until} climbs on"
 
 
 def figure_of(metrics: dict[str, Any]) -> dict[str, Any]:

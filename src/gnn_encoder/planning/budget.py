@@ -5,6 +5,9 @@ import re
 
 from gnn_encoder.errors import UserError
 
+DEFAULT = "30m"
+"""The budget of a run without a preset."""
+
 
 def budget_seconds(text: str) -> float:
     """Returns the seconds of a budget such as `30m`, `2h` or `1h30m`; raises UserError for another text."""
@@ -17,4 +20,4 @@ def budget_seconds(text: str) -> float:
 
 def climb_seconds(budget: str | None, until: str | None) -> float:
     """Returns the seconds of a run without a preset: of its budget, 30 minutes, or up to a rung without a limit."""
-    return budget_seconds(budget or "30m") if budget or until is None else math.inf
+    return budget_seconds(budget or DEFAULT) if budget or until is None else math.inf

@@ -212,7 +212,7 @@ class _Sized:
             "the dual encoder": {"train_dpr": self.epoch, "train_dual_encoder": self.epochs * self.epoch},
             "the cross-encoder and its scores": {
                 "train_cross_encoder": 2 * self.examples * self.pair / rates.training,
-                "score_candidates": self.queries * CANDIDATES * self.pair / rates.encoding,
+                "score_candidates": (self.queries * CANDIDATES + self.examples / 2) * self.pair / rates.encoding,
             },
             "trying graphs": {
                 "build_graph": self.retrieved_edges if self.scores_edges else 0.0,

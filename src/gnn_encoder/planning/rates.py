@@ -114,7 +114,7 @@ def _encoding(model: DualEncoder, tokens: Tokens) -> float:
 
 
 def _training(model: DualEncoder, tokens: Tokens, settings: TrainDpr) -> float:
-    """Tokens per second of batches as `train_dpr` has them, with passages in the place of queries."""
+    """Tokens per second of batches as `train_dpr` has them: a query, which is a passage here, for two passages."""
     model.to(device()).train()
     optimizer = torch.optim.AdamW(parameter_groups(model, 1e-6, 0.01), fused=True)
     done, started = 0, 0.0
@@ -126,8 +126,9 @@ def _training(model: DualEncoder, tokens: Tokens, settings: TrainDpr) -> float:
             started = time.monotonic()
         rows = generator.choice(len(tokens), size, replace=size > len(tokens))
         with autocast(settings.precision), trainable_attention(model, settings.precision):
-            vectors = embed(model.passage_encoder, tokens, rows)
-            loss = (vectors @ vectors.T).logsumexp(1).mean()
+            queries = embed(model.query_encoder, tokens, rows[: size // 3])
+            passages = embed(model.passage_encoder, tokens, rows[size // 3 :])
+            loss = (queries @ passages.T).logsumexp(1).mean()
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()

@@ -11,9 +11,12 @@ from gnn_encoder.settings.systems import RERANKED
 
 FIXED = {WORDS: 14.0, AS_IT_IS: 12.0, LABELS: 35.0, RERANKING: 40.0}
 """Seconds of each rung for a small data set, beside what follows."""
-PER_PASSAGE = {WORDS: 0.0006, AS_IT_IS: 0.0004, LABELS: 0.002, RERANKING: 0.0006}
 PER_QUERY = {WORDS: 0.006, AS_IT_IS: 0.006, LABELS: 0.03, RERANKING: 0.03}
 """Seconds of each dev and test query: rankings and measures."""
+PER_TOKEN = 6e-7
+"""Seconds of each token of the passages: what reads them, and BM25's index."""
+PER_COMPARISON = {WORDS: 0.0, AS_IT_IS: 4e-9, LABELS: 5e-8, RERANKING: 1e-8}
+"""Seconds of each passage and each dev and test query: exact searches."""
 OF_OTHERS = 0.5
 """What each further encoder adds to the rung as it is, besides its encoding, as a share of these seconds."""
 PER_SEARCH = 0.01
@@ -49,13 +52,17 @@ def rung_ends(candidates: Sequence[Candidate], length: int) -> dict[str, float]:
     facts = candidates[0].facts
     ends, end = {}, 0.0
     for rung in (WORDS, AS_IT_IS, LABELS):
-        seconds = FIXED[rung] + PER_PASSAGE[rung] * facts.passages + PER_QUERY[rung] * facts.measured
-        end += seconds
+        seconds = _tables(facts, rung)
+        end += seconds + (PER_TOKEN * facts.passages * float(facts.passage_tokens.mean()) if rung == WORDS else 0.0)
         if rung == AS_IT_IS:
             end += OF_OTHERS * seconds * (len(candidates) - 1) + sum(one.seconds(length) for one in candidates)
         end += PER_LABEL * facts.labels if rung == LABELS else 0.0
         ends[rung] = end
     return ends
+
+
+def _tables(facts: DataFacts, rung: str) -> float:
+    return FIXED[rung] + (PER_QUERY[rung] + PER_COMPARISON[rung] * facts.passages) * facts.measured
 
 
 def reranking_seconds(facts: DataFacts, rates: Rates, pair: int, depth: int, drawn: int) -> dict[str, float]:
@@ -67,12 +74,11 @@ def reranking_seconds(facts: DataFacts, rates: Rates, pair: int, depth: int, dra
     trained = drawn or facts.queries["train"]
     tokens = min(facts.mean_query(64) + facts.mean_passage(pair), pair)
     examples = 2 * facts.labels * trained / facts.queries["train"]
-    others = FIXED[RERANKING] + PER_PASSAGE[RERANKING] * facts.passages + PER_QUERY[RERANKING] * facts.measured
     return {
         "first_stage": PER_SEARCH * (trained + facts.measured),
         f"train_reranker: {RERANKED}": examples * tokens / (rates.training or rates.encoding / TRAINED_SLOWER),
         f"rerank: {RERANKED}": facts.measured * min(depth, facts.passages) * tokens / rates.encoding,
-        RERANKING: others,
+        RERANKING: _tables(facts, RERANKING),
     }
 
 
