@@ -72,7 +72,7 @@ def show_results(screen: "Lines", root: Path, outcome: Outcome, missing: str | N
 
 
 def climbs_on(preset: str, until: str, rung: str, budget: str) -> str:
-    """Says what climbs on, with its budget, from the last rung of a run with `--until`; empty after a training."""
+    """Says what climbs on from the last rung of a run with `--until`; empty after a training. `budget`: of that run."""
     if height(rung) >= height(TRAINING):
         return ""
     if height(rung) < height(rung_named(until)) and height(rung) <= height(AS_IT_IS):

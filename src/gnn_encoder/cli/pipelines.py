@@ -80,7 +80,7 @@ def run(
     from gnn_encoder.data import open_source
     from gnn_encoder.engines import climbing, pipelines
     from gnn_encoder.planning import AUTO
-    from gnn_encoder.planning.budget import DEFAULT, climb_seconds
+    from gnn_encoder.planning.budget import DEFAULT, budget_seconds, climb_seconds
     from gnn_encoder.settings.foundation import Ingest
     from gnn_encoder.settings.written import NO_FOLDERS, TITLES
 
@@ -120,7 +120,8 @@ def run(
     screen.stages.planned = climb.planned
     reached, deadline = (lambda outcome: screen.table(outcome, time.time() - began)), began + seconds
     outcome = follow(screen, partial(climb.run, shown=reached, deadline=deadline))
-    missing = climb.missing or (climbs_on(preset, until, outcome.rung, budget or DEFAULT) if until else "")
+    longer = budget if budget and seconds > budget_seconds(DEFAULT) else DEFAULT
+    missing = climb.missing or (climbs_on(preset, until, outcome.rung, longer) if until else "")
     show_results(screen, root, outcome, missing)
 
 

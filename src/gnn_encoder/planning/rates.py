@@ -21,12 +21,13 @@ from gnn_encoder.training.contrastive import new_dual_encoder
 from gnn_encoder.training.embed import embed
 from gnn_encoder.training.loop import parameter_groups, set_dropout, trainable_attention
 
-TEXTS, BATCH, SECONDS, WARM_UP = 32, 16, 1.5, 1
-"""Texts, at least, of a call that encodes and of a training batch, seconds of each measurement, and calls before it
-counts."""
-BATCH_TOKENS, MOST_TEXTS = 2048, 64
-"""Tokens of a training batch of short texts, and the most texts that it may have: those of 32 queries and two passages
-each. A step's own cost, the optimizer's, is the same for few tokens."""
+TEXTS = 32
+"""Texts of the first call that encodes."""
+BATCH, BATCH_TOKENS, STEP_TEXTS = 16, 2048, 96
+"""Least texts of a measured training batch, its tokens if its texts are short, and the texts of a batch of a training:
+32 queries and two passages each."""
+SECONDS, WARM_UP = 1.5, 1
+"""Seconds of the measured training, and at least of the last call that encodes; calls before either counts."""
 UNLIKELY, TRIES = 12, 3
 """With AMX a model encodes three to four times as many tokens a second as it trains on. A ratio above `UNLIKELY` shows
 that another program had the machine meanwhile. Then both are measured again, at most `TRIES` times."""
@@ -90,53 +91,53 @@ def _sample(data: Dataset, seed: int) -> list[str]:
 
 
 def _encoding(model: DualEncoder, tokens: Tokens) -> float:
-    """Tokens per second without a call's own cost, as of copying the model's weights: passages of 28 tokens would
-    otherwise seem to be encoded five times too slowly.
+    """Tokens per second of the last of some calls, each with twice as many texts as the one before.
 
-    Each call reads twice as many texts as the one before, until one takes `SECONDS`. What it takes longer than a call
-    for one text counts.
+    A call's own cost, as of copying the weights, would otherwise hide the speed; so would the filling of a batch.
     """
-    encoder = model.passage_encoder
-
-    def seconds(read: Tokens) -> float:
-        out = np.empty((len(read), encoder.width), dtype=np.float32)
+    encoder, done = model.passage_encoder, 0
+    while True:
+        out = np.empty((len(tokens), encoder.width), dtype=np.float32)
         started = time.monotonic()
-        encode_tokens(encoder, read, out)
-        return time.monotonic() - started
-
-    one = tokens.take(np.arange(1))
-    for _ in range(WARM_UP):
-        seconds(tokens)
-    alone = seconds(one)
-    while (spent := seconds(tokens)) < SECONDS:
-        tokens = Tokens.join([tokens, tokens])
-    return int(tokens.lengths.sum() - one.lengths.sum()) / max(spent - alone, spent / 2)
+        encode_tokens(encoder, tokens, out, filled=False)
+        spent = time.monotonic() - started
+        if spent >= SECONDS and done >= WARM_UP:
+            return float(tokens.lengths.sum()) / spent
+        done += 1
+        tokens = Tokens.join([tokens, tokens]) if spent < SECONDS else tokens
 
 
 def _training(model: DualEncoder, tokens: Tokens, settings: TrainDpr) -> float:
-    """Tokens per second of batches as `train_dpr` has them: a query, which is a passage here, for two passages."""
+    """Tokens per second of `train_dpr`, from batches of one encoder with passages in the place of queries.
+
+    The optimizer's step has the same cost for any batch. It counts for a batch of `STEP_TEXTS`, and for both encoders.
+    """
     model.to(device()).train()
     optimizer = torch.optim.AdamW(parameter_groups(model, 1e-6, 0.01), fused=True)
-    done, started = 0, 0.0
-    size = int(np.clip(BATCH_TOKENS / tokens.lengths.mean(), BATCH, MOST_TEXTS))
+    mean = float(tokens.lengths.mean())
+    size = int(np.clip(BATCH_TOKENS / mean, BATCH, STEP_TEXTS))
+    done, read, updated, steps = 0, 0.0, 0.0, 0
     generator = np.random.default_rng(settings.seed)
     for step in range(1000):
-        if step == WARM_UP:
-            _wait()
-            started = time.monotonic()
         rows = generator.choice(len(tokens), size, replace=size > len(tokens))
+        _wait()
+        started = time.monotonic()
         with autocast(settings.precision), trainable_attention(model, settings.precision):
-            queries = embed(model.query_encoder, tokens, rows[: size // 3])
-            passages = embed(model.passage_encoder, tokens, rows[size // 3 :])
-            loss = (queries @ passages.T).logsumexp(1).mean()
+            vectors = embed(model.passage_encoder, tokens, rows)
+            loss = (vectors @ vectors.T).logsumexp(1).mean()
         loss.backward()
+        _wait()
+        propagated = time.monotonic()
         optimizer.step()
         optimizer.zero_grad()
-        done += int(tokens.lengths[rows].sum()) if step >= WARM_UP else 0
-        if step >= WARM_UP and time.monotonic() - started > SECONDS:
+        _wait()
+        if step < WARM_UP:
+            continue
+        read, updated = read + propagated - started, updated + time.monotonic() - propagated
+        done, steps = done + int(tokens.lengths[rows].sum()), steps + 1
+        if read + updated > SECONDS:
             break
-    _wait()
-    return done / (time.monotonic() - started)
+    return 1 / (read / done + 2 * updated / steps / (STEP_TEXTS * mean))
 
 
 def _wait() -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gnn_encoder.planning.facts import DataFacts
+from gnn_encoder.planning.facts import LONGEST, DataFacts
 from gnn_encoder.planning.plan import LENGTHS
 from gnn_encoder.planning.rates import Rates
 from gnn_encoder.settings.rungs import AS_IT_IS, LABELS, RERANKING, WORDS
@@ -13,10 +13,13 @@ FIXED = {WORDS: 14.0, AS_IT_IS: 12.0, LABELS: 35.0, RERANKING: 40.0}
 """Seconds of each rung for a small data set, beside what follows."""
 PER_QUERY = {WORDS: 0.006, AS_IT_IS: 0.006, LABELS: 0.03, RERANKING: 0.03}
 """Seconds of each dev and test query: rankings and measures."""
-PER_TOKEN = 6e-7
-"""Seconds of each token of the passages: what reads them, and BM25's index."""
-PER_COMPARISON = {WORDS: 0.0, AS_IT_IS: 4e-9, LABELS: 5e-8, RERANKING: 1e-8}
-"""Seconds of each passage and each dev and test query: exact searches."""
+PER_TOKEN = {WORDS: 6e-7, AS_IT_IS: 1.7e-6, LABELS: 0.0, RERANKING: 0.0}
+"""Seconds of each token of the passages, 512 at most: reading and BM25's index, and the encoder's tokenizer, on two
+cores."""
+PER_PAIR = {WORDS: 0.0, AS_IT_IS: 4e-9, LABELS: 3.5e-8, RERANKING: 1e-8}
+"""Seconds of each pair of a passage and a query that is searched for, exactly."""
+TUNED = 1000
+"""Training queries, at most, that the rung of labels searches for as well."""
 OF_OTHERS = 0.5
 """What each further encoder adds to the rung as it is, besides its encoding, as a share of these seconds."""
 PER_SEARCH = 0.01
@@ -53,7 +56,7 @@ def rung_ends(candidates: Sequence[Candidate], length: int) -> dict[str, float]:
     ends, end = {}, 0.0
     for rung in (WORDS, AS_IT_IS, LABELS):
         seconds = _tables(facts, rung)
-        end += seconds + (PER_TOKEN * facts.passages * float(facts.passage_tokens.mean()) if rung == WORDS else 0.0)
+        end += seconds
         if rung == AS_IT_IS:
             end += OF_OTHERS * seconds * (len(candidates) - 1) + sum(one.seconds(length) for one in candidates)
         end += PER_LABEL * facts.labels if rung == LABELS else 0.0
@@ -62,7 +65,9 @@ def rung_ends(candidates: Sequence[Candidate], length: int) -> dict[str, float]:
 
 
 def _tables(facts: DataFacts, rung: str) -> float:
-    return FIXED[rung] + (PER_QUERY[rung] + PER_COMPARISON[rung] * facts.passages) * facts.measured
+    searched = facts.measured + (min(facts.queries["train"], TUNED) if rung == LABELS else 0)
+    of_passage = PER_TOKEN[rung] * facts.mean_passage(LONGEST) + PER_PAIR[rung] * searched
+    return FIXED[rung] + PER_QUERY[rung] * facts.measured + of_passage * facts.passages
 
 
 def reranking_seconds(facts: DataFacts, rates: Rates, pair: int, depth: int, drawn: int) -> dict[str, float]:
