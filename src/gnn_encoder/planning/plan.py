@@ -36,9 +36,9 @@ enough for a run that recommends DPR and encodes it once more."""
 POOL, CANDIDATES, NEIGHBORS, QUERIES_OF_PASSAGE = 1000, 8, 10, 3
 MISSED = 0.5
 """Share of the labels that are not among the candidates, and are scored, too: 0.8 where a passage has 16 words."""
-TRIAL_SECONDS = 0.004
-"""Seconds for each example, epoch and variant with frozen encoders."""
-PER_PASSAGE = 0.002
+TRIAL_SECONDS, TRIAL_OF_RETRIEVED = 0.004, 0.0012
+"""Seconds for each example, epoch and variant with frozen encoders; the second with retrieved edges alone."""
+PER_PASSAGE = 0.0007
 """Seconds for each passage in steps that do not encode it: BM25 indexes, bundles, propagation, rankings."""
 PER_QUERY = 0.07
 """Seconds for each dev and test query: BM25's search, and the rankings, fusions and measures of all systems, as on
@@ -201,7 +201,9 @@ class _Sized:
     def parts(self) -> dict[str, dict[str, float]]:
         """Part of a run → title of a call → the call's seconds in that part."""
         facts, rates = self.facts, self.rates
-        neighbours = self.examples * 2 * QUERIES_OF_PASSAGE * self.query / rates.training
+        many = facts.shared >= REPEATED
+        neighbours = self.examples * 2 * (QUERIES_OF_PASSAGE if many else 1) * self.query / rates.training
+        trial = self.gnn_epochs * self.examples * (TRIAL_SECONDS if many else TRIAL_OF_RETRIEVED)
         others = self.others * self.query / rates.encoding
         others += self.other_labels * (PER_LABEL_OF_FEW if self.few_uses else PER_LABEL)
         others += self.others_in_graph if self.holds_all else 0.0
@@ -218,7 +220,7 @@ class _Sized:
             },
             "trying graphs": {
                 "build_graph": self.retrieved_edges if self.scores_edges else 0.0,
-                "choose_graph": len(self.variants) * self.gnn_epochs * self.examples * TRIAL_SECONDS,
+                "choose_graph": len(self.variants) * trial,
             },
             "the GNN-encoder": {"train_gnn": self.gnn_epochs * (self.epoch + neighbours)},
             **({OTHER_LABELS: {SPREAD: others}} if self.others > 0 else {}),
