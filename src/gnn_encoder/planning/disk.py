@@ -311,7 +311,7 @@ class _Forecast:
         queries = self.n * (self.width * FP32 + size.query_text * PACKED) + 8 * self.m
         features = min(self.n, settings.examples) * CANDIDATES * (FEATURES * FP32 + 1)
         learned = POSTING * postings + FP32 * (self.m + self.width**2) + features
-        return queries + learned + self._query_index(settings)
+        return float(queries + learned) + self._query_index(settings)
 
     def _encoded(self, settings: Any) -> tuple[float, float]:
         return self._bundle(settings) + self.vectors + 16 * self.m, self.nodes * self._columns(self.graph) * FP32 * 4
