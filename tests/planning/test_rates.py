@@ -64,11 +64,11 @@ def test_rates_of_training_are_tokens_over_seconds(
     lengths = data_facts(tiny_dataset, str(tiny_backbone), 0).passage_tokens
     assert lengths.min() == lengths.max() < measuring.BATCH_TOKENS / measuring.STEP_TEXTS
     rates, whole = measure_rates(tiny_dataset, str(tiny_backbone), 0), measuring.STEP_TEXTS * lengths[0]
-    assert rates.training == pytest.approx(1 / (3 / whole + 2 * 3 / whole))
+    assert rates.training == pytest.approx(measuring.REACHED / (3 / whole + 2 * 3 / whole))
     assert "memory" in rates.machine
     monkeypatch.setattr(measuring, "BATCH_TOKENS", 20 * int(lengths[0]))
     rates = measure_rates(tiny_dataset, str(tiny_backbone), 0)
-    assert rates.training == pytest.approx(1 / (3 / (20 * lengths[0]) + 2 * 3 / whole))
+    assert rates.training == pytest.approx(measuring.REACHED / (3 / (20 * lengths[0]) + 2 * 3 / whole))
 
 
 def test_a_model_with_few_positions_is_measured_too(

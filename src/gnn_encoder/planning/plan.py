@@ -15,7 +15,6 @@ from typing import Any
 from gnn_encoder.errors import UserError
 from gnn_encoder.planning.facts import DataFacts
 from gnn_encoder.planning.rates import DROPOUT, Rates
-from gnn_encoder.settings.systems import UNTRAINED
 
 LENGTHS = (256, 192, 160, 128, 96, 64)
 """Tokens to which passages may be cut."""
@@ -30,15 +29,15 @@ MOST_EPOCHS, MOST_GNN_EPOCHS, PATIENCE = 20, 3, 3
 STARTS = 120.0
 """Seconds for the measuring of the machine, the starts of all steps, the query generator, and for BM25, rankings,
 evaluation and report of a small data set."""
-ENCODINGS = (f"rank: {UNTRAINED}", "dense_retrieve", "build_graph")
-"""Calls that encode the corpus, in windows if passages are read so: untrained, by DPR and by M_de. `RESERVE` has to be
-enough for a run that recommends DPR and encodes it once more."""
+ENCODINGS = ("dense_retrieve", "build_graph")
+"""Calls that encode the corpus, in windows if passages are read so: by DPR and by M_de. The rung as it is has done so
+before. `RESERVE` has to be enough for a run that recommends DPR and encodes it once more."""
 POOL, CANDIDATES, NEIGHBORS, QUERIES_OF_PASSAGE = 1000, 8, 10, 3
 MISSED = 0.5
 """Share of the labels that are not among the candidates, and are scored, too: 0.8 where a passage has 16 words."""
 TRIAL_SECONDS, TRIAL_OF_RETRIEVED = 0.004, 0.0012
 """Seconds for each example, epoch and variant with frozen encoders; the second with retrieved edges alone."""
-PER_PASSAGE = 0.0007
+PER_PASSAGE = 0.0003
 """Seconds for each passage in steps that do not encode it: BM25 indexes, bundles, propagation, rankings."""
 PER_QUERY = 0.07
 """Seconds for each dev and test query: BM25's search, and the rankings, fusions and measures of all systems, as on
@@ -202,7 +201,7 @@ class _Sized:
         """Part of a run → title of a call → the call's seconds in that part."""
         facts, rates = self.facts, self.rates
         many = facts.shared >= REPEATED
-        neighbours = self.examples * 2 * (QUERIES_OF_PASSAGE if many else 1) * self.query / rates.training
+        neighbours = many * self.examples * 2 * QUERIES_OF_PASSAGE * self.query / rates.training
         trial = self.gnn_epochs * self.examples * (TRIAL_SECONDS if many else TRIAL_OF_RETRIEVED)
         others = self.others * self.query / rates.encoding
         others += self.other_labels * (PER_LABEL_OF_FEW if self.few_uses else PER_LABEL)
