@@ -16,6 +16,7 @@ from pathlib import Path
 from common import documentation, show
 from update import run_steps, write_models
 
+from gnn_encoder.artifacts.finished_run import BUNDLE, graph_bundle
 from gnn_encoder.engines import pipelines
 from gnn_encoder.engines.supervision import Event
 
@@ -61,6 +62,7 @@ def main() -> None:
         data, models, since = documentation(folder, 200), write_models(folder / "since"), folder / "since"
         run_steps(data, models, since, "auto")
         (since / "dataset").symlink_to(data)
+        (since / BUNDLE).symlink_to(graph_bundle(since))
         listener = Listener()
         outcome = pipelines.update(since, None, [], folder / "root", listener.show)
         assert outcome.status == "FINISHED", outcome.message

@@ -16,6 +16,7 @@ import numpy as np
 from common import documentation, show
 
 from gnn_encoder.artifacts import Bundle, Dataset, DatasetWriter, drafting, read_manifest
+from gnn_encoder.artifacts.finished_run import graph_bundle
 from gnn_encoder.artifacts.passages import BATCH
 from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.models.dual_encoder import DualEncoder
@@ -94,7 +95,7 @@ def run_steps(
     index_bm25(IndexBm25(), dataset=dataset, bm25_index=out / "bm25_index")
     given["bm25_index"] = out / "bm25_index"
     indexed = time.perf_counter()
-    encode_corpus(EncodeCorpus(previous=previous, precision=precision), **given, bundle=out / "bundle")
+    encode_corpus(EncodeCorpus(previous=previous, precision=precision), **given, bundle=graph_bundle(out))
     ended = time.perf_counter()
     return {
         "build_graph": middle - began,
@@ -126,9 +127,10 @@ def main() -> None:
             "from nothing": run_steps(days["after"], models, folder / "full", o.precision),
             "carried over": run_steps(days["after"], models, folder / "update", o.precision, str(folder / "before")),
         }
-        vectors = [Bundle.read(folder / side / "bundle").vectors for side in ("full", "update")]
+        vectors = [Bundle.read(graph_bundle(folder / side)).vectors for side in ("full", "update")]
         difference = np.abs(vectors[0] - vectors[1]).max()
-        encoded, propagated = (read_manifest(folder / "update" / name).metrics for name in ("encoding", "bundle"))
+        last = folder / "update"
+        encoded, propagated = (read_manifest(path).metrics for path in (last / "encoding", graph_bundle(last)))
     rows = [
         (f"{step}, {side}", f"{taken[step]:.1f}", f"{taken[step] / sides['from nothing'][step]:.1%}")
         for step in sides["from nothing"]
