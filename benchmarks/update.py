@@ -55,9 +55,9 @@ def write_dataset(
         ids, questions = [*ids, *(["more"] if more else [])], [*source.query_texts(rows), *(more[:1] if more else [])]
         writer.queries(ids, questions, ["train"] * len(ids), [[] for _ in ids])
         if labels:
-            given = source.split_qrels("train").positive()
-            query = [*np.searchsorted(rows, given.query).tolist(), *([len(ids) - 1] if more else [])]
-            passage = [*given.passage.tolist(), *(more[1:] if more else [])]
+            training = source.split_qrels("train").positive()
+            query = [*np.searchsorted(rows, training.query).tolist(), *([len(ids) - 1] if more else [])]
+            passage = [*training.passage.tolist(), *(more[1:] if more else [])]
             names = [f"p{row}" for row in passage]
             writer.qrels([ids[row] for row in query], names, [1] * len(query), query, passage)
         writer.close()
@@ -89,13 +89,13 @@ def run_steps(
         dual_encoder=models["dual_encoder"], cross_encoder=models["cross_encoder"], **built,
     )  # fmt: skip
     middle = time.perf_counter()
-    given = {"dataset": dataset, "gnn_encoder": models["gnn_encoder"], **built, "encoding": out / "encoding"}
-    encode_nodes(EncodeNodes(previous=previous, precision=precision), **given)
+    inputs = {"dataset": dataset, "gnn_encoder": models["gnn_encoder"], **built, "encoding": out / "encoding"}
+    encode_nodes(EncodeNodes(previous=previous, precision=precision), **inputs)
     encoded = time.perf_counter()
     index_bm25(IndexBm25(), dataset=dataset, bm25_index=out / "bm25_index")
-    given["bm25_index"] = out / "bm25_index"
+    inputs["bm25_index"] = out / "bm25_index"
     indexed = time.perf_counter()
-    encode_corpus(EncodeCorpus(previous=previous, precision=precision), **given, bundle=graph_bundle(out))
+    encode_corpus(EncodeCorpus(previous=previous, precision=precision), **inputs, bundle=graph_bundle(out))
     ended = time.perf_counter()
     return {
         "build_graph": middle - began,

@@ -34,7 +34,8 @@ ENCODINGS = ("dense_retrieve", "build_graph")
 before. `RESERVE` has to be enough for a run that recommends DPR and encodes it once more."""
 POOL, CANDIDATES, NEIGHBORS, QUERIES_OF_PASSAGE = 1000, 8, 10, 3
 MISSED = 0.5
-"""Share of the labels that are not among the candidates, and are scored, too: 0.8 where a passage has 16 words."""
+"""Share of the labels whose passage is not among the candidates; these pairs are scored, too. It was 0.8 with passages
+of 16 words."""
 TRIAL_SECONDS, TRIAL_OF_RETRIEVED = 0.004, 0.0012
 """Seconds for each example, epoch and variant with frozen encoders; the second with retrieved edges alone."""
 PER_PASSAGE = 0.0003

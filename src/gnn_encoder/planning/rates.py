@@ -24,14 +24,15 @@ from gnn_encoder.training.loop import parameter_groups, set_dropout, trainable_a
 TEXTS = 32
 """Texts of the first call that encodes."""
 BATCH, BATCH_TOKENS, STEP_TEXTS = 16, 2048, 96
-"""Least texts of a measured training batch, its tokens if its texts are short, and the texts of a batch of a training:
-32 queries and two passages each."""
+"""Least texts of a measured training batch, its tokens if its texts are short, and the texts of a real training batch:
+32 queries, each with two passages. A measured batch has at most as many."""
 REACHED = 0.7
-"""Share of the measured speed that whole trainings reach, of three encoders on a million passages: 0.65 to 0.75."""
+"""Share of the measured speed that three whole trainings on a million passages reached: 0.60 to 0.76, by two
+measurements of one machine. What takes the rest is not known."""
 SECONDS, WARM_UP = 1.5, 1
 """Seconds of the measured training, and at least of the last call that encodes; calls before either counts."""
 UNLIKELY, TRIES = 12, 3
-"""With AMX a model encodes three to four times as many tokens a second as it trains on. A ratio above `UNLIKELY` shows
+"""A model encodes four to seven times as many tokens a second as a whole training reads. A ratio above `UNLIKELY` shows
 that another program had the machine meanwhile. Then both are measured again, at most `TRIES` times."""
 DROPOUT = 0.0
 """Dropout rate of the planned trainings and of the measured one. With AMX a rate of 0.1 takes two fifths of the time
