@@ -18,10 +18,12 @@ from common import show
 from gnn_encoder.flow.declared import declared
 from gnn_encoder.pipelines.train import train as train_graph
 from gnn_encoder.planning.data_size import DataSize
-from gnn_encoder.planning.disk import TOKEN, needed, run_space
+from gnn_encoder.planning.disk import needed, run_space
 from gnn_encoder.settings.pipeline import Settings
 from gnn_encoder.settings.presets import load_settings
 
+TOKEN = 6.2
+"""Bytes of text to a token of WordPiece in `obliqa`."""
 OBLIQA, QUERY = 470 / TOKEN + 2, 20
 """Tokens of a passage and of a query of `obliqa`, by which rates per text become rates per token."""
 READ, TRAINED = 8_291 * OBLIQA, 515 * (2 * OBLIQA + QUERY)

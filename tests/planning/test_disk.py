@@ -7,7 +7,7 @@ import pytest
 from gnn_encoder.artifacts import Dataset
 from gnn_encoder.errors import UserError
 from gnn_encoder.planning.data_size import DataSize
-from gnn_encoder.planning.disk import ARTIFACT, TOKEN, Space, needed, run_space, weights_of, width_of
+from gnn_encoder.planning.disk import ARTIFACT, Space, needed, run_space, weights_of, width_of
 from gnn_encoder.settings.pipeline import Settings
 from gnn_encoder.settings.presets import load_settings, preset_names
 
@@ -65,7 +65,7 @@ def test_windows_are_counted() -> None:
     changes = ("build_graph.long_passages=windows", "build_graph.window_overlap=28")
     cut, windows = forecast(size), forecast(size, *changes)
     length = load_settings("msmarco").train_dual_encoder.passage_length
-    vector, several = 768 * 2, (2 + size.text / TOKEN) / (length - 28)  # windows after the first one, at most
+    vector, several = 768 * 2, size.tokens.mean() / (length - 28)  # windows after the first one, at most
     assert several > 0.5
     for title, more in (("build_graph", 1 + several), ("bundle_dual_encoder: DPR", several), ("encode_nodes", 0)):
         assert windows[title] - cut[title] == pytest.approx(more * m * vector, rel=0.05), title

@@ -3,9 +3,11 @@
 import itertools
 import math
 import os
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -214,6 +216,37 @@ def test_while_a_state_is_written_no_other_is_copied(tmp_path: Path, monkeypatch
     steps, places = zip(*copied, strict=True)
     assert len(steps) <= 3 and steps[-1] == 6 and checkpoint.steps_done(training.folder) == 6
     assert len(set(map(tuple, places))) == 1, "the copies have one place in memory"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts threads in /proc")
+def test_the_thread_that_writes_has_no_team_of_openmp(tmp_path: Path) -> None:
+    """Two teams have more threads than cores, and then the barriers of a training sleep instead of spin."""
+
+    def threads_after(work: Callable[[], object]) -> int:
+        before = len(list(Path("/proc/self/task").iterdir()))
+        work()
+        return len(list(Path("/proc/self/task").iterdir())) - before
+
+    net = nn.Linear(512, 512)  # operations on such tensors run on two cores
+    optimizer, cores = torch.optim.AdamW(net.parameters(), fused=True), torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        net(torch.ones(512, 512)).sum().backward()
+        optimizer.step()
+        with Saver(Checkpoints(str(tmp_path), "key"), net, optimizer, {}, share=math.inf, resumed=True) as saver:
+
+            def writes() -> None:
+                assert saver.ready() and saver._work
+                wait([saver._work])
+                saver.save(Position(), {})
+                wait([saver._work])
+
+            assert threads_after(writes) == 1
+            with ThreadPoolExecutor(1) as other:
+                added = threads_after(lambda: other.submit(torch.ones(1 << 20).zero_).result())
+            assert added == 2, "control: this thread has one"
+    finally:
+        torch.set_num_threads(cores)
 
 
 EVERY_STATE = [1, 2, 3, 3, 4, 5, 6, 6]

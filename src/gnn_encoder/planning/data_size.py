@@ -8,13 +8,18 @@ import numpy as np
 
 from gnn_encoder.artifacts import Dataset
 from gnn_encoder.data import temporary_dataset
+from gnn_encoder.inference.tokens import Tokens
+from gnn_encoder.models.backbone import load_tokenizer
 from gnn_encoder.settings.pipeline import Settings
 from gnn_encoder.settings.written import SelectQueries, WriteQueries
 
-SAMPLE, QUERIES = 2000, 20
-"""Passages in the sample that is measured (texts and ids), and queries in the run that its ids are written to."""
-PASSAGE_BYTES, QUERY_BYTES = 340, 40
-"""Text of a passage and of a query, if the data are not there: MS MARCO's."""
+SAMPLE, TOKENIZED, QUERIES = 2000, 500, 20
+"""Passages in the sample that is measured (texts and ids), how many of them are tokenized, and queries in the run that
+its ids are written to."""
+TOKENIZER, UNCUT = "minilm", 2**20
+"""The packaged tokenizer, BERT's, and a length to which no passage is cut."""
+PASSAGE_BYTES, PASSAGE_TOKENS, QUERY_BYTES = 340, 80, 40
+"""Text and tokens of a passage, and text of a query, if the data are not there: MS MARCO's."""
 LABELS_PER_QUERY = 1.1
 KEPT = 0.5
 """Share of the written queries that pass the filters, about."""
@@ -30,6 +35,7 @@ class DataSize:
     most_labels                most labels of a training query
     dataset                    bytes of the data set's folder
     text, query_text           mean bytes of a passage and of a query
+    tokens                     int64, the tokens of a sample of the passages, uncut, with special tokens
     trec                       bytes of a compressed line of a TREC run
     """
 
@@ -40,6 +46,7 @@ class DataSize:
     dataset: int
     text: float
     query_text: float
+    tokens: np.ndarray
     trec: float
 
     @classmethod
@@ -49,6 +56,8 @@ class DataSize:
         sample = data.passages.take(np.sort(random.permutation(m)[:SAMPLE]))
         queries = {split: data.query_rows(split) for split in ("train", "dev", "test")}
         query_texts = data.query_texts(np.sort(random.permutation(len(data.queries))[:SAMPLE]))
+        texts = sample.full_texts()
+        tokenized = texts[:: -(-len(texts) // TOKENIZED)]
         train = data.split_qrels("train").positive()
         per_query = np.unique(train.query, return_counts=True)[1]
         return cls(
@@ -57,8 +66,9 @@ class DataSize:
             labels=len(train.query),
             most_labels=int(per_query.max(initial=1)),
             dataset=sum(file.stat().st_size for file in data.path.rglob("*") if file.is_file()),
-            text=float(np.mean([len(text.encode()) for text in sample.full_texts()])),
+            text=float(np.mean([len(text.encode()) for text in texts])),
             query_text=float(np.mean([len(text.encode()) for text in query_texts])) if query_texts else 0.0,
+            tokens=Tokens.of(load_tokenizer(TOKENIZER), tokenized, UNCUT).lengths,
             trec=_trec_line(data.queries["query_id"].to_pylist()[:QUERIES] or range(QUERIES), sample.ids, random),
         )
 
@@ -86,7 +96,7 @@ class DataSize:
         labels = int(LABELS_PER_QUERY * queries)
         counts = {"train": queries - 2 * held, "dev": held, "test": held}
         return cls(
-            passages, counts, labels, 2, int(texts), PASSAGE_BYTES, QUERY_BYTES,
+            passages, counts, labels, 2, int(texts), PASSAGE_BYTES, QUERY_BYTES, np.array([PASSAGE_TOKENS]),
             _trec_line(range(QUERIES), np.unique(random.integers(0, passages, SAMPLE)).tolist(), random),
         )  # fmt: skip
 

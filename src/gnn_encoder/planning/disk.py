@@ -40,8 +40,6 @@ WRITTEN = 400.0
 PARTS = 5
 """Postings of a text in another language, with the parts of its words, to a posting of its words; `auto` counts as
 English."""
-TOKEN = 6.2
-"""Bytes of text to a token of WordPiece in `obliqa`."""
 TOKENIZER = 720_000
 """Tokenizer and configuration beside the weights of a BERT."""
 VOCABULARY, POSITIONS, BASE_WIDTH = 30_522, 512, 768
@@ -177,12 +175,12 @@ class _Forecast:
         """Vectors of a passage that is read in windows, at most; else 1."""
         if not self.graph.in_windows:
             return 1.0
-        return 1 + (2 + self.size.text / TOKEN) / (length - shared_tokens(self.graph.window_overlap, length))
+        return 1 + float(self.size.tokens.mean()) / (length - shared_tokens(self.graph.window_overlap, length))
 
     def pairs(self) -> int:
-        """Candidates of the queries that are trained on, and their labels, most of which are among the candidates."""
+        """Candidates of the queries that are trained on, and their labels, none of which may be a candidate."""
         candidates = min(self.settings.score_candidates.candidates, self.m)
-        return int(self.trained * candidates + 0.3 * self.trained_labels)
+        return int(self.trained * candidates + self.trained_labels)
 
     def hits(self, count: int) -> float:
         """Bytes of a run of so many hits."""
@@ -201,7 +199,7 @@ class _Forecast:
         lengths = {
             getattr(self.settings, step).passage_length for step in ("train_dpr", "train_dual_encoder")
         } | {self.settings.train_cross_encoder.pair_length}  # fmt: skip
-        return int(sum(self.m * (8 + FP32 * min(2 + self.size.text / TOKEN, length)) for length in lengths))
+        return int(sum(self.m * (8 + FP32 * np.minimum(self.size.tokens, length).mean()) for length in lengths))
 
     def _retrieved(self, settings: Any) -> tuple[float, float]:
         train, judged = self.trained * min(settings.train_depth, self.m), self.judged * min(settings.eval_depth, self.m)
