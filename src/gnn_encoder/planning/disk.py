@@ -178,9 +178,9 @@ class _Forecast:
         return 1 + float(self.size.tokens.mean()) / (length - shared_tokens(self.graph.window_overlap, length))
 
     def pairs(self) -> int:
-        """Candidates of the queries that are trained on, and their labels, none of which may be a candidate."""
+        """Candidates of the queries that are trained on, and most of their labels, which may be no candidates."""
         candidates = min(self.settings.score_candidates.candidates, self.m)
-        return int(self.trained * candidates + self.trained_labels)
+        return int(self.trained * candidates + 0.7 * self.trained_labels)
 
     def hits(self, count: int) -> float:
         """Bytes of a run of so many hits."""
