@@ -222,10 +222,13 @@ def test_while_a_state_is_written_no_other_is_copied(tmp_path: Path, monkeypatch
 def test_the_thread_that_writes_has_no_team_of_openmp(tmp_path: Path) -> None:
     """Two teams have more threads than cores, and then the barriers of a training sleep instead of spin."""
 
+    def threads() -> set[str]:
+        return {task.name for task in Path("/proc/self/task").iterdir()}
+
     def threads_after(work: Callable[[], object]) -> int:
-        before = len(list(Path("/proc/self/task").iterdir()))
+        before = threads()
         work()
-        return len(list(Path("/proc/self/task").iterdir())) - before
+        return len(threads() - before)
 
     net = nn.Linear(512, 512)  # operations on such tensors run on two cores
     optimizer, cores = torch.optim.AdamW(net.parameters(), fused=True), torch.get_num_threads()

@@ -14,12 +14,12 @@ from gnn_encoder.settings.pipeline import Settings
 from gnn_encoder.settings.written import SelectQueries, WriteQueries
 
 SAMPLE, TOKENIZED, QUERIES = 2000, 500, 20
-"""Passages in the sample that is measured (texts and ids), how many of them are tokenized, and queries in the run that
-its ids are written to."""
+"""Passages in the sample that is measured (texts and ids), about how many of them are tokenized, and queries in the
+run that its ids are written to."""
 TOKENIZER, UNCUT = "minilm", 2**20
 """The packaged tokenizer, BERT's, and a length to which no passage is cut."""
-PASSAGE_BYTES, PASSAGE_TOKENS, QUERY_BYTES = 340, 80, 40
-"""Text and tokens of a passage, and text of a query, if the data are not there: MS MARCO's."""
+PASSAGE_BYTES, PASSAGE_TOKENS, QUERY_BYTES = 340, 57, 40
+"""Text of a passage and of a query, if the data are not there: MS MARCO's; and tokens, at 6.2 bytes as in `obliqa`."""
 LABELS_PER_QUERY = 1.1
 KEPT = 0.5
 """Share of the written queries that pass the filters, about."""
@@ -35,7 +35,7 @@ class DataSize:
     most_labels                most labels of a training query
     dataset                    bytes of the data set's folder
     text, query_text           mean bytes of a passage and of a query
-    tokens                     int64, the tokens of a sample of the passages, uncut, with special tokens
+    tokens                     int64, the tokens of a sample of the passages by BERT's tokenizer, uncut
     trec                       bytes of a compressed line of a TREC run
     """
 
@@ -57,7 +57,7 @@ class DataSize:
         queries = {split: data.query_rows(split) for split in ("train", "dev", "test")}
         query_texts = data.query_texts(np.sort(random.permutation(len(data.queries))[:SAMPLE]))
         texts = sample.full_texts()
-        tokenized = texts[:: -(-len(texts) // TOKENIZED)]
+        tokenized = texts[:: max(1, len(texts) // TOKENIZED)]
         train = data.split_qrels("train").positive()
         per_query = np.unique(train.query, return_counts=True)[1]
         return cls(

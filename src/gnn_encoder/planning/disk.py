@@ -19,6 +19,7 @@ from gnn_encoder.flow.graph import Node
 from gnn_encoder.models.backbone_files import backbone_width, read_config, resolve_backbone, vector_width
 from gnn_encoder.pipelines.train import train
 from gnn_encoder.planning.data_size import PACKED, DataSize
+from gnn_encoder.planning.plan import MISSED
 from gnn_encoder.settings.graph import BuildGraph
 from gnn_encoder.settings.pipeline import Settings
 from gnn_encoder.settings.shared import SMOLLM2, shared_tokens
@@ -178,9 +179,9 @@ class _Forecast:
         return 1 + float(self.size.tokens.mean()) / (length - shared_tokens(self.graph.window_overlap, length))
 
     def pairs(self) -> int:
-        """Candidates of the queries that are trained on, and most of their labels, which may be no candidates."""
+        """Candidates of the queries that are trained on, and those of their labels that are no candidates."""
         candidates = min(self.settings.score_candidates.candidates, self.m)
-        return int(self.trained * candidates + 0.7 * self.trained_labels)
+        return int(self.trained * candidates + MISSED * self.trained_labels)
 
     def hits(self, count: int) -> float:
         """Bytes of a run of so many hits."""
