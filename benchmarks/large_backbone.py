@@ -25,8 +25,9 @@ from gnn_encoder.machine.memory import peak_gib
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.settings.shared import LargeModelTraining
 from gnn_encoder.training.adapters import large_training
+from gnn_encoder.training.computation import computing_as_trained
 from gnn_encoder.training.embed import embed
-from gnn_encoder.training.loop import parameter_groups, trainable_attention
+from gnn_encoder.training.loop import parameter_groups
 
 SHAPE = {
     "hidden_size": 1024, "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128,
@@ -76,7 +77,7 @@ def case(name: str, folder: Path, settings: argparse.Namespace) -> None:
         model.train()
         with large_training([model.passage_encoder.backbone], training):
             optimizer = torch.optim.AdamW(parameter_groups(model, 1e-4, 0.0), fused=True)
-            with trainable_attention(model, settings.precision):
+            with computing_as_trained(model, settings.precision):
                 with autocast(settings.precision):
                     encoders, rows = (model.passage_encoder, model.query_encoder), np.arange(count)
                     passages, queries = (embed(encoder, tokens, rows) for encoder in encoders)

@@ -7,10 +7,11 @@ GPU with and without processes that prepare batches; our side uses `auto`. The s
 our side then writes a checkpoint and the peer writes none. The peer's is the time that its trainer reports, without the
 examples that it encodes for its model card, which took 3 s of 5 in a training of 10 steps.
 The peer's trainer needs the packages `datasets` and `accelerate` (`make bench` installs both); without them our side
-trains alone. `--profile FILE` trains once more and writes where the time of twenty steps goes, the first six left out.
+trains alone. `--words 250037` gives the backbone as large a table of words as multilingual encoders have.
+`--profile FILE` trains once more and writes where the time of twenty steps goes, the first six left out.
 
     python benchmarks/train.py [--triples 256] [--batch 64] [--length 192] [--rounds 1] [--backbone minilm]
-                               [--dataset DATASET_ARTIFACT] [--profile FILE]
+                               [--words ROWS] [--dataset DATASET_ARTIFACT] [--profile FILE]
 """
 
 import importlib.util
@@ -79,6 +80,18 @@ def peer_seconds(
         model, arguments, datasets.Dataset.from_dict(columns), loss=MultipleNegativesRankingLoss(model, scale=SCALE)
     )
     return float(trainer.train().metrics["train_runtime"])
+
+
+def with_words(backbone: str, rows: int, folder: str) -> str:
+    """Returns a folder with the backbone, whose table of words has so many rows; the new ones are drawn."""
+    from transformers import AutoModel, AutoTokenizer
+
+    source = resolve_backbone(backbone)
+    model = AutoModel.from_pretrained(source)
+    model.resize_token_embeddings(rows, mean_resizing=False)
+    for part in (model, AutoTokenizer.from_pretrained(source)):
+        part.save_pretrained(folder)
+    return folder
 
 
 class Clock(StepLog):
@@ -160,7 +173,7 @@ def profile(train: Callable[[Any], float], file: Path) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> float:
     """Run, print the table, and return the ratio to the peer's fastest side; NaN without the peer."""
-    sizes = {"triples": 256, "batch": 64, "length": 192, "rounds": 1}
+    sizes = {"triples": 256, "batch": 64, "length": 192, "rounds": 1, "words": 0}
     o = options(__doc__, arguments, **sizes, backbone="minilm", dataset=None, profile=None)
     ends = time.perf_counter() + o.seconds
     with dataset(o.dataset, 1000) as data, tempfile.TemporaryDirectory() as folder:
@@ -172,8 +185,9 @@ def main(arguments: Sequence[str] | None = None) -> float:
         asked = data.query_texts(query)
         triples = [(q, texts[p], texts[n]) for q, p, n in zip(asked, positive, negative, strict=True)]
         examples = TrainingSet(asked, query, positive, negative[:, None], np.zeros(len(query), np.int8))
-        ours = partial(our_seconds, o.backbone, data, examples, o.batch, o.length)
-        peer = partial(peer_seconds, o.backbone, triples, o.batch, o.length, folder)
+        backbone = with_words(o.backbone, o.words, f"{folder}/backbone") if o.words else o.backbone
+        ours = partial(our_seconds, backbone, data, examples, o.batch, o.length)
+        peer = partial(peer_seconds, backbone, triples, o.batch, o.length, folder)
         sides: dict[str, Callable[[], float]] = {"gnn-encoder, auto": ours}
         if missing := [name for name in ("datasets", "accelerate") if not importlib.util.find_spec(name)]:
             print(f"without sentence-transformers' trainer, which needs the package {missing[0]}")
@@ -194,7 +208,8 @@ def main(arguments: Sequence[str] | None = None) -> float:
         if o.rounds:
             best = min((taken for name, taken in seconds.items() if name.startswith("sentence")), default=math.nan)
             rows = [(name, f"{len(query) / taken:.1f}", f"{best / taken:.2f}") for name, taken in seconds.items()]
-            title = f"{o.backbone}, {len(query)} triples, batch {o.batch}, at most {o.length} tokens, one epoch"
+            words = f" with {o.words:,} words" if o.words else ""
+            title = f"{o.backbone}{words}, {len(query)} triples, batch {o.batch}, at most {o.length} tokens, one epoch"
             show(
                 title,
                 ("side", "triples/s", "ratio to the peer's best"),

@@ -38,9 +38,9 @@ from gnn_encoder.tracking import mlflow_runs
 from gnn_encoder.tracking.context import CHECKPOINTS, Context
 from gnn_encoder.training import loop, ranks
 from gnn_encoder.training.checkpoint import FILE, Position, Saver
+from gnn_encoder.training.computation import computing_as_trained, set_dropout
 from gnn_encoder.training.contrastive import train_contrastive
 from gnn_encoder.training.embed import embed
-from gnn_encoder.training.loop import set_dropout, trainable_attention
 
 pytestmark = pytest.mark.gpu
 GPU = torch.device("cuda")
@@ -237,7 +237,7 @@ def test_packed_rows_train_as_padded_texts(tiny_backbone: Path) -> None:
         return torch.cat([p.grad.flatten() for p in encoder.parameters() if p.grad is not None])
 
     padded = gradient()
-    with trainable_attention(encoder, "bf16"):
+    with computing_as_trained(encoder, "bf16"):
         assert is_packed(encoder.backbone)
         packed = gradient()
         wanted = wanted.roll(1, 0)  # control

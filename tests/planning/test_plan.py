@@ -9,7 +9,16 @@ from plan_inputs import RATES, facts
 from gnn_encoder.errors import UserError
 from gnn_encoder.pipelines.train import train as train_graph
 from gnn_encoder.planning.budget import budget_seconds
-from gnn_encoder.planning.plan import FEWEST, LENGTHS, OTHER_LABELS, PER_QUERY, RESERVE, Plan, plan_run
+from gnn_encoder.planning.plan import (
+    FEWEST,
+    LENGTHS,
+    OTHER_LABELS,
+    PER_QUERY,
+    QUERIES_OF_PASSAGE,
+    RESERVE,
+    Plan,
+    plan_run,
+)
 from gnn_encoder.settings.presets import parse_settings
 
 
@@ -100,6 +109,23 @@ def test_what_the_labels_decide() -> None:
     assert hurried["epochs"] == 1 and hurried["patience"] and hurried["keep"] == "best"  # DPR is kept if it is better
     with pytest.raises(UserError, match="no labelled training query"):
         plan_run(facts(train=0), RATES, 3600.0, "minilm")
+
+
+def test_neighbours_of_retrieved_edges_take_time_in_the_training_of_the_gnn() -> None:
+    """A passage of few has `QUERIES_OF_PASSAGE` training queries next to it; of many it has hardly one."""
+
+    def of_an_epoch(passages: int) -> float:
+        plan = plan_run(facts(passages, train=2_400, shared=0.0), RATES, 36_000.0, "minilm")
+        trained = parse_settings(plan.settings)
+        return (
+            plan.calls["train_gnn"] / trained.train_gnn.epochs
+            - plan.calls["train_dual_encoder"] / trained.train_dual_encoder.epochs
+        )
+
+    data = facts(train=2_400, shared=0.0)
+    all_of_them = 2 * data.labels * QUERIES_OF_PASSAGE * data.mean_query(128) / RATES.training
+    assert of_an_epoch(2_000) == pytest.approx(all_of_them, rel=0.01)
+    assert of_an_epoch(120_000) == pytest.approx(all_of_them / QUERIES_OF_PASSAGE * 0.2, rel=0.01)
 
 
 def test_a_budget_draws_what_is_trained_on_and_keeps_the_labels() -> None:

@@ -19,11 +19,11 @@ from gnn_encoder.settings.foundation import TrainDpr
 from gnn_encoder.settings.graph import TrainGnn
 from gnn_encoder.tracking import mlflow_runs
 from gnn_encoder.tracking.context import CHECKPOINTS, Context
+from gnn_encoder.training import computation, losses, masked_graph
 from gnn_encoder.training import embed as embedding
-from gnn_encoder.training import loop, losses, masked_graph
+from gnn_encoder.training.computation import computing_as_trained, set_dropout
 from gnn_encoder.training.contrastive import train_contrastive
 from gnn_encoder.training.embed import embed
-from gnn_encoder.training.loop import set_dropout, trainable_attention
 from gnn_encoder.training.losses import contrastive_loss
 from gnn_encoder.training.masked_graph import MaskedGraphTraining
 from gnn_encoder.training.prefetch import batches_of
@@ -106,14 +106,14 @@ def test_packed_rows_have_the_gradients_of_padded_ones(encoders, tiny_dataset: D
             return sum(((vectors * weights).sum() for vectors in sides), torch.zeros(()))
 
     def packed_gradients() -> tuple[float, dict[str, torch.Tensor]]:
-        with trainable_attention(model, "fp32"):
+        with computing_as_trained(model, "fp32"):
             assert all(is_packed(side.backbone) for side in (model.query_encoder, model.passage_encoder))
             vectors = encode_texts(model.passage_encoder, texts, precision="bf16")  # as the refreshed passages' are
             assert np.abs(vectors).max() > 0.1
             return gradients(model, loss)
 
     value, plain = gradients(model, loss)
-    monkeypatch.setattr(loop, "PACKED_ON", ("cpu",))
+    monkeypatch.setattr(computation, "PACKED_ON", ("cpu",))
     packed_value, packed = packed_gradients()
     assert not is_packed(model.query_encoder.backbone)
     assert packed_value == pytest.approx(value, abs=1e-4)

@@ -38,8 +38,8 @@ MISSED = 0.5
 of 16 words."""
 UNSCORED = 0.6
 """Share of the edges of retrieval whose pairs have no scores yet: 0.45 on `scifact`, 0.7 on `obliqa`."""
-TRIAL_SECONDS = 0.0012
-"""Seconds for each example, epoch and variant with frozen encoders, at most; `obliqa` has 0.0005."""
+TRIAL_SECONDS, TRIAL_PER_PASSAGE = 0.0005, 8e-6
+"""Seconds for each example, epoch and variant with frozen encoders, and for each passage and variant."""
 PER_PASSAGE = 0.00033
 """Seconds for each passage in steps that do not encode it: BM25 indexes, bundles, propagation, rankings."""
 PER_QUERY = 0.02
@@ -201,12 +201,21 @@ class _Sized:
         """Whether all training queries are nodes of the graph. Without labelled edges the others would have none."""
         return self.facts.shared >= REPEATED and self.others_in_graph <= SCORING_SHARE * self.budget
 
+    @property
+    def neighbours(self) -> float:
+        """Mean number of queries next to a passage that the GNN's training encodes, too.
+
+        Where edges of labels are tried, those count: a passage without another query has no neighbour.
+        """
+        if self.facts.shared >= REPEATED:
+            return QUERIES_OF_PASSAGE * self.facts.shared
+        return min(QUERIES_OF_PASSAGE, self.queries * NEIGHBORS / self.facts.passages)
+
     def parts(self) -> dict[str, dict[str, float]]:
         """Part of a run → title of a call → the call's seconds in that part."""
         facts, rates = self.facts, self.rates
-        # A passage without another query has no neighbours that are encoded.
-        neighbours = facts.shared * self.examples * 2 * QUERIES_OF_PASSAGE * self.query / rates.training
-        trial = self.gnn_epochs * self.examples * TRIAL_SECONDS
+        neighbours = 2 * self.examples * self.neighbours * self.query / rates.training
+        trial = self.gnn_epochs * self.examples * TRIAL_SECONDS + facts.passages * TRIAL_PER_PASSAGE
         others = self.others * self.query / rates.encoding
         others += self.other_labels * (PER_LABEL_OF_FEW if self.few_uses else PER_LABEL)
         others += self.others_in_graph if self.holds_all else 0.0

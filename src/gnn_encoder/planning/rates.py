@@ -17,9 +17,10 @@ from gnn_encoder.settings.foundation import TrainDpr
 from gnn_encoder.settings.shared import LargeModelTraining
 from gnn_encoder.tracking.progress import Progress
 from gnn_encoder.training.adapters import large_training
+from gnn_encoder.training.computation import computing_as_trained, set_dropout
 from gnn_encoder.training.contrastive import new_dual_encoder
 from gnn_encoder.training.embed import embed
-from gnn_encoder.training.loop import parameter_groups, set_dropout, trainable_attention
+from gnn_encoder.training.loop import parameter_groups
 
 TEXTS = 32
 """Texts of the first call that encodes."""
@@ -125,7 +126,7 @@ def _training(model: DualEncoder, tokens: Tokens, settings: TrainDpr) -> float:
         rows = generator.choice(len(tokens), size, replace=size > len(tokens))
         _wait()
         started = time.monotonic()
-        with autocast(settings.precision), trainable_attention(model, settings.precision):
+        with autocast(settings.precision), computing_as_trained(model, settings.precision):
             vectors = embed(model.passage_encoder, tokens, rows)
             loss = (vectors @ vectors.T).logsumexp(1).mean()
         loss.backward()

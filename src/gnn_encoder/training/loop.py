@@ -6,8 +6,8 @@ the epoch. So resuming is exact: finished batches are skipped, and the state is 
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,15 +15,15 @@ import torch
 from torch import Tensor, nn
 
 from gnn_encoder.errors import UserError
-from gnn_encoder.inference.encoding import attention_of_any_shape, autocast, inference_dtype
+from gnn_encoder.inference.encoding import autocast
 from gnn_encoder.machine.memory import reuse_freed
 from gnn_encoder.machine.threads import give_back
-from gnn_encoder.models.dual_encoder import TextEncoder, device
-from gnn_encoder.models.packed import first_position, packed_attention, reads_packed
+from gnn_encoder.models.dual_encoder import device
 from gnn_encoder.settings.shared import Optimization
 from gnn_encoder.tracking.context import Context
 from gnn_encoder.training import checkpoint
 from gnn_encoder.training.checkpoint import Position
+from gnn_encoder.training.computation import computing_as_trained, set_dropout
 from gnn_encoder.training.prefetch import BatchPlan, batches_of
 from gnn_encoder.training.ranks import (
     TrainingOver,
@@ -36,8 +36,6 @@ from gnn_encoder.training.ranks import (
 )
 
 CURVE_POINTS = 200
-PACKED_ON = ("cuda",)
-"""Devices on which text encoders train on packed rows."""
 TRIM_SECONDS = 20.0
 """Freed memory of activations goes back to the operating system so often. Batches differ in length, so the heap's holes
 fit badly: a ColBERT's training with 32 passages of 128 tokens grew by 45 MB a step, to 4 GB."""
@@ -90,59 +88,6 @@ def parameter_groups(model: nn.Module, learning_rate: float, weight_decay: float
         {"params": [p for p in trained if p.dim() > 1], "lr": learning_rate, "weight_decay": weight_decay},
         {"params": [p for p in trained if p.dim() <= 1], "lr": learning_rate, "weight_decay": 0.0},
     ]
-
-
-def set_dropout(model: nn.Module, rate: float) -> None:
-    """Sets every dropout rate of the model: of modules, and the plain numbers in BART's layers."""
-    for module in model.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = rate
-        for name in ("dropout", "attention_dropout", "activation_dropout"):
-            if isinstance(getattr(module, name, None), float):
-                setattr(module, name, rate)
-
-
-@contextmanager
-def trainable_attention(model: nn.Module, precision: str) -> Iterator[None]:
-    """In the block, attention on a GPU is not cuDNN's (`attention_of_any_shape`), and text encoders that train there in
-    bf16 read packed rows, if they can: no padding, few shapes of products, and no wait of transformers for the sum of a
-    padding mask. A model that trains in bf16 on a CPU computes attention without torch's fused kernel.
-
-    That kernel's backward pass is slow (torch 2.13): 11 texts of 100 tokens, 12 heads of 32, take 31 ms on one
-    core with it and 7 ms without it, forward and backward; 64 texts of 48 tokens take 88 and 13 ms. In fp32 both are
-    equal.
-    """
-    slow = device().type == "cpu" and inference_dtype(precision) is torch.bfloat16
-    modules: list[Any] = list(model.modules()) if slow else []
-    pretrained = [module for module in modules if hasattr(module, "set_attn_implementation")]
-    fused = [module for module in pretrained if module.config._attn_implementation == "sdpa"]
-    for module in fused:
-        module.set_attn_implementation("eager")
-    try:
-        with ExitStack() as stack:
-            stack.enter_context(attention_of_any_shape())
-            for backbone in _packable(model, precision) if device().type in PACKED_ON else ():
-                stack.enter_context(reads_packed(backbone))
-            yield
-    finally:
-        for module in fused:
-            module.set_attn_implementation("sdpa")
-
-
-def _packable(model: nn.Module, precision: str) -> Iterator[Any]:
-    """The backbones of the model's text encoders that can train on packed rows."""
-    attention = packed_attention(device(), inference_dtype(precision))
-    if attention is None:
-        return
-    encoders = [part for part in model.modules() if isinstance(part, TextEncoder) and not part.head]
-    for backbone in dict.fromkeys(encoder.backbone for encoder in encoders):
-        modes = [(part, part.training) for part in backbone.modules()]
-        with torch.no_grad(), autocast(precision):
-            first = first_position(backbone.eval(), attention)
-        for part, mode in modes:
-            part.training = mode
-        if first is not None:
-            yield backbone
 
 
 def fit(objective: Objective, settings: Optimization, context: Context) -> dict[str, Any]:
@@ -248,7 +193,7 @@ def fit(objective: Objective, settings: Optimization, context: Context) -> dict[
             skip = position.in_epoch if epoch == position.epoch else 0
             started, before = time.monotonic(), step
             with (
-                trainable_attention(model, settings.precision),
+                computing_as_trained(model, settings.precision),
                 closing(batches_of(plan, epoch, skip=skip, workers=settings.workers)) as batches,
             ):
                 for index, batch in enumerate(batches, skip):
