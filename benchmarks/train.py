@@ -83,12 +83,12 @@ def peer_seconds(
 
 
 def with_words(backbone: str, rows: int, folder: str) -> str:
-    """Returns a folder with the backbone, whose table of words has so many rows; the new ones are drawn."""
+    """Returns a folder with the backbone, whose table of words has so many rows, or its own if these are more."""
     from transformers import AutoModel, AutoTokenizer
 
     source = resolve_backbone(backbone)
     model = AutoModel.from_pretrained(source)
-    model.resize_token_embeddings(rows, mean_resizing=False)
+    model.resize_token_embeddings(max(rows, model.config.vocab_size), mean_resizing=False)
     for part in (model, AutoTokenizer.from_pretrained(source)):
         part.save_pretrained(folder)
     return folder

@@ -14,7 +14,6 @@ from gnn_encoder.planning.plan import (
     LENGTHS,
     OTHER_LABELS,
     PER_QUERY,
-    QUERIES_OF_PASSAGE,
     RESERVE,
     Plan,
     plan_run,
@@ -111,21 +110,18 @@ def test_what_the_labels_decide() -> None:
         plan_run(facts(train=0), RATES, 3600.0, "minilm")
 
 
-def test_neighbours_of_retrieved_edges_take_time_in_the_training_of_the_gnn() -> None:
-    """A passage of few has `QUERIES_OF_PASSAGE` training queries next to it; of many it has hardly one."""
-
-    def of_an_epoch(passages: int) -> float:
-        plan = plan_run(facts(passages, train=2_400, shared=0.0), RATES, 36_000.0, "minilm")
-        trained = parse_settings(plan.settings)
-        return (
-            plan.calls["train_gnn"] / trained.train_gnn.epochs
-            - plan.calls["train_dual_encoder"] / trained.train_dual_encoder.epochs
-        )
-
-    data = facts(train=2_400, shared=0.0)
-    all_of_them = 2 * data.labels * QUERIES_OF_PASSAGE * data.mean_query(128) / RATES.training
-    assert of_an_epoch(2_000) == pytest.approx(all_of_them, rel=0.01)
-    assert of_an_epoch(120_000) == pytest.approx(all_of_them / QUERIES_OF_PASSAGE * 0.2, rel=0.01)
+@pytest.mark.parametrize(
+    ("passages", "shared", "neighbours"), [(2_000, 0.0, 3), (120_000, 0.0, 0.2), (120_000, 0.5, 1.5), (2_000, 0.5, 3)]
+)
+def test_neighbours_take_time_in_the_training_of_the_gnn(passages: int, shared: float, neighbours: float) -> None:
+    """2,400 queries with ten retrieved edges each, and at most three neighbours of a passage."""
+    data = facts(passages, train=2_400, shared=shared)
+    plan = plan_run(data, RATES, 36_000.0, "minilm")
+    settings = parse_settings(plan.settings)
+    of_an_epoch = plan.calls["train_gnn"] / settings.train_gnn.epochs
+    of_an_epoch -= plan.calls["train_dual_encoder"] / settings.train_dual_encoder.epochs
+    expected = 2 * data.labels * neighbours * data.mean_query(128) / RATES.training
+    assert of_an_epoch == pytest.approx(expected, rel=0.01)
 
 
 def test_a_budget_draws_what_is_trained_on_and_keeps_the_labels() -> None:

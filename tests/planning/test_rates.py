@@ -20,7 +20,10 @@ from gnn_encoder.planning.facts import data_facts
 from gnn_encoder.planning.plan import plan_run
 from gnn_encoder.planning.rates import measure_rates
 from gnn_encoder.planning.rung_times import Candidate
+from gnn_encoder.settings.foundation import TrainDpr
 from gnn_encoder.settings.shared import LargeModelTraining, LongPassages
+from gnn_encoder.training.adapters import large_training
+from gnn_encoder.training.contrastive import new_dual_encoder
 
 
 def test_facts_are_counted(tiny_dataset: Dataset, tiny_backbone: Path) -> None:
@@ -115,6 +118,18 @@ def test_the_measured_training_is_that_of_the_settings(
     assert trained[0] and all("lora_" in name for name in trained[0])
     assert not any("lora_" in name for name in trained[1])
     assert checkpointed == [False, True]
+
+
+def test_a_training_with_checkpointing_is_measured_in_bf16(
+    tiny_dataset: Dataset, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The parts that are computed again in the backward pass use the same attention."""
+    monkeypatch.setattr(measuring, "SECONDS", 0.0)
+    settings = TrainDpr(backbone=str(tiny_backbone), gradient_checkpointing=True, precision="bf16")
+    model = new_dual_encoder(settings)
+    tokens = Tokens.of(model.passage_encoder.tokenizer, ["a text", "another one"] * 20, 32)
+    with large_training([model.passage_encoder.backbone], settings):
+        assert measuring._training(model, tokens, settings) > 0
 
 
 def test_an_encoding_takes_the_tokens_of_all_windows() -> None:

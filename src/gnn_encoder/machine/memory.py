@@ -24,7 +24,7 @@ def reuse_freed(largest: int = USUAL) -> None:
     glibc gives freed memory at the heap's end, and arrays above 32 MB at once, back to the system, and each page of a
     new array costs a page fault: 7 % of an encoding's processor time, and with the gradient of a table of embeddings
     (MiniLM: 47 MB, several times a step) a tenth of a training's. Above `LARGEST_REUSED` nothing changes, because holes
-    of that size would be worth more memory than time.
+    of that size would be worth more memory than time; larger tables have one gradient (`training.computation`).
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt and USUAL <= largest <= LARGEST_REUSED:

@@ -39,7 +39,8 @@ of 16 words."""
 UNSCORED = 0.6
 """Share of the edges of retrieval whose pairs have no scores yet: 0.45 on `scifact`, 0.7 on `obliqa`."""
 TRIAL_SECONDS, TRIAL_PER_PASSAGE = 0.0005, 8e-6
-"""Seconds for each example, epoch and variant with frozen encoders, and for each passage and variant."""
+"""Seconds for each example, epoch and variant with frozen encoders, as `obliqa` and `medquad` took, and for each
+passage and variant, as a million passages took."""
 PER_PASSAGE = 0.00033
 """Seconds for each passage in steps that do not encode it: BM25 indexes, bundles, propagation, rankings."""
 PER_QUERY = 0.02
@@ -203,13 +204,11 @@ class _Sized:
 
     @property
     def neighbours(self) -> float:
-        """Mean number of queries next to a passage that the GNN's training encodes, too.
-
-        Where edges of labels are tried, those count: a passage without another query has no neighbour.
-        """
-        if self.facts.shared >= REPEATED:
-            return QUERIES_OF_PASSAGE * self.facts.shared
-        return min(QUERIES_OF_PASSAGE, self.queries * NEIGHBORS / self.facts.passages)
+        """Mean number of queries next to a passage that the GNN's training encodes, too: of the kinds of edges that are
+        tried, of the one with more."""
+        of_labels = QUERIES_OF_PASSAGE * self.facts.shared if self.facts.shared >= REPEATED else 0.0
+        retrieved = self.queries * NEIGHBORS / self.facts.passages if self.scores_edges else 0.0
+        return max(of_labels, min(QUERIES_OF_PASSAGE, retrieved))
 
     def parts(self) -> dict[str, dict[str, float]]:
         """Part of a run → title of a call → the call's seconds in that part."""

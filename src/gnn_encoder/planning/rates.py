@@ -126,14 +126,15 @@ def _training(model: DualEncoder, tokens: Tokens, settings: TrainDpr) -> float:
         rows = generator.choice(len(tokens), size, replace=size > len(tokens))
         _wait()
         started = time.monotonic()
-        with autocast(settings.precision), computing_as_trained(model, settings.precision):
-            vectors = embed(model.passage_encoder, tokens, rows)
-            loss = (vectors @ vectors.T).logsumexp(1).mean()
-        loss.backward()
+        with computing_as_trained(model, settings.precision):
+            with autocast(settings.precision):
+                vectors = embed(model.passage_encoder, tokens, rows)
+                loss = (vectors @ vectors.T).logsumexp(1).mean()
+            loss.backward()
         _wait()
         propagated = time.monotonic()
         optimizer.step()
-        optimizer.zero_grad()
+        optimizer.zero_grad(set_to_none=False)  # a large table's gradient is zeroed once a step (`_added_in_place`)
         _wait()
         if step < WARM_UP:
             continue

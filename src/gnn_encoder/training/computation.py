@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from gnn_encoder.inference.encoding import attention_of_any_shape, autocast, inference_dtype
+from gnn_encoder.machine.memory import LARGEST_REUSED
 from gnn_encoder.models.dual_encoder import TextEncoder, device
 from gnn_encoder.models.packed import first_position, packed_attention, reads_packed
 
@@ -19,11 +19,12 @@ PACKED_ON = ("cuda",)
 
 @contextmanager
 def computing_as_trained(model: nn.Module, precision: str) -> Iterator[None]:
-    """In the block, the model computes as it is trained fastest, with the same results.
+    """In the block, the model computes in the way that trains fastest; only rounding differs.
 
     On a GPU, attention is not cuDNN's (`attention_of_any_shape`), and text encoders in bf16 read packed rows, if they
-    can: no padding, few shapes of products, and no wait of transformers for the sum of a padding mask. On a CPU, models
-    in bf16 compute `_unfused`, and the gradients of look-ups are `_added_in_place`.
+    can: no padding, few shapes of products, and no wait of transformers for the sum of a padding mask. On a CPU, see
+    `_unfused` (in bf16) and `_added_in_place`. Backward passes belong into the block: gradient checkpointing computes
+    parts of the forward pass again.
     """
     on_cpu = device().type == "cpu"
     with ExitStack() as stack:
@@ -59,14 +60,14 @@ def _unfused(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _added_in_place(model: nn.Module) -> Iterator[None]:
-    """In the block, the gradient of a look-up in a table of embeddings is added to the rows that were looked up.
+    """In the block, the gradient of a look-up in a large table of embeddings is added to the rows that were looked up.
 
-    Torch makes a gradient as large as the table for each look-up, and a batch has one for each part that fits the
-    caches (`embed.TOKENS_PER_PASS`). With a table of 250,037 rows of 384 numbers, as multilingual encoders have, two
-    cores took 0.84 s for a training step of 2,000 tokens so, and 0.60 s in place; with BERT's 30,522 rows both take
-    the same.
+    Torch makes a gradient as large as the table for each look-up, and a batch is read in parts of some 1,000 tokens
+    (`embed.TOKENS_PER_PASS`). Where such an array is too large for malloc to reuse it (`reuse_freed`), this takes a
+    quarter to a third of a training's time: with 250,037 rows of 384 numbers, as multilingual encoders have
+    (`benchmarks/train.py --words`). A table whose class has a `forward` of its own, as Gemma's, stays as it is.
     """
-    tables = [part for part in model.modules() if isinstance(part, nn.Embedding) and _is_plain(part)]
+    tables = [part for part in model.modules() if isinstance(part, nn.Embedding) and _is_large_and_plain(part)]
     for table in tables:
         table.forward = partial(_looked_up, table)  # type: ignore[method-assign]
     try:
@@ -76,10 +77,14 @@ def _added_in_place(model: nn.Module) -> Iterator[None]:
             del table.forward
 
 
-def _is_plain(table: nn.Embedding) -> bool:
-    """Whether a table is trained and its look-up does nothing else."""
-    more = table.max_norm is not None or table.scale_grad_by_freq or table.sparse
-    return type(table).forward is nn.Embedding.forward and table.weight.requires_grad and not more
+def _is_large_and_plain(table: nn.Embedding) -> bool:
+    """Whether a table is trained and too large for its gradients to be reused, and its look-up is torch's own, without
+    options."""
+    if type(table).forward is not nn.Embedding.forward or "forward" in vars(table):
+        return False
+    options = table.max_norm is not None or table.scale_grad_by_freq or table.sparse
+    is_trained = isinstance(table.weight, nn.Parameter) and table.weight.requires_grad  # a parametrized one is computed
+    return is_trained and not options and table.weight.nbytes > LARGEST_REUSED
 
 
 def _looked_up(table: nn.Embedding, ids: Tensor) -> Tensor:
@@ -88,7 +93,7 @@ def _looked_up(table: nn.Embedding, ids: Tensor) -> Tensor:
 
 
 class _LookUp(torch.autograd.Function):
-    """`weight[ids]`; backward adds the gradient to `weight.grad` in place, as sums of each row, and returns none."""
+    """`weight[ids]`; backward sums the gradient by row, adds the sums to `weight.grad` in place, and returns none."""
 
     @staticmethod
     def forward(context: Any, weight: Tensor, ids: Tensor, padding: int | None) -> Tensor:
@@ -98,7 +103,6 @@ class _LookUp(torch.autograd.Function):
         return nn.functional.embedding(ids, weight)
 
     @staticmethod
-    @once_differentiable
     def backward(context: Any, gradient: Tensor) -> tuple[None, None, None]:
         """Adds the gradient [..., d]."""
         (ids,), weight = context.saved_tensors, context.weight
@@ -109,7 +113,7 @@ class _LookUp(torch.autograd.Function):
             sums[rows == context.padding] = 0
         if weight.grad is None:
             weight.grad = torch.zeros_like(weight)
-        weight.grad.index_add_(0, rows, sums.to(weight.grad.dtype))
+        weight.grad.index_add_(0, rows, sums)
         return None, None, None
 
 
