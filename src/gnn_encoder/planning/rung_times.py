@@ -22,8 +22,9 @@ TUNED = 1000
 """Training queries, at most, that the rung of labels searches for as well."""
 OF_OTHERS = 0.5
 """What each further encoder adds to the rung as it is, besides its encoding, as a share of these seconds."""
-PER_SEARCH = 0.01
-"""Seconds of each query in the search for hits that are re-ranked."""
+PER_SEARCH, PER_SEARCHED = 0.01, 1.5e-8
+"""Seconds of each query, and of each query and passage, in the search for hits that are re-ranked: 172 s for 7,000
+queries and a million passages."""
 TRAINED_SLOWER = 4.0
 """How many times as fast a model encodes as it trains, where its training was not measured."""
 PER_LABEL = 0.0015
@@ -80,7 +81,7 @@ def reranking_seconds(facts: DataFacts, rates: Rates, pair: int, depth: int, dra
     tokens = min(facts.mean_query(64) + facts.mean_passage(pair), pair)
     examples = 2 * facts.labels * trained / facts.queries["train"]
     return {
-        "first_stage": PER_SEARCH * (trained + facts.measured),
+        "first_stage": (PER_SEARCH + PER_SEARCHED * facts.passages) * (trained + facts.measured),
         f"train_reranker: {RERANKED}": examples * tokens / (rates.training or rates.encoding / TRAINED_SLOWER),
         f"rerank: {RERANKED}": facts.measured * min(depth, facts.passages) * tokens / rates.encoding,
         RERANKING: _tables(facts, RERANKING),
