@@ -83,12 +83,14 @@ def peer_seconds(
 
 
 def with_words(backbone: str, rows: int, folder: str) -> str:
-    """Returns a folder with the backbone, whose table of words has so many rows, or its own if these are more."""
+    """Returns a folder with the backbone, whose table of words has so many rows, more than it had."""
     from transformers import AutoModel, AutoTokenizer
 
     source = resolve_backbone(backbone)
     model = AutoModel.from_pretrained(source)
-    model.resize_token_embeddings(max(rows, model.config.vocab_size), mean_resizing=False)
+    if rows <= model.config.vocab_size:
+        raise SystemExit(f"--words {rows}: {backbone} has {model.config.vocab_size} already")
+    model.resize_token_embeddings(rows, mean_resizing=False)
     for part in (model, AutoTokenizer.from_pretrained(source)):
         part.save_pretrained(folder)
     return folder

@@ -9,15 +9,7 @@ from plan_inputs import RATES, facts
 from gnn_encoder.errors import UserError
 from gnn_encoder.pipelines.train import train as train_graph
 from gnn_encoder.planning.budget import budget_seconds
-from gnn_encoder.planning.plan import (
-    FEWEST,
-    LENGTHS,
-    OTHER_LABELS,
-    PER_QUERY,
-    RESERVE,
-    Plan,
-    plan_run,
-)
+from gnn_encoder.planning.plan import FEWEST, LENGTHS, OTHER_LABELS, PER_QUERY, RESERVE, Plan, plan_run
 from gnn_encoder.settings.presets import parse_settings
 
 
@@ -111,7 +103,8 @@ def test_what_the_labels_decide() -> None:
 
 
 @pytest.mark.parametrize(
-    ("passages", "shared", "neighbours"), [(2_000, 0.0, 3), (120_000, 0.0, 0.2), (120_000, 0.5, 1.5), (2_000, 0.5, 3)]
+    ("passages", "shared", "neighbours"),
+    [(2_000, 0.0, 3), (120_000, 0.0, 0.2), (120_000, 0.5, 1.5), (2_000, 0.5, 3), (2_400_000, 0.01, 0.01)],
 )
 def test_neighbours_take_time_in_the_training_of_the_gnn(passages: int, shared: float, neighbours: float) -> None:
     """2,400 queries with ten retrieved edges each, and at most three neighbours of a passage."""
@@ -122,6 +115,13 @@ def test_neighbours_take_time_in_the_training_of_the_gnn(passages: int, shared: 
     of_an_epoch -= plan.calls["train_dual_encoder"] / settings.train_dual_encoder.epochs
     expected = 2 * data.labels * neighbours * data.mean_query(128) / RATES.training
     assert of_an_epoch == pytest.approx(expected, rel=0.01)
+
+
+def test_trials_of_graphs_take_longer_with_more_passages() -> None:
+    few, many = (
+        plan_run(facts(n, shared=0.0), RATES, 36_000.0, "minilm").calls["choose_graph"] for n in (2_000, 200_000)
+    )
+    assert many > 1.1 * few
 
 
 def test_a_budget_draws_what_is_trained_on_and_keeps_the_labels() -> None:

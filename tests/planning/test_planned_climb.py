@@ -118,6 +118,8 @@ def test_the_time_of_a_reranking_is_pairs_over_rates() -> None:
     assert took["train_reranker: Re-ranked"] == pytest.approx(2 * data.labels * tokens / RATES.training)
     assert more["rerank: Re-ranked"] == 2 * took["rerank: Re-ranked"]
     assert drawn["train_reranker: Re-ranked"] == took["train_reranker: Re-ranked"] / 2
+    searched = reranking_seconds(replace(data, passages=2 * data.passages), RATES, 160, 50, 0)
+    assert searched["first_stage"] > took["first_stage"]
     slower = reranking_seconds(data, replace(RATES, training=0.0), 160, 50, 0)
     assert slower["train_reranker: Re-ranked"] == pytest.approx(8 * data.labels * tokens / RATES.encoding)
 

@@ -120,6 +120,7 @@ def test_the_measured_training_is_that_of_the_settings(
     assert checkpointed == [False, True]
 
 
+@pytest.mark.usefixtures("on_cpu")
 def test_a_training_with_checkpointing_is_measured_in_bf16(
     tiny_dataset: Dataset, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -37,7 +37,8 @@ MISSED = 0.5
 """Share of the labels whose passage is not among the candidates; these pairs are scored, too. It was 0.8 with passages
 of 16 words."""
 UNSCORED = 0.6
-"""Share of the edges of retrieval whose pairs have no scores yet: 0.45 on `scifact`, 0.7 on `obliqa`."""
+"""Share of the edges of retrieval whose pairs have no scores yet: 0.38 on `medquad`, 0.45 on `scifact`, 0.7 on
+`obliqa`."""
 TRIAL_SECONDS, TRIAL_PER_PASSAGE = 0.0005, 8e-6
 """Seconds for each example, epoch and variant with frozen encoders, as `obliqa` and `medquad` took, and for each
 passage and variant, as a million passages took."""
@@ -203,9 +204,11 @@ class _Sized:
         return self.facts.shared >= REPEATED and self.others_in_graph <= SCORING_SHARE * self.budget
 
     @property
-    def neighbours(self) -> float:
-        """Mean number of queries next to a passage that the GNN's training encodes, too: of the kinds of edges that are
-        tried, of the one with more."""
+    def neighbours_of_passage(self) -> float:
+        """Mean number of queries next to a passage that the GNN's training encodes, too.
+
+        Where edges of labels and of retrieval are tried, the kind with more neighbours counts.
+        """
         of_labels = QUERIES_OF_PASSAGE * self.facts.shared if self.facts.shared >= REPEATED else 0.0
         retrieved = self.queries * NEIGHBORS / self.facts.passages if self.scores_edges else 0.0
         return max(of_labels, min(QUERIES_OF_PASSAGE, retrieved))
@@ -213,7 +216,7 @@ class _Sized:
     def parts(self) -> dict[str, dict[str, float]]:
         """Part of a run → title of a call → the call's seconds in that part."""
         facts, rates = self.facts, self.rates
-        neighbours = 2 * self.examples * self.neighbours * self.query / rates.training
+        neighbours = 2 * self.examples * self.neighbours_of_passage * self.query / rates.training
         trial = self.gnn_epochs * self.examples * TRIAL_SECONDS + facts.passages * TRIAL_PER_PASSAGE
         others = self.others * self.query / rates.encoding
         others += self.other_labels * (PER_LABEL_OF_FEW if self.few_uses else PER_LABEL)

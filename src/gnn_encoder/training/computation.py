@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gnn_encoder.inference.encoding import attention_of_any_shape, autocast, inference_dtype
-from gnn_encoder.machine.memory import LARGEST_REUSED
+from gnn_encoder.machine.memory import LARGEST_REUSED, MALLOCS_OWN
 from gnn_encoder.models.dual_encoder import TextEncoder, device
 from gnn_encoder.models.packed import first_position, packed_attention, reads_packed
 
@@ -23,7 +23,7 @@ def computing_as_trained(model: nn.Module, precision: str) -> Iterator[None]:
 
     On a GPU, attention is not cuDNN's (`attention_of_any_shape`), and text encoders in bf16 read packed rows, if they
     can: no padding, few shapes of products, and no wait of transformers for the sum of a padding mask. On a CPU, see
-    `_unfused` (in bf16) and `_added_in_place`. Backward passes belong into the block: gradient checkpointing computes
+    `_unfused` (in bf16) and `_added_in_place`. Backward passes belong in the block: gradient checkpointing computes
     parts of the forward pass again.
     """
     on_cpu = device().type == "cpu"
@@ -63,8 +63,8 @@ def _added_in_place(model: nn.Module) -> Iterator[None]:
     """In the block, the gradient of a look-up in a large table of embeddings is added to the rows that were looked up.
 
     Torch makes a gradient as large as the table for each look-up, and a batch is read in parts of some 1,000 tokens
-    (`embed.TOKENS_PER_PASS`). Where such an array is too large for malloc to reuse it (`reuse_freed`), this takes a
-    quarter to a third of a training's time: with 250,037 rows of 384 numbers, as multilingual encoders have
+    (`embed.TOKENS_PER_PASS`). Where such an array is too large to be reused (`reuse_freed`), this takes a third of the
+    time of a training with MiniLM's six layers and 250,037 rows of 384 numbers, as multilingual encoders have
     (`benchmarks/train.py --words`). A table whose class has a `forward` of its own, as Gemma's, stays as it is.
     """
     tables = [part for part in model.modules() if isinstance(part, nn.Embedding) and _is_large_and_plain(part)]
@@ -84,7 +84,7 @@ def _is_large_and_plain(table: nn.Embedding) -> bool:
         return False
     options = table.max_norm is not None or table.scale_grad_by_freq or table.sparse
     is_trained = isinstance(table.weight, nn.Parameter) and table.weight.requires_grad  # a parametrized one is computed
-    return is_trained and not options and table.weight.nbytes > LARGEST_REUSED
+    return is_trained and not options and table.weight.nbytes + MALLOCS_OWN > LARGEST_REUSED
 
 
 def _looked_up(table: nn.Embedding, ids: Tensor) -> Tensor:

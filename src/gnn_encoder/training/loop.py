@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.encoding import autocast
-from gnn_encoder.machine.memory import reuse_freed
+from gnn_encoder.machine.memory import MALLOCS_OWN, reuse_freed
 from gnn_encoder.machine.threads import give_back
 from gnn_encoder.models.dual_encoder import device
 from gnn_encoder.settings.shared import Optimization
@@ -118,7 +118,7 @@ def fit(objective: Objective, settings: Optimization, context: Context) -> dict[
     optimizer = torch.optim.AdamW(groups, fused=True)
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     rates = [group["lr"] for group in optimizer.param_groups]
-    reuse_freed(max(p.nbytes for p in parameters) + (1 << 20))  # also with malloc's own bytes
+    reuse_freed(max(p.nbytes for p in parameters) + MALLOCS_OWN)
     checkpoints, leads = context.checkpoints(), is_leader()
     if leads:  # all processes of a machine share one folder
         checkpoints.fetch(checkpoint.steps_done)
