@@ -296,5 +296,10 @@ def test_candidates_follow_their_header(tmp_path: Path) -> None:
         path.write_text(text)
         (rows,) = open_source(Ingest(dataset=str(folder))).candidates(Problems())
         assert (rows.query_ids.to_pylist(), rows.passage_ids.to_pylist()) == (["q4"], ["d4"])
+    path.write_text("a\tb\tc\td\tquery-id\tcorpus-id\n1\t2\t3\t4\tq4\td4\n1\tq4\td4\n")
+    problems = Problems()
+    (rows,) = open_source(Ingest(dataset=str(folder))).candidates(problems)
+    assert (rows.query_ids.to_pylist(), rows.passage_ids.to_pylist()) == (["q4"], ["d4"])
+    assert problems.all()[0].places == ["candidates/test.tsv line 3: 3 columns instead of 6"]
     path.write_text("query-id\tother\nq4\td4\n")
     assert [problem.kind for problem in check(Ingest(dataset=str(folder))).problems] == [Kind.UNREADABLE]

@@ -12,7 +12,7 @@ from gnn_encoder.data import canonicalize, file_reader, open_source
 from gnn_encoder.data.blocks import Block
 from gnn_encoder.data.cutting import words_in
 from gnn_encoder.data.document_folder import joined
-from gnn_encoder.data.file_reader import FileReader, Unreadable, decoded, read
+from gnn_encoder.data.file_reader import FileReader, Unreadable, _unhyphenated, decoded, read
 from gnn_encoder.data.validation import DataReport, Problems
 from gnn_encoder.errors import UserError
 from gnn_encoder.settings.foundation import Ingest
@@ -171,7 +171,7 @@ def test_office_files_have_the_sections_that_markitdown_finds(tmp_path: Path) ->
     file.write_bytes(
         docx_of([("Heading1", "Rules"), ("Normal", "Be on time."), ("Heading2", "Late"), ("Normal", "Call.")])
     )
-    assert [(block.level, block.text) for block in read(file)] == [
+    assert [(block.level, block.text) for block in read(file).blocks] == [
         (1, "Rules"),
         (0, "Be on time."),
         (2, "Late"),
@@ -181,15 +181,16 @@ def test_office_files_have_the_sections_that_markitdown_finds(tmp_path: Path) ->
     assert whole.split() == ["#", "Rules", "Be", "on", "time.", "##", "Late", "Call."]
     pptx = pytest.importorskip("pptx")
     slides = pptx.Presentation()
-    for title in ("Alpha", "Beta"):
+    for title in ("Alpha", "Beta", ""):
         slide = slides.slides.add_slide(slides.slide_layouts[1])
-        slide.shapes.title.text, slide.placeholders[1].text = title, f"About {title}."
+        slide.shapes.title.text, slide.placeholders[1].text = title, f"About {title or 'nothing'}."
     slides.save(tmp_path / "talk.pptx")
     (tmp_path / "docs").mkdir()
     (tmp_path / "talk.pptx").rename(tmp_path / "docs" / "talk.pptx")
     _, passages = ingested(tmp_path / "docs")
     assert passages == {
         "talk.pptx#slide=1:1": ("Alpha", "About Alpha."), "talk.pptx#slide=2:1": ("Beta", "About Beta."),
+        "talk.pptx#slide=3:1": ("talk", "About nothing."),
     }  # fmt: skip
 
 
@@ -216,7 +217,8 @@ def test_a_file_that_hangs_or_kills_its_reader_does_not_end_the_others(
     try:
         for name in ("die", "grow", "well", "hang", "well"):
             try:
-                said[name] = reader.blocks(tmp_path / f"{name}.txt")[0].text
+                (block,) = reader.content(tmp_path / f"{name}.txt").blocks
+                said[name] = block.text
             except Unreadable as error:
                 said[name] = str(error)
     finally:
@@ -228,18 +230,73 @@ def test_a_file_that_hangs_or_kills_its_reader_does_not_end_the_others(
 
 
 @pytest.mark.parametrize(
-    ("data", "text"),
+    ("data", "text", "guessed"),
     [
-        ("schön".encode(), "schön"),
-        ("schön".encode("utf-8-sig"), "schön"),
-        ("schön".encode("utf-16"), "schön"),
-        ("schön".encode("cp1252"), "schön"),
-        (b"<meta charset=iso-8859-7>" + "καλό".encode("iso-8859-7"), "<meta charset=iso-8859-7>καλό"),
-        (b"<meta charset=none>\x81", "<meta charset=none>\x81"),
+        ("schön".encode(), "schön", False),
+        ("schön".encode("utf-8-sig"), "schön", False),
+        ("schön".encode("utf-16"), "schön", False),
+        ("schön".encode("cp1252"), "schön", True),
+        (b"<meta charset=iso-8859-7>" + "καλό".encode("iso-8859-7"), "<meta charset=iso-8859-7>καλό", False),
+        (b"<meta charset=undefined>\xe9", "<meta charset=undefined>é", True),
+        (
+            '<?xml version="1.0" encoding="cp1251"?>да'.encode("cp1251"),
+            '<?xml version="1.0" encoding="cp1251"?>да',
+            False,
+        ),
+        ("encoding=cp1251 is no é".encode("cp1252"), "encoding=cp1251 is no é", True),
     ],
 )
-def test_a_text_is_decoded(data: bytes, text: str) -> None:
-    assert decoded(data) == text
+def test_a_text_is_decoded(data: bytes, text: str, guessed: bool) -> None:
+    assert decoded(data) == (text, guessed)
+
+
+def test_guessed_encodings_and_files_without_a_passage_are_told(tmp_path: Path) -> None:
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    (folder / "good.md").write_text("# Boats\n\nOne mast.")
+    for number in range(4):
+        (folder / f"p{number}.txt").write_bytes("привет".encode("cp1251"))
+    (folder / "empty.txt").touch()
+    (folder / "headings.md").write_text("# Only\n\n## headings\n\n&#8203;\n")
+    (folder / "東.txt").write_bytes("東京は日本の首都です。".encode("shift-jis"))
+    report, passages = ingested(folder)
+    assert len(passages) == 5
+    assert report.remarks == [
+        "東.txt was not read: neither UTF-8 nor Windows-1252: convert it to UTF-8",
+        "4 files are not UTF-8 and were read as Windows-1252: p0.txt, p1.txt, p2.txt, …: convert them to UTF-8 if they "
+        "are in another encoding",
+        "2 files have no text for a passage: empty.txt, headings.md",
+        *(remark for remark in report.remarks if "different texts" in remark),
+    ]
+
+
+def test_only_the_labels_of_the_folder_itself_are_no_documents(tmp_path: Path) -> None:
+    folder = tmp_path / "docs"
+    for name in ("candidates", "qrels", "jobs/candidates", "jobs/node_modules", "elsewhere"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "page.md").write_text(f"About {name}.")
+    for more in (b"more", b"odd\xe9"):
+        (folder / "jobs" / os.fsdecode(more)).symlink_to(folder / "elsewhere")
+    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq\tcandidates/page.md:1\t1\n")
+    (folder / "candidates" / "photo.png").touch()
+    for name in ("documents", "markup"):
+        source = open_source(settings_of(folder, format=name))
+        (rows,) = source.passages(Problems())
+        assert rows.ids == ["candidates/page.md:1", "elsewhere/page.md:1", "jobs/candidates/page.md:1"]
+        assert source.remarks == [
+            "'qrels/page.md' was not read: splits are train, dev and test",
+            "3 folders of packages or behind a symbolic link were not read: "
+            r"jobs/more, jobs/node_modules, jobs/odd\udce9",
+            *["files of other formats were not read: 1 .png"] * (name == "documents"),
+        ]
+    (folder / "candidates" / "test.tsv.gz").touch()
+    (rows,) = open_source(settings_of(folder)).passages(Problems())
+    assert "candidates/page.md:1" not in rows.ids
+
+
+def test_line_ends_of_a_printed_page() -> None:
+    page = "今日は\r\n天気です。\r\n明日も use\r\nPython\r\n使う，好\n the hy-\r\nphen"
+    assert _unhyphenated(page) == "今日は天気です。明日も use Python 使う，好 the hyphen"
 
 
 def test_large_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,11 +304,11 @@ def test_large_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(file_reader, "UNPACKED", 10)
     (tmp_path / "long.md").write_text("x" * 11)
     with pytest.raises(Unreadable, match=r"11 bytes; a .md file has at most 10"):
-        list(read(tmp_path / "long.md"))
+        read(tmp_path / "long.md")
     pytest.importorskip("markitdown")
     (tmp_path / "bomb.docx").write_bytes(docx_of([]))
     with pytest.raises(Unreadable, match="unpacks to"):
-        list(read(tmp_path / "bomb.docx"))
+        list(read(tmp_path / "bomb.docx").blocks)
 
 
 def test_a_file_with_a_name_that_is_no_text_is_listed(tmp_path: Path) -> None:

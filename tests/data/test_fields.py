@@ -104,23 +104,92 @@ def test_values_of_a_row_and_of_its_metadata(way: str, tmp_path: Path, monkeypat
     dataset, _ = ingested(Ingest(dataset=str(write_beir(tmp_path / "beir", lines(corpus)))), tmp_path / "dataset")
     kind, groups = in_python(dataset)["groups"]
     assert (kind, groups) == ("lists of text", [["a"], ["b"], ["c"], ["e"], None, None])
-    if way == "a line a block":  # in one block, Python's reader makes texts of integers beyond fp64 and fractions
-        assert in_python(dataset)["size"] == ("number", [2.0**53, 2.0, None, 2.5, None, None])
+    assert in_python(dataset)["size"] == ("text", ["9007199254740993", "2", None, "2.5", None, None])
 
 
-def test_columns_of_a_file_with_tabs(tmp_path: Path) -> None:
-    folder = tmp_path / "dpr"
+@pytest.mark.parametrize("way", ["one block", "a line a block", "Python"])
+def test_whole_numbers_that_fp64_rounds_are_texts(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if way == "a line a block":
+        monkeypatch.setattr(lines_module, "BLOCK_BYTES", 64)
+    if way == "Python":
+        monkeypatch.setattr(beir, "json_lines", lambda *_: None)
+    large = [10**19 + i for i in range(6)]
+    corpus = [
+        {
+            **passage,
+            "large": n,
+            "metadata": {"lists": [n], "floats": n * 1.5, "int64": 2**62 + n % 10},
+            "\ud800": n % 10,
+        }
+        for passage, n in zip(PASSAGES, large, strict=True)
+    ]
+    dataset, _ = ingested(Ingest(dataset=str(write_beir(tmp_path / "beir", lines(corpus)))), tmp_path / "dataset")
+    assert in_python(dataset) == {
+        "lists": ("lists of text", [[str(n)] for n in large]),
+        "floats": ("number", [n * 1.5 for n in large]),
+        "int64": ("number", [2**62 + n % 10 for n in large]),
+        "large": ("text", [str(n) for n in large]),
+        "?": ("number", [n % 10 for n in large]),
+    }
+
+
+@pytest.mark.parametrize("way", ["one block", "a line a block", "Python"])
+def test_where_passages_stand_is_a_field_if_only_metadata_name_a_document(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if way == "a line a block":
+        monkeypatch.setattr(lines_module, "BLOCK_BYTES", 64)
+    if way == "Python":
+        monkeypatch.setattr(beir, "json_lines", lambda *_: None)
+    more = [{"metadata": {"doc_id": f"D{i}"}, "order": i, "section": f"s{i}", "parent": i % 2} for i in range(6)]
+    corpus = [{**passage, **fields} for passage, fields in zip(PASSAGES, more, strict=True)]
+    dataset, _ = ingested(Ingest(dataset=str(write_beir(tmp_path / "beir", lines(corpus)))), tmp_path / "dataset")
+    assert dataset.structure is None
+    assert in_python(dataset) == {
+        "doc_id": ("text", [f"D{i}" for i in range(6)]),
+        "order": ("number", list(range(6))),
+        "section": ("text", [f"s{i}" for i in range(6)]),
+        "parent": ("number", [0, 1, 0, 1, 0, 1]),
+    }
+
+
+def fields_of_dpr(header: str, rows: list[str], folder: Path) -> dict[str, tuple[str, list[Any]]]:
+    """The fields of a corpus with tabs between its columns."""
     folder.mkdir()
-    rows = [f"{i}\ttext {i}\tTitle {i}\t{2000 + i}\t2026-01-0{i + 1}T00:00:00Z\t{'' if i else 'x'}" for i in range(3)]
-    header = "id\ttext\ttitle\tyear\tday\tnote"
     (folder / "psgs_w100.tsv").write_text("\n".join([header, *rows, header, ""]), encoding="utf-8")
     for split in ("train", "dev", "test"):
         questions = [{"question": f"q{i} of {split}", "positive_ctxs": [{"passage_id": str(i)}]} for i in range(3)]
         (folder / f"nq-{split}.json").write_text(json.dumps(questions), encoding="utf-8")
-    dataset, _ = ingested(Ingest(dataset=str(folder)), tmp_path / "dataset")
+    dataset, _ = ingested(Ingest(dataset=str(folder)), folder.with_name(f"{folder.name}-dataset"))
+    return in_python(dataset)
+
+
+def test_columns_of_a_file_with_tabs(tmp_path: Path) -> None:
+    rows = [f"{i}\ttext {i}\tTitle {i}\t{2000 + i}\t2026-01-0{i + 1}T00:00:00Z\t{'' if i else 'x'}" for i in range(3)]
     days = [datetime(2026, 1, day) for day in (1, 2, 3)]
     expected = {"year": ("number", [2000, 2001, 2002]), "day": ("date", days), "note": ("text", ["x", None, None])}
-    assert in_python(dataset) == expected
+    assert fields_of_dpr("id\ttext\ttitle\tyear\tday\tnote", rows, tmp_path / "dpr") == expected
+
+
+@pytest.mark.parametrize(
+    ("texts", "values"),
+    [
+        (["0123", "123", ""], ["0123", "123", None]),
+        (["0123", "1.5", "2"], ["0123", "1.5", "2"]),
+        (["12345678901234567890", "12345678901234567891", "7"], None),
+        (["9007199254740993", "0.5", "1"], None),
+        (["9007199254740993", "-5", "0"], [9007199254740993, -5, 0]),
+        (["0.10", "1e300", "-3"], [0.1, 1e300, -3.0]),
+        (["0x1F", "2", "3"], None),
+    ],
+)
+def test_texts_are_numbers_only_if_numbers_say_all_that_they_say(
+    texts: list[str], values: list[Any] | None, tmp_path: Path
+) -> None:
+    rows = [f"{i}\ttext {i}\tTitle {i}\t{text}" for i, text in enumerate(texts)]
+    (field,) = fields_of_dpr("id\ttext\ttitle\tcode", rows, tmp_path / "dpr").values()
+    expected = values or texts
+    assert field == ("text" if isinstance(expected[0], str) else "number", expected)
 
 
 def test_data_without_further_fields_have_no_file(tmp_path: Path) -> None:

@@ -58,6 +58,9 @@ def test_blocks_of_markdown(text: str, blocks: list[tuple[int, str, int]]) -> No
         ("<!doctype html><head><title>t</title><meta charset=utf-8><body><h1>a</h1>b", [(1, "a"), (0, "b")]),
         ("<html><head><title>t</title><h1>a</h1><nav>c<nav>d</nav>e</nav>b", [(1, "a"), (0, "b")]),
         ("<ul><li><h3>in a list</h3></ul>", [(0, "- in a list")]),
+        ("<head><title>t<body><h1>a</h1>b", [(0, "t"), (1, "a"), (0, "b")]),
+        ("<title>t</title><p>a<p><select><option>x<p>b", [(0, "a"), (0, "x"), (0, "b")]),
+        ("<svg><title>t</title></svg>a<select><option>x</select>b", [(0, "ab")]),
     ],
 )
 def test_blocks_of_html(text: str, blocks: list[tuple[int, str]]) -> None:

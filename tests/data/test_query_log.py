@@ -14,8 +14,9 @@ from sklearn.linear_model import PoissonRegressor
 from gnn_encoder.artifacts import Dataset, drafting
 from gnn_encoder.data import canonicalize, open_source, source_digest
 from gnn_encoder.data.clicks_by_chance import by_chance, propensities
+from gnn_encoder.data.log_rows import Clicks
 from gnn_encoder.data.query_log import log_query_id
-from gnn_encoder.data.validation import DataReport
+from gnn_encoder.data.validation import DataReport, Problems
 from gnn_encoder.engines.provenance import source_digests
 from gnn_encoder.errors import UserError
 from gnn_encoder.settings.foundation import Ingest
@@ -227,7 +228,15 @@ def test_human_labels_stay_the_test_and_the_log_trains(tmp_path: Path) -> None:
         ("query,passage,count,time\nwhat,d1,2,yesterday\n", "is not a date or time in ISO 8601"),
         ("query,passage,count,time\nwhat,d1,2,2026-01-01\nwho,d2,2,\n", "line 3: not the fields of the first row"),
         ("query,passage,count,time\nwhat,d1,2,2026-01-01\nwho,d2,2,2026-01-01\n", "has 1 different times"),
-        ('query,passage\n"what,d1\n' + "x" * 140_000, "field larger than field limit"),
+        ('query,passage\n"what,d1\n' + "x" * 140_000, "line 2: a field begins with a quote that nothing closes"),
+        (
+            'query\tpassage\tcount\nwho\td2\t2\n"what now\td1\t3\n"where\td0\t2\n',
+            "line 3: a field begins with a quote that is closed in line 4",
+        ),
+        ("query,passage,position\nwhat,d1,1.4\n", "line 2: position '1.4' is not a whole number from 1"),
+        ("query,passage_id,passage\nwhat,d1,text of d1\n", "both 'passage_id' and 'passage' hold the passage"),
+        ("query,passage,date,time\nwhat,d1,2026-01-01,13:45:00\n", "both 'date' and 'time' hold the time"),
+        ("query,passage\n", "has no row that can be used: it has none"),
     ],
 )
 def test_a_wrong_log_is_refused_in_one_line(tmp_path: Path, text: str, message: str) -> None:
@@ -235,6 +244,41 @@ def test_a_wrong_log_is_refused_in_one_line(tmp_path: Path, text: str, message: 
     with pytest.raises(UserError, match=message) as error:
         ingested(write_corpus(tmp_path / "corpus"), tmp_path / "log.csv")
     assert "\n" not in str(error.value)
+
+
+def test_a_log_without_a_good_row_is_refused_with_its_problems_though_bad_rows_are_dropped(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text("query,passage,time\n" + "what,d1,1767225600\n" * 5, encoding="utf-8")
+    with pytest.raises(
+        UserError, match=r"5 × wrong columns or fields \(log.csv line 2: time '1767225600' is not a date"
+    ):
+        ingested(write_corpus(tmp_path / "corpus"), tmp_path / "log.csv", on_bad_rows="drop")
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("block", [20, 1 << 20])
+def test_quotes_are_those_of_csv_with_each_delimiter(
+    tmp_path: Path, delimiter: str, end: str, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gnn_encoder.data.lines.BLOCK_BYTES", block)
+    rows = ['"query"?passage?count', 'a "plain" word?d0?1', '"on ""two""\nlines; or, more"?d1?2', '"last"?d2?3', ""]
+    (tmp_path / "log.csv").write_bytes(end.join(rows).replace("?", delimiter).encode())
+    problems = Problems()
+    clicks = Clicks.read(tmp_path / "log.csv", problems)
+    assert clicks.texts == ['a "plain" word', 'on "two"\nlines; or, more', "last"]
+    assert (clicks.passage_ids, clicks.clicks.tolist()) == (["d0", "d1", "d2"], [1, 2, 3])
+    assert clicks.line.tolist() == [2, 3, 5] and not problems.all()
+
+
+def test_a_field_of_json_that_is_named_twice_makes_a_bad_row(tmp_path: Path) -> None:
+    rows = [
+        {"query": "one", "passage": None, "passage_id": "d0"},
+        {"query": "two", "passage": "a text", "passage_id": "d1"},
+    ]
+    (tmp_path / "log.jsonl").write_text(lines(rows), encoding="utf-8")
+    problems = Problems()
+    assert Clicks.read(tmp_path / "log.jsonl", problems).passage_ids == ["d0"]
+    assert problems.all()[0].places == ["log.jsonl line 2: both 'passage' and 'passage_id' hold the passage"]
 
 
 def test_a_changed_log_is_ingested_again(tmp_path: Path) -> None:

@@ -30,6 +30,13 @@ def test_a_sound_folder_has_none(tmp_path: Path) -> None:
     assert report.remarks == ["1 queries are in no qrels and were left out"]
 
 
+def test_words_of_scripts_without_spaces_are_counted(tmp_path: Path) -> None:
+    corpus = [{"_id": f"d{i}", "text": "河流是自然形成的水流"} for i in range(6)]
+    queries = [{"_id": f"q{i}", "text": f"什么是河流{i}"} for i in range(6)]
+    report = check(Ingest(dataset=str(write_beir(tmp_path / "d", lines(corpus), lines(queries)))))
+    assert report.passage_words == 6.0 and report.query_words == 3.0  # a run of characters, and each two of them
+
+
 def test_labels_that_the_graph_can_help_with_are_counted(tmp_path: Path) -> None:
     qrels = {
         "train": [("q0", "d0", 1), ("q1", "d1", 0), ("q1", "d2", 1), ("q2", "d2", 1)],

@@ -23,6 +23,7 @@ from gnn_encoder.artifacts import Bundle, Dataset, WrittenQueries, drafting
 from gnn_encoder.artifacts.added_labels import AddedLabel, write_labels
 from gnn_encoder.artifacts.digests import text_digests
 from gnn_encoder.artifacts.finished_run import bundles_of
+from gnn_encoder.artifacts.folder import read_manifest
 from gnn_encoder.artifacts.history import Record, write_history
 from gnn_encoder.artifacts.report import Decision
 from gnn_encoder.data.forgotten import Forgotten
@@ -30,9 +31,11 @@ from gnn_encoder.engines import forgetting, pipelines, reranking
 from gnn_encoder.engines.latest import linked, with_added_labels
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.answers import JOURNAL
+from gnn_encoder.promotion.registry import CHAMPION, DATASET, open_registry
 from gnn_encoder.settings.presets import changed_settings, parse_settings
 from gnn_encoder.storage import CACHE, put_folder
 from gnn_encoder.tracking.context import CHECKPOINTS
+from gnn_encoder.tracking.pipeline_run import own_store
 from gnn_encoder.update.paid import Paid
 
 
@@ -241,6 +244,9 @@ def test_object_stores_and_mlflow_servers_lose_what_is_of_the_root(
     digest = forgetting.read_manifest(bundle).digest
     client.create_registered_model("river")
     client.create_model_version("river", "s3://bucket", tags={"bundle": names[0], "digest": digest})
+    client.create_registered_model("lake")
+    client.create_model_version("lake", "s3://bucket", tags={"digest": digest, "dataset": "/other data"})
+    client.set_registered_model_alias("lake", CHAMPION, "1")
     unregistered = {"bundle": "s3://bucket/models/unregistered", "bundle_digest": digest}
     (updated / "pipeline" / "decided").mkdir()
     with drafting(updated / "pipeline" / "decided", "decision") as draft:
@@ -262,6 +268,8 @@ def test_object_stores_and_mlflow_servers_lose_what_is_of_the_root(
     assert [file.path for file in client.list_artifacts(child)] == ["counts.md"]
     assert "error" not in client.get_run(child).data.tags and "error" in client.get_run(foreign).data.tags
     assert not client.search_model_versions("name = 'river'")
+    assert not client.search_model_versions("name = 'lake'"), "the bundle in latest/ is of other data"
+    assert "models:/lake@champion" in record["deleted"]
     assert {names[0], unregistered["bundle"], f"s3://bucket/checkpoints/train_gnn-{key}"} < {*record["deleted"]}
     assert record["left"] == [
         "1 checkpoints of calls that no run of this root names, in s3://bucket/checkpoints",
@@ -326,6 +334,9 @@ def test_a_root_answers_as_one_that_was_made_without(
     assert call(monkeypatch, *words) == 0
     for folder in (root, exported, copied):
         assert with_text(folder, *texts) == set()
+    champion = open_registry(own_store(root), "gnn-encoder").find(CHAMPION)
+    assert champion.tags[DATASET] == read_manifest(latest / "dataset").digest
+    assert champion.tags["bundle"] == str((latest / "bundle").resolve())
     (record,) = (root / "forgotten").glob("2*.json")
     assert json.loads(record.read_text())["trained"] == []
 

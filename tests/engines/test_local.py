@@ -18,8 +18,9 @@ from small_disk import small_disk
 
 from gnn_encoder.artifacts import drafting
 from gnn_encoder.artifacts.folder import CLOCK_TICK
+from gnn_encoder.artifacts.report import Decision
 from gnn_encoder.engines import lifeline, supervision
-from gnn_encoder.engines.local import CACHE, Call, Engine
+from gnn_encoder.engines.local import CACHE, Cache, Call, Engine
 from gnn_encoder.engines.local_run import Outcome, Rung, run_calls
 from gnn_encoder.engines.processes import FORK_AFTER, StepProcesses
 from gnn_encoder.engines.supervision import Event
@@ -201,6 +202,15 @@ def test_an_output_that_is_gone_is_no_news(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.slow
+def test_a_promotion_is_not_reused_if_its_version_is_gone(tmp_path: Path) -> None:
+    with drafting(tmp_path / "decision", "decision") as draft:
+        Decision.write(draft, {"model_name": "gnn-encoder", "version": "3"})
+    call, key = Call("promote", "promote", "{}", {}, ("decision",)), "a key"
+    Cache(tmp_path)._keep(key, outputs := {"decision": str(draft.target)})
+    registered = [{("gnn-encoder", "3")}, {("gnn-encoder", "2"), ("other", "3")}, None]
+    assert [Cache(tmp_path, known)._cached(call, key) for known in registered] == [outputs, None, outputs]
+
+
 def test_a_step_that_cannot_say_why_it_died_is_explained_by_the_log(
     root: Path, kind_of_steps: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

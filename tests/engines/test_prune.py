@@ -16,11 +16,12 @@ from gnn_encoder.engines.local_run import run_calls
 from gnn_encoder.engines.processes import FORK_AFTER
 from gnn_encoder.engines.prune import CHECKPOINTS, FETCHED, OUTPUTS, PARTS, remove, unneeded
 from gnn_encoder.engines.supervision import Event
+from gnn_encoder.errors import UserError
 from gnn_encoder.machine.disk import freed
 from gnn_encoder.promotion.registry import open_registry
 from gnn_encoder.storage import CACHE
 from gnn_encoder.tracking.mlflow_runs import create_run, experiment_id, reaching
-from gnn_encoder.tracking.pipeline_run import own_store
+from gnn_encoder.tracking.pipeline_run import LATE, STORES, own_store
 
 
 class Data(Artifact):
@@ -148,6 +149,13 @@ def test_the_bundles_of_registered_versions_are_kept(root: Root, monkeypatch: py
     assert root.found() == {OUTPUTS: {f"r/{path.parent.name}/dataset" for path in (other, neither)}}
     monkeypatch.setenv("MLFLOW_TRACKING_URI", elsewhere)
     assert root.found() == {OUTPUTS: {"r/neither/dataset"}}
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    (root.path / STORES).write_text(f"{elsewhere}\n")
+    assert root.found() == {OUTPUTS: {"r/neither/dataset"}}, "a run has logged there"
+    (root.path / STORES).write_text("http://127.0.0.1:9\n")
+    with pytest.raises(UserError, match=f"set MLFLOW_TRACKING_URI, or, .* take it out of {root.path / STORES}"):
+        root.found()
+    (root.path / STORES).unlink()
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     assert call(monkeypatch, "prune", "--root", str(root.path), "--keep", "0", "--delete") == 2
     assert neither.is_dir(), "a store that does not answer may have registered it"
@@ -175,6 +183,17 @@ def test_links_out_of_the_root_are_not_followed(root: Root, tmp_path: Path, monk
     shutil.rmtree(root.path / "pipeline")
     (root.path / "pipeline").symlink_to(outside.path / "pipeline")
     assert root.found() == {}, "nor is the folder of all outputs"
+
+
+def test_a_root_that_was_moved_is_refused(root: Root) -> None:
+    root.artifact("r/step/dataset")
+    link = root.path / "latest" / "dataset"
+    link.parent.mkdir()
+    link.symlink_to(root.path / "pipeline/r/deleted/dataset")
+    assert root.found() == {OUTPUTS: {"r/step/dataset"}}, "the control: a user has deleted it"
+    moved = root.path.rename(root.path.with_name("moved"))
+    with pytest.raises(UserError, match=r"latest/dataset leads to .*/root/pipeline/r/deleted/dataset, where nothing"):
+        unneeded(moved, 0)
 
 
 @pytest.mark.parametrize("lock", [".lock", lifeline.STEPS_FILE])
@@ -230,6 +249,9 @@ def test_checkpoints_are_kept_while_a_kept_run_can_go_on_from_them(runs_of: tupl
     write("killed", "KILLED")
     of_a = f"checkpoints/train_gnn-{'a' * 20}"
     assert root.found(2) == {CHECKPOINTS: {of_a}}
+    root.log("late", artifact)
+    write("late", "FINISHED", **{LATE: "yes"})
+    assert root.found(1) == {CHECKPOINTS: {of_a}}, "its time was up, and the same command goes on"
     root.log("done", artifact)  # is the newest now
     assert root.found(1)[CHECKPOINTS] == {of_a.replace("a" * 20, key * 20) for key in "abc"}
 

@@ -58,3 +58,6 @@ def test_the_curve_is_of_every_threshold_and_equal_scores_are_shown_together() -
     hits = FirstHits(np.array([3.0, 1.0, 2.0, 2.0]), np.array([False, True, True, False]))
     assert curve(hits) == [(0.25, 0.0), (0.75, 0.25), (1.0, 0.5)]
     assert [answered(hits, above)[:2] for above in (2.0, 1.0, -np.inf)] == curve(hits)
+    some = FirstHits(np.array([3.0, -np.inf, 2.0, -np.inf]), np.array([False, True, True, True]))
+    assert curve(some) == [(0.25, 0.0), (0.5, 0.25)] and curve(some)[-1] == answered(some, -np.inf)[:2]
+    assert curve(FirstHits(np.array([-np.inf]), np.array([True]))) == []

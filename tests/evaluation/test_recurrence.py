@@ -70,7 +70,9 @@ def test_the_detectable_difference_is_that_of_the_measured_deviation(tmp_path: P
     assert evaluation.manifest.metrics["test/second/detectable/RR@10"] == pytest.approx(expected["second"]["RR@10"])
 
 
-def test_labels_are_warm_by_another_training_query_that_is_no_twin(tmp_path: Path) -> None:
+def test_labels_are_warm_by_another_training_query_that_is_no_twin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = write_data(tmp_path / "dataset", [])
     labels, warm = warm_labels(data, "train")
     assert dict(zip(labels.query.tolist(), warm.tolist(), strict=True)) == {
@@ -78,3 +80,6 @@ def test_labels_are_warm_by_another_training_query_that_is_no_twin(tmp_path: Pat
     }  # fmt: skip
     labels, warm = warm_labels(data, "test")
     assert warm.tolist() == [True] * 5 + [False] and labels.passage[-1] == 5
+    of_people = data.split_qrels("train")
+    monkeypatch.setattr(data, "seen_labels", of_people.where(of_people.query < 0))
+    assert not warm_labels(data, "test")[1].any(), "labels of written queries make no passage warm"

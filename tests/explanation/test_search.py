@@ -16,11 +16,14 @@ from manifests import write_manifest
 from rich.console import Console
 from tiny_graph import ROUNDED, encode, write_models
 
-from gnn_encoder.artifacts import Bundle, Dataset, Encoding, Graph
+from gnn_encoder.artifacts import Bundle, Dataset, Encoding, Graph, drafting
+from gnn_encoder.artifacts.bundle import Reranking, Serving
 from gnn_encoder.explanation.passages import LEGEND, NEEDED
-from gnn_encoder.explanation.search import ExplainedHit, explain_search, ranks, show_hit
+from gnn_encoder.explanation.search import ExplainedHit, explain_reranked, explain_search, ranks, show_hit
 from gnn_encoder.report.page import fill
-from gnn_encoder.retrieval.search import Searcher
+from gnn_encoder.retrieval.reranking import reranked_by_bundle
+from gnn_encoder.retrieval.scorers import Contribution
+from gnn_encoder.retrieval.search import ASKED, Searcher
 
 QUESTION = "what is the old river"
 
@@ -215,3 +218,47 @@ def test_what_belongs_to_another_bundle_is_refused(
     assert call(monkeypatch, "explain", QUESTION, "--bundle", str(tmp_path / "bundle")) == 2
     captured = capsys.readouterr()
     assert f"{other} is not what" in captured.err and captured.err.count("\n") == 1
+
+
+class WordsOfPairs:
+    """A re-ranker with scores below 0, of two parts or, as a cross-encoder's, of none."""
+
+    def __init__(self, has_parts: bool, scale: float = 1.0) -> None:
+        self.has_parts, self.scale = has_parts, scale
+
+    def score(self, data: Any, query: np.ndarray, passage: np.ndarray, **options: Any) -> np.ndarray:
+        return (self.scale * (passage * 7 % 31) - 9).astype(np.float32)
+
+    def explain(self, data: Any, query: str, passage: int) -> list[Contribution]:
+        parts = [Contribution("words", self.scale * (passage * 7 % 31)), Contribution("length", -9.0)]
+        return parts if self.has_parts else []
+
+
+@pytest.mark.parametrize("weight", [0.7, 1.0])
+@pytest.mark.parametrize("scorer", [WordsOfPairs(True), WordsOfPairs(False), WordsOfPairs(True, scale=0.0)])
+def test_the_parts_of_a_re_ranked_score_sum_to_it(
+    latest: Path, tmp_path: Path, scorer: WordsOfPairs, weight: float
+) -> None:
+    with drafting(tmp_path / "bundle", "bundle") as draft:
+        bundle = Bundle.read(latest / "bundle")
+        bundle.serve(draft, Serving("re-ranked", None, reranking=Reranking("GNN-encoder", weight, 20)))
+    searcher = Searcher(Bundle.read(tmp_path / "bundle"))
+    first = searcher.run(QUESTION, 20)
+    expected = reranked_by_bundle(searcher.bundle, scorer, ASKED, [QUESTION], first, 20)  # type: ignore[arg-type]
+    explained = explain_reranked(searcher, scorer, QUESTION, 20)  # type: ignore[arg-type]
+    assert [hit for hit, _ in explained] == searcher.hits(expected.score, expected.passage)
+    for hit, parts in explained:
+        named = [part.source for part in parts]
+        assert named[-2:] == ["words", "length"] if weight == 1 and parts else True
+        if parts:
+            assert sum(part.amount for part in parts) == pytest.approx(hit.score, abs=1e-5)
+    amounts = [{part.source: part.amount for part in parts} for _, parts in explained]
+    assert bool(amounts[0]) == (scorer.has_parts or weight < 1)
+    if weight < 1:
+        shares = [part for one in amounts for source, part in one.items() if source.startswith("GNN-encoder")]
+        assert len(shares) == 20 and max(shares) == pytest.approx(0.3) and min(shares) == 0
+        assert all(("the re-ranker" in one) != scorer.has_parts for one in amounts)
+    if weight < 1 and scorer.has_parts and scorer.scale:
+        rows = [int(hit.passage_id[1:]) for hit, _ in explained]
+        raw = np.array([row * 7 % 31 for row in rows])
+        assert [one["words"] for one in amounts] == pytest.approx((raw * 0.7 / np.ptp(raw)).tolist())

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from chat_service import chat_service
 
+from gnn_encoder.cli.judging import _read_queries
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.language_model import open_language_model
 from gnn_encoder.judging.grading import LONGEST_REASON, Pair, grade_in, graded, prompt_of, read_prompt
@@ -97,3 +98,15 @@ def test_a_service_that_obeys_a_passage_gives_no_grade(tmp_path: Path) -> None:
     (line,) = (tmp_path / "judgements.jsonl").read_text("utf-8").splitlines()
     record = json.loads(line)
     assert record["origin"].endswith("#tiny") and record["reason"] == "<b>fine</b>"
+
+
+def test_queries_may_have_whole_numbers_as_ids_as_in_a_corpus(tmp_path: Path) -> None:
+    file, qrels = tmp_path / "queries.jsonl", tmp_path / "test.qrels"
+    file.write_text('{"_id": 7, "text": "where is it"}\n{"_id": "8", "text": "what is it"}\n')
+    qrels.write_text("7 0 d1 2\n")
+    queries = _read_queries(file, qrels)
+    assert queries.texts == {"7": "where is it", "8": "what is it"} and queries.human == {("7", "d1"): 2}
+    for line in ('{"_id": "7", "text": "again"}', '{"_id": true, "text": "no id"}'):
+        file.write_text('{"_id": 7, "text": "where is it"}\n' + line)
+        with pytest.raises(UserError, match=r"line 2: write .*each id once"):
+            _read_queries(file, None)

@@ -61,7 +61,14 @@ def test_digests_that_do_not_hold_for_the_run_are_left_out() -> None:
     of_data = changed("promote", promote, source="theirs")
     of_seed = changed("promote", promote, source="ours", seed="4")
     assert set(of_data.source_digests) == {SETTINGS, CODE, "registry"} and of_data.settings == {}
-    assert set(of_seed.source_digests) == {DATA, CODE, "registry"} and of_seed.settings == {}
+    others = [changed("promote", promote, seed=seed).source_digests for seed in ("4", "5")]
+    assert others[0] == of_seed.source_digests and len({of[SETTINGS] for of in others} - {"1"}) == 2
+    assert {name: value for name, value in others[1].items() if name != SETTINGS} == {
+        DATA: "1",
+        CODE: "1",
+        "registry": "2",
+    }
+    assert of_seed.settings == {}
 
 
 def test_the_trials_of_graphs_have_the_seed_of_the_run() -> None:

@@ -178,6 +178,23 @@ def test_some_changes_can_be_taken_back(latest: Path, monkeypatch: pytest.Monkey
     assert added is not None and [label.passage_id for label in added.labels] == ["p7", "p8"]
 
 
+def test_versions_are_the_same_by_every_path_that_leads_to_them(latest: Path, tmp_path: Path) -> None:
+    alias, other = tmp_path / "alias", latest / "other"
+    alias.symlink_to(latest)
+    states = [bits(latest)]
+    add_labels(latest / "bundle", [NEW])
+    other.symlink_to(alias / (latest / "bundle").readlink().relative_to(latest))
+    for passage, folder in (("p8", alias), ("p90", latest)):
+        states.append(bits(latest))
+        add_labels(folder / "bundle", [Wanted(NEW.query, passage)])
+    assert Bundle.read(other).vectors.tobytes() == states[1]
+    for state, folder in zip(reversed(states), (alias, latest, alias), strict=True):
+        with Versions.of(folder / "bundle") as versions:
+            versions.undo()
+        assert bits(latest) == state
+    assert Bundle.read(other).vectors.tobytes() == states[1], "the version that the other link names stays"
+
+
 KILLED = """
 import json, os, signal, sys
 from pathlib import Path

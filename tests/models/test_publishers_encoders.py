@@ -252,6 +252,8 @@ def test_prompts_of_settings_and_of_known_models(
     known = encoders_of(folder)
     assert known.query_encoder.prompt.startswith("Represent this sentence") and known.passage_encoder.prompt == ""
     assert known_prompts("intfloat/multilingual-e5-base") == {"query": "query: ", "document": "passage: "}
+    assert known_prompts("/cache/models--intfloat--e5-small-v2/snapshots/0123abc/")["query"] == "query: "
+    assert not known_prompts("/cache/models--my--minilm/snapshots/e5-small-v2")
     assert not known_prompts("intfloat/e5-mistral-7b-instruct") and not known_prompts("BAAI/bge-m3")
     with_settings = encoders_of(folder, query_prompt="", passage_prompt="the river ")
     plain, document = vectors_of_both(with_settings)

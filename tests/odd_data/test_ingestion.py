@@ -11,6 +11,7 @@ from odd_data.plain import Ingested, form, full_text, ingested
 
 from gnn_encoder.artifacts import Dataset, Qrels, drafting
 from gnn_encoder.data import canonicalize, open_source
+from gnn_encoder.data.cutting import words_in
 from gnn_encoder.data.validation import DataReport
 from gnn_encoder.errors import UserError
 from gnn_encoder.settings.foundation import Ingest
@@ -85,7 +86,7 @@ def assert_counted(report: DataReport, expected: Ingested) -> None:
         "query": [q.text for q in expected.queries],
     }
     for what, read in words.items():
-        mean = sum(len(text.split()) for text in read) / max(len(read), 1)
+        mean = sum(words_in(text) for text in read) / max(len(read), 1)
         assert getattr(report, f"{what}_words") == pytest.approx(mean, abs=1e-9)
     for split in SPLITS:
         for other in SPLITS:

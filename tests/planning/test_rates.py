@@ -55,23 +55,39 @@ def test_a_call_s_own_cost_is_not_the_speed_of_encoding(
         assert calls == [calls[0]] * 2
 
 
-def test_rates_of_training_are_tokens_over_seconds(
-    tiny_dataset: Dataset, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("queries", [32, 10])
+def test_the_rate_of_training_is_tokens_over_seconds(
+    queries: int, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Each look at this clock is a second later, and a GPU works on for two seconds. So a batch is read in three
     # seconds, and the optimizer takes three. The first batch does not count, the second is the last.
     clock = count()
     monkeypatch.setattr(measuring, "time", SimpleNamespace(monotonic=partial(next, clock)))
-    monkeypatch.setattr(measuring, "_encoding", lambda *_: 1.0)
     monkeypatch.setattr(measuring, "_wait", lambda: (next(clock), next(clock)))
-    lengths = data_facts(tiny_dataset, str(tiny_backbone), 0).passage_tokens
-    assert lengths.min() == lengths.max() < measuring.BATCH_TOKENS / measuring.STEP_TEXTS
-    rates, whole = measure_rates(tiny_dataset, str(tiny_backbone), 0), measuring.STEP_TEXTS * lengths[0]
-    assert rates.training == pytest.approx(measuring.REACHED / (3 / whole + 2 * 3 / whole))
-    assert "memory" in rates.machine
-    monkeypatch.setattr(measuring, "BATCH_TOKENS", 20 * int(lengths[0]))
-    rates = measure_rates(tiny_dataset, str(tiny_backbone), 0)
-    assert rates.training == pytest.approx(measuring.REACHED / (3 / (20 * lengths[0]) + 2 * 3 / whole))
+    monkeypatch.setattr(measuring, "STEP_TOKENS", queries * 2 * 7)
+    settings = TrainDpr(backbone=str(tiny_backbone))
+    asked, given = (Tokens.flatten([[5] * length] * 4) for length in (3, 7))
+    rate = measuring._training(new_dual_encoder(settings), asked, given, settings)
+    assert rate == pytest.approx(1 / (3 / (queries * (3 + 2 * 7)) + 3 / (32 * (3 + 2 * 7))))
+
+
+def test_a_measured_training_needs_no_query(
+    tiny_dataset: Dataset, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[np.ndarray] = []
+
+    def look(model: DualEncoder, queries: Tokens, *_: object) -> float:
+        asked.append(queries.lengths)
+        return 100.0
+
+    monkeypatch.setattr(measuring, "_encoding", lambda *_: 100.0)
+    monkeypatch.setattr(measuring, "_training", look)
+    monkeypatch.setattr(measuring, "UNKNOWN_QUERY", 5)
+    measure_rates(tiny_dataset, str(tiny_backbone), 0)
+    monkeypatch.setattr(tiny_dataset, "queries", tiny_dataset.queries.slice(0, 0))
+    measure_rates(tiny_dataset, str(tiny_backbone), 0)
+    longest = [lengths.max() for lengths in asked]
+    assert longest[0] > longest[1] == 5
 
 
 def test_a_model_with_few_positions_is_measured_too(
@@ -81,7 +97,7 @@ def test_a_model_with_few_positions_is_measured_too(
     backbone = write_tiny_backbone(tmp_path / "bert", positions=8)
     assert data_facts(tiny_dataset, str(backbone), 0).passage_tokens.min() > 8
     rates = measure_rates(tiny_dataset, str(backbone), 0)
-    assert rates.encoding > 0 and rates.training > 0
+    assert rates.encoding > 0 and rates.training > 0 and "memory" in rates.machine
 
 
 def test_the_measured_training_has_the_dropout_of_the_planned_ones(
@@ -129,8 +145,8 @@ def test_a_training_with_checkpointing_is_measured_in_bf16(
     settings = TrainDpr(backbone=str(tiny_backbone), gradient_checkpointing=True, precision="bf16")
     model = new_dual_encoder(settings)
     tokens = Tokens.of(model.passage_encoder.tokenizer, ["a text", "another one"] * 20, 32)
-    with large_training([model.passage_encoder.backbone], settings):
-        assert measuring._training(model, tokens, settings) > 0
+    with large_training([model.query_encoder.backbone, model.passage_encoder.backbone], settings):
+        assert measuring._training(model, tokens, tokens, settings) > 0
 
 
 def test_an_encoding_takes_the_tokens_of_all_windows() -> None:

@@ -93,6 +93,12 @@ def test_it_trains_unless_the_champion_or_the_newest_is_of_the_same(root: Root) 
     root.models.roll_back()
     assert root.plan().news.endswith("those of version 3, which is not the champion any more")
 
+    # A process that was killed before it moved the aliases has promoted nothing.
+    labels.write_bytes(before.replace(b"\tp1\t", b"\tp3\t"))
+    register(root.models, "/bundle", {**root.plan().origin, "decision": "promote"})
+    undone = root.plan()
+    assert undone.same is None and undone.news == "version 4 passed the gate, but its promotion did not end"
+
 
 def test_a_climb_is_known_from_its_last_rung_on(root: Root) -> None:
     def plan(until: str) -> retraining.Plan:

@@ -47,12 +47,16 @@ def test_settings_that_differ_repeat_the_run_also_of_steps_that_did_not_run(pres
 
 def test_a_comparison_of_rerankers_has_its_costs_and_the_command_that_repeats_it() -> None:
     def steps(rate: float) -> dict[str, Record]:
-        took = {"pairs": 100, "pairs_per_second": rate}
+        took = {"queries": 2, "pairs": 100, "pairs_per_second": rate}
         return {"rerank: SS-BERT(h)": Record({"system": "SS-BERT(h)", "depth": 50}, metrics=took)}
 
-    weighed = steps(200.0) | {"evaluate_passages: SS-BERT(d)": Record(metrics={"pairs_per_second": 3.0})}
+    took = {"queries": 4, "pairs": 40, "pairs_per_second": 20.0}
+    weighed = steps(200.0) | {"evaluate_passages: SS-BERT(d)": Record(metrics=took)}
     assert reranking_costs(steps(200.0)) == {"SS-BERT(h)": {"ms": 250.0}} and reranking_costs(steps(0.0)) == {}
-    assert reranking_costs(weighed) == {"SS-BERT(h)": {"ms": 250.0}, "SS-BERT(d)": {"ms": 250.0}}
+    assert reranking_costs(weighed) == {"SS-BERT(h)": {"ms": 250.0}, "SS-BERT(d)": {"ms": 750.0}}
+    colbert = Record({"system": "ColBERT", "depth": 1000}, metrics={**took, "pairs": 120})  # 30 hits of each query
+    sections = {"rerank: ColBERT": colbert, "propagate_sections: QSF sectionPropagateAVG": Record()}
+    assert reranking_costs(sections) == {name: {"ms": 1500.0} for name in ("ColBERT", "QSF sectionPropagateAVG")}
     metrics = {"headline_split": "test", "baseline": "BM25", "candidate": "ColBERT"}
     metrics |= {"results": {"test": {"BM25": {}, "ColBERT": {}, "SS-BERT(h)": {}}}}
     assert rerankers(metrics) == ["ss_bert_h", "colbert"]

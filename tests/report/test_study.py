@@ -78,6 +78,7 @@ def test_efficiency_is_a_later_epochs_batches_by_its_time() -> None:
         "train_reranker: BERT lite": training([1.0, 2.0], "cross_encoder", lite=True),
         "train_reranker: DMN": training([5.0], "dmn"),
         "train_reranker: QA-LSTM": Record({"kind": "qa_lstm", "lite": False}),
+        "train_reranker: K-NRM": Record({"kind": "k_nrm", "lite": False}, curves={SPEED: [(2, 50.0), (3, 50.0)]}),
     }
     table = efficiency(history)
     batches = 120  # in each epoch
@@ -87,6 +88,7 @@ def test_efficiency_is_a_later_epochs_batches_by_its_time() -> None:
         "BERT-DMN lite": {"first": 3.0, "later": 8.0, "gain": pytest.approx(8 / 3), "full": pytest.approx(8 / later)},
         "BERT lite": {"first": 1.0, "later": 2.0, "gain": 2.0},
         "DMN": {"first": 5.0},
+        "K-NRM": {"later": 50.0},  # it was interrupted in its first epoch
     }
     assert table["BERT-DMN"]["later"] != pytest.approx(2.5)  # control: the mean of the rates
 

@@ -5,6 +5,7 @@ import math
 import re
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -195,3 +196,19 @@ def test_a_question_without_spaces_finds_the_passage_that_shares_most(tmp_path: 
     for one in (index, Bm25.load(tmp_path)):
         _, rows = one.search(["福岡の図書館", "ｶﾅ", "हिन्दी"], 2)
         assert rows.tolist() == [[2, 0], [-1, -1], [3, -1]]
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"stemmer": "none", "stopwords": "none"}, {"language": "de"}, {"language": "zh"}]
+)
+def test_questions_leave_no_words_behind(corpus: Dataset, settings: dict[str, Any]) -> None:
+    index = Bm25.build(corpus.passages, IndexBm25(**settings))
+    tokenizer = index._parts[0].tokenizer
+    questions = ["the runnings of a RIVER", "is a secret in the copper", "stoned gardening, winters", "", "河流 rivers"]
+    before = [dict(known) for known in (tokenizer.word_to_id, tokenizer.word_to_stem, tokenizer.stem_to_sid)]
+    terms = list(index._terms(questions))
+    index.search(questions, 3)
+    assert [tokenizer.word_to_id, tokenizer.word_to_stem, tokenizer.stem_to_sid] == before
+    expected = tokenizer.streaming_tokenize(questions, update_vocab=False, allow_empty=False)
+    assert [ids for (ids,) in terms] == list(expected) and any(ids for (ids,) in terms)
+    assert not tokenizer.stemmer or tokenizer.word_to_stem != before[1], "control: bm25s keeps them"

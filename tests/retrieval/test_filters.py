@@ -15,7 +15,7 @@ from random_filters import columns, fits, random_filter, random_records
 from gnn_encoder.artifacts.labelled_queries import LabelUse
 from gnn_encoder.data.fields import FieldColumns
 from gnn_encoder.errors import UserError
-from gnn_encoder.retrieval import index_file, parts, passage_index
+from gnn_encoder.retrieval import index_file, learned_search, parts, passage_index
 from gnn_encoder.retrieval.filters import Filters, Selection, filter_of
 from gnn_encoder.retrieval.index_file import ChangedIndex, Index, build_index, load_index, search_index
 from gnn_encoder.retrieval.learned_fusion import Alone, Fusion, Linear, Trees
@@ -247,6 +247,22 @@ def test_every_part_equals_brute_force(
             inside = expected > -9 if part in ("words", "labelled", "both") else mask
             assert len(rows) == min(12, inside.sum()) and (run.rank[mine] == np.arange(1, len(rows) + 1)).all()
             assert_best(scores, rows, expected, inside, ties=False)
+
+
+def test_a_fusion_has_as_many_hits_as_are_asked_for(ladder: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also more than `DEPTH`; up to `DEPTH`, scores do not depend on how many are asked for."""
+    generator = np.random.default_rng(0)
+    questions, queries = random_texts(generator, SOME), unit(generator.normal(size=(SOME, D)))
+    search = LearnedSearch(ladder, Linear(generator.normal(size=len(FEATURES)), 0.5))
+    monkeypatch.setattr(parts, "KEPT", 2)
+    monkeypatch.setattr(learned_search, "DEPTH", 20)
+    left_out = generator.integers(-1, M, SOME)
+    runs = {k: search.run(np.arange(SOME), questions, queries, k, left_out) for k in (5, 20, 21, 60)}
+    for k, run in runs.items():
+        assert np.bincount(run.query, minlength=SOME).tolist() == [k] * SOME
+        assert not (run.passage == left_out[run.query]).any()
+    first = runs[20].where(runs[20].rank <= 5)
+    assert (first.passage == runs[5].passage).all() and (first.score == runs[5].score).all()
 
 
 def _with_memory(world: World, queries: np.ndarray, dense: np.ndarray, use: LabelUse) -> np.ndarray:

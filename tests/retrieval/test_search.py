@@ -61,7 +61,8 @@ def test_more_than_there_are(bundle: Bundle) -> None:
 
 
 @pytest.mark.parametrize(
-    ("question", "k"), [("  ", 5), ("\u200b", 5), ("\ufeff", 5), ("\u3164\u00ad", 5), ("\u2800", 5), ("garden", 0)]
+    ("question", "k"),
+    [("  ", 5), ("\u200b", 5), ("\ufeff", 5), ("\u3164\u00ad", 5), ("\u2800", 5), ("garden", 0), ("half \ud83d", 5)],
 )
 def test_impossible_questions_are_one_line(bundle: Bundle, question: str, k: int) -> None:
     for search in (search_bundle, fused_search):

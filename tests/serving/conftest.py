@@ -6,9 +6,11 @@ import tempfile
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from bundles import fill_bundle
 from http_server import Server, serving
 from required import missing
@@ -90,3 +92,15 @@ def later(former: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     vectors[[20, 30]] = vectors[[21, 31]] * 0.9
     words[10], vectors[10] = ("new", "a title", "a passage of its own"), vectors[11] * 1.1
     return write_bundle(former, words[::-1], vectors[::-1], tmp_path_factory.mktemp("later"))
+
+
+@pytest.fixture(scope="module")
+def trained(former: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """The first ten passages of `former` with another query encoder."""
+    folder, encoder = tmp_path_factory.mktemp("trained"), TextEncoder.load(former.query_encoder_path)
+    with torch.no_grad():
+        next(encoder.parameters()).add_(0.01)
+    encoder.save(folder / "encoder")
+    some, other = former.passages.take(np.arange(10)), SimpleNamespace(query_encoder_path=folder / "encoder")
+    words = list(zip(some.ids, some.titles, some.texts, strict=True))
+    return write_bundle(other, words, np.array(former.vectors[:10]), folder)  # type: ignore[arg-type]

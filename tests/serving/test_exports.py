@@ -15,7 +15,7 @@ from command_line import call
 
 from gnn_encoder import Retriever, UserError
 from gnn_encoder.artifacts import Bundle, Dataset, DatasetWriter, drafting
-from gnn_encoder.artifacts.bundle import VECTOR_PASSAGES
+from gnn_encoder.artifacts.bundle import VECTOR_PASSAGES, Reranking, Serving
 from gnn_encoder.inference.encoding import encode_texts
 from gnn_encoder.models.backbone_files import sentence_transformers_layout
 from gnn_encoder.models.dual_encoder import TextEncoder
@@ -170,3 +170,25 @@ def test_on_the_command_line(
         assert code == 2 and problem in shown and shown.count("\n") == 1
     code, shown = run("--format", "lancedb", "s3://bucket/table")
     assert code == 2 and "is a folder of this machine" in shown and list(tmp_path.iterdir()) == [tmp_path / "out"]
+
+
+@pytest.mark.parametrize(
+    ("serving", "warns"),
+    [
+        (Serving("Dual encoder", None), False),
+        (Serving("BM25 + Dual encoder", 0.3, "dev"), True),
+        (Serving("BM25", 0.0), True),
+        (Serving("Dual encoder, re-ranked", None, reranking=Reranking("Dual encoder", 1.0, 20)), True),
+        (Serving("Dual encoder", None, reranking=Reranking("Dual encoder", 1.0, 20, is_default=False)), False),
+    ],
+)
+def test_a_ranking_by_more_than_vectors_is_warned_of(
+    bundle: Bundle, serving: Serving, warns: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    with drafting(tmp_path / "bundle", "bundle") as draft:
+        bundle.serve(draft, serving)
+    named = ("--bundle", str(tmp_path / "bundle"), "--format", "parquet", str(tmp_path / "out"))
+    assert call(monkeypatch, "export", *named) == 0
+    warning = f"warning: a search ranks by {serving.system}, and the export by vectors alone"
+    assert (warning in capsys.readouterr().err) == warns

@@ -13,17 +13,24 @@ from pathlib import Path
 from typing import Any
 
 import faiss
+import numpy as np
 import pytest
 import torch
+from bundles import fill_bundle
+from embeddings_service import service_of
 from http_server import JSON, Server, ids, serving
 
 from gnn_encoder import Retriever
-from gnn_encoder.artifacts import Bundle
-from gnn_encoder.artifacts.added_labels import read_labels
+from gnn_encoder.artifacts import Bundle, Dataset, drafting
+from gnn_encoder.artifacts.added_labels import read_labels, write_labels
+from gnn_encoder.artifacts.replacing import replacing
 from gnn_encoder.cli.serving import listening_at
 from gnn_encoder.errors import UserError
+from gnn_encoder.models.address import AddressEncoder, RefusedText
 from gnn_encoder.serving import app as module
 from gnn_encoder.serving import feedback
+from gnn_encoder.serving.answers import answers_of
+from gnn_encoder.serving.batching import Ask
 
 TOKEN_NAME, TOKEN = "GNN_ENCODER_TOKEN", "a-secret-of-this-test"
 
@@ -242,3 +249,44 @@ def test_feedback_is_labels_of_the_next_training(
     file.write_text("no label\n")
     with pytest.raises(UserError, match="no added label"), serving(bundles["vectors"], labels=file):
         pass
+
+
+def test_labels_that_another_program_removes_are_not_written_back(tmp_path: Path) -> None:
+    file = tmp_path / "labels.jsonl"
+    labels = feedback.Feedback(file)
+    for number in range(3):
+        labels.mark(f"question {number}", "p1", True)
+    write_labels(file, read_labels(file)[1:])
+    assert labels.mark("question 1", "p1", True) == 2, "known already"
+    assert labels.mark("question 3", "p1", True) == 3
+    assert [label.query for label in read_labels(file)] == ["question 1", "question 2", "question 3"]
+    with replacing(file) as partial:
+        write_labels(partial, read_labels(file)[1:])
+    assert labels.mark("question 3", "p1", False) == 1
+    file.unlink()
+    assert labels.mark("question 4", "p1", True) == 1
+
+
+def test_a_question_that_the_service_refuses_costs_no_other_its_answer(
+    tiny_dataset: Dataset, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    refused, questions = "a question of too many words " * 3, ["garden", "old river", "winter", "violin"]
+    with service_of(tiny_backbone) as service:
+        encoder = AddressEncoder.at(service.address)
+        vectors = encoder.encode(tiny_dataset.passages.take(np.arange(len(tiny_dataset.passages))).full_texts())
+        with drafting(tmp_path / "bundle", "bundle") as draft:
+            fill_bundle(draft, vectors, tiny_dataset, encoder.save)
+        with serving(tmp_path / "bundle") as server:
+            service.longest = 60
+            asks = [Ask(question, 3) for question in (*questions[:2], refused, *questions[2:])]
+            answers = answers_of(server.followed.current, asks)
+            assert [isinstance(answer.hits, RefusedText) for answer in answers] == [False, False, True, False, False]
+            expected = server.followed.current.retriever.search(questions, 3)
+            hits = [answer.hits for answer in answers if isinstance(answer.hits, list)]
+            assert [[hit["passage_id"] for hit in one] for one in hits] == [
+                [hit.passage_id for hit in one] for one in expected
+            ]
+            status, answer = server.search(questions=refused)
+            assert status == 422 and "refuses" in answer["detail"] and "http" not in answer["detail"]
+            service.fails_after, service.longest = 0, 1 << 30
+            assert server.search(questions="another garden")[0] == 503, "control: it answers nobody"

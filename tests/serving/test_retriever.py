@@ -1,5 +1,6 @@
 """An application gets what `gnn-encoder search` shows: one question, many questions, many threads."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -14,8 +15,13 @@ import gnn_encoder
 from gnn_encoder import Hit, Retriever, UserError
 from gnn_encoder.artifacts import Bundle, Dataset, Passages, PassageTable, drafting
 from gnn_encoder.artifacts.bundle import Serving
+from gnn_encoder.artifacts.history import Record, write_history
+from gnn_encoder.artifacts.tables import CONVEX
 from gnn_encoder.models.dual_encoder import TextEncoder
-from gnn_encoder.retrieval.search import Searcher
+from gnn_encoder.retrieval.search import Searcher, served_weight
+from gnn_encoder.serving.answers import answers_of
+from gnn_encoder.serving.batching import Ask
+from gnn_encoder.serving.following import Followed
 from gnn_encoder.settings.outcome import IndexKind
 
 QUESTIONS = ["what is the old river", "garden", "violin market in winter", "the stone of the mountain"]
@@ -71,6 +77,34 @@ def test_a_fusion_can_be_asked_for_and_declined(bundles: dict[str, Path]) -> Non
     assert same(served.search(question, 5, fuse=True), searched(path, question, 5, 0.5))
 
 
+@pytest.fixture
+def latest(bundles: dict[str, Path], tmp_path: Path) -> Path:
+    """ROOT/latest: a link to a bundle, and a report that tuned the weight 0.2 of its vectors on dev."""
+    inputs = {"dual_encoder": "a" * 64}
+    with drafting(tmp_path / "made", "bundle") as draft:
+        bundle = Bundle.read(bundles["vectors"])
+        bundle.serve(draft, Serving(bundle.system, None))
+        draft.manifest.inputs = inputs
+    with drafting(tmp_path / "latest" / "report", "report") as draft:
+        fusion = {"method": CONVEX, "dense": bundle.system, "weight": 0.2, "tuned_on": "dev"}
+        (draft / "metrics.json").write_text(json.dumps({"fusions": {"sum": fusion}}))
+        write_history(draft.path, {"report": Record(inputs=inputs)})
+    (tmp_path / "latest" / "bundle").symlink_to(tmp_path / "made")
+    return tmp_path / "latest"
+
+
+def test_the_tuned_weight_is_that_of_the_command_line(latest: Path) -> None:
+    question, link = QUESTIONS[0], latest / "bundle"
+    assert served_weight(Bundle.read(link), fuse=True) == (0.2, "vectors 0.20 + BM25 0.80, tuned on dev")
+    tuned, untuned = (searched(link, question, 5, weight) for weight in (0.2, 0.5))
+    retriever = Retriever.load(link)
+    assert same(retriever.search(question, 5, fuse=True), tuned) and not same(tuned, untuned)
+    shutil.rmtree(latest / "report")
+    assert same(retriever.search(question, 5, fuse=True), tuned), "it is read once"
+    (hits,) = answers_of(Followed(str(link), Path("none")).current, [Ask(question, 5, fuse=True)])
+    assert same([Hit(**hit) for hit in hits.hits], untuned), "control: without the report"  # type: ignore[union-attr]
+
+
 def test_threads_do_not_disturb_each_other(bundles: dict[str, Path]) -> None:
     retriever = Retriever.load(bundles["both"])
     questions = [f"{first} {second}" for first in QUESTIONS for second in QUESTIONS]
@@ -93,6 +127,7 @@ def test_vectors_of_queries_score_as_hits_do(bundles: dict[str, Path]) -> None:
     [
         ("vectors", {"questions": ["garden", " "]}, "question is empty"),
         ("vectors", {"questions": "garden", "k": 0}, "ask for at least 1"),
+        ("vectors", {"questions": ["garden", "half \ud83d"]}, "half of a surrogate pair"),
         ("vectors", {"questions": "garden", "rerank": True, "depth": 0}, "ask for at least 1"),
         ("vectors", {"questions": "garden", "weight": 1.5}, "from 0 to 1"),
         ("vectors", {"questions": "garden", "weight": float("nan")}, "from 0 to 1"),
@@ -104,6 +139,19 @@ def test_what_cannot_be_done_is_one_line(bundles: dict[str, Path], name: str, ca
     with pytest.raises(UserError, match=words) as caught:
         Retriever.load(bundles[name]).search(**call)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["vectors", "both", "words"])
+def test_more_hits_than_passages_take_no_memory(bundles: dict[str, Path], name: str) -> None:
+    retriever, most = Retriever.load(bundles[name]), 10**15
+    count = len(retriever.bundle.passages)
+    assert retriever.search(QUESTIONS, most) == retriever.search(QUESTIONS, count)
+    assert retriever.search(QUESTIONS[0], most) == retriever.search(QUESTIONS[0], count)
+    searcher = Searcher(retriever.bundle)
+    for weight in (None, 0.3, 0.0):
+        runs = [searcher.run(QUESTIONS[0], k, weight) for k in (most, count)]
+        assert len(runs[0].passage) and (runs[0].passage == runs[1].passage).all()
+    assert len(searcher.find(QUESTIONS[0], most)[1]) == count
 
 
 def test_a_retriever_stays_with_its_bundle_when_the_link_moves(bundles: dict[str, Path], tmp_path: Path) -> None:

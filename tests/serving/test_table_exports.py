@@ -99,7 +99,7 @@ def test_the_replay_searches_by_the_index_and_exactly(former: Bundle, postgres: 
 
 
 def test_on_the_command_line(
-    former: Bundle, later: Bundle, postgres: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    former: Bundle, later: Bundle, trained: Bundle, postgres: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     secret = postgres.replace("postgres:@", "postgres:hunter2@")
@@ -114,6 +114,8 @@ def test_on_the_command_line(
         assert capsys.readouterr().err.startswith("error: ")
         assert call(monkeypatch, *command, str(later.path), "--update") == 0
         assert "sent 3 rows, deleted 3, 97 stayed" in capsys.readouterr().out
+        assert call(monkeypatch, *command, str(trained.path), "--update") == 2
+        assert "holds vectors of another query encoder" in capsys.readouterr().err
         assert "hunter2" not in shown.out + shown.err
     with psycopg.connect(postgres) as connection:
         (facts,) = connection.execute("SELECT obj_description('by_command'::regclass, 'pg_class')").fetchone() or ("",)

@@ -180,6 +180,20 @@ def test_what_cannot_be_updated_is_refused(engine: Engine, former: Bundle, tmp_p
     assert engine.rows() == expected(former)
 
 
+def test_a_table_of_another_query_encoder_is_refused(
+    engine: Engine, former: Bundle, later: Bundle, trained: Bundle
+) -> None:
+    engine.export(former, index=False)
+    with pytest.raises(UserError, match="holds vectors of another query encoder"):
+        engine.export(trained, update=True, same_encoder=True)
+    assert engine.rows() == expected(former)
+    older = {name: fact for name, fact in engine.facts().items() if name != "query_encoder_digest"}
+    Job(trained, engine.form, engine.target, same_encoder=True).check_former("a table", older)
+    for bundle, same_encoder in ((later, True), (trained, False)):
+        engine.export(bundle, update=True, same_encoder=same_encoder)
+        assert engine.rows() == expected(bundle)
+
+
 def test_a_table_of_another_origin_is_refused(former: Bundle, postgres: str, tmp_path: Path) -> None:
     (tmp_path / "own").mkdir()
     with pytest.raises(UserError, match="has no table passages of an earlier export"):

@@ -142,11 +142,25 @@ def test_a_server_shows_no_unsure_hit_and_logs_questions_without_callers(
         assert f'gnn_encoder_question_drift{{figure="{name}"}}'.encode() in figures
 
 
+def test_questions_that_ask_for_the_default_ranking_count(calibrated: Path, tmp_path: Path) -> None:
+    """The page always says whether it wants a re-ranker."""
+    options: list[dict[str, bool]] = [{}, {"rerank": False}, {"fuse": False}]
+    with serving(calibrated, log=QuestionLog(tmp_path, days=2), look_seconds=600) as server:
+        answers = [server.search(questions="garden", **more)[1]["results"][0]["hits"][0] for more in options]
+    (file,) = tmp_path.iterdir()
+    scores = [json.loads(line)["score"] for line in file.read_text().splitlines()]
+    assert scores == [answers[0]["score"], answers[1]["score"], None]
+
+
 def test_old_days_are_deleted(tmp_path: Path) -> None:
     for day in ("2020-01-01", time.strftime("%Y-%m-%d", time.gmtime())):
         (tmp_path / f"questions-{day}.jsonl").write_text('{"question": "garden"}\n')
+    others = ["questions-2020-final.jsonl", "questions-.jsonl", "questions-2020-01-01-mine.jsonl"]
+    for name in others:
+        (tmp_path / name).write_text('{"question": "of another program"}\n')
     QuestionLog(tmp_path, days=2)
-    assert len(list(tmp_path.iterdir())) == 1
+    assert {path.name for path in tmp_path.iterdir()} == {*others, f"questions-{day}.jsonl"}
+    assert [row["question"] for row in logged(tmp_path)] == ["garden"]
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="--log"):
         QuestionLog(tmp_path / "file", days=2)

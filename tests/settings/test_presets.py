@@ -152,6 +152,23 @@ def test_a_value_of_another_kind_is_refused_for_any_setting(value: str) -> None:
         override(f"train_dpr.normalize={value}")
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        "encode.encoder=https://me:hidden@host/v1#model",
+        "encode.encoder=https://host/v1?api_key=hidden#model",
+        f"write_queries.generator=https://me:{80 * 'hidden'}@host/v1#model",
+        "encode.others=[https://me:hidden@host/v1#model]",
+        "ingest.dataset=s3://me:hidden@bucket/data",
+    ],
+)
+def test_an_address_with_a_secret_is_refused_and_not_repeated(change: str) -> None:
+    with pytest.raises(UserError, match="has a password or a key, and settings are stored") as error:
+        load_settings("quickstart", [change])
+    assert "hidden" not in str(error.value)
+    assert load_settings("quickstart", ["encode.encoder=https://host:8000/v1#model"]).encode.encoder.endswith("#model")
+
+
 def test_a_long_value_is_shown_in_part() -> None:
     with pytest.raises(UserError, match="…: Input should be") as caught:
         override(f"train_dpr.epochs={'x' * 5000}")

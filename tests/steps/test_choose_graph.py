@@ -51,6 +51,12 @@ def test_without_variants_the_graph_is_passed_on(artifacts: dict[str, Path], tmp
     assert GraphChoice.read(outputs["graph_choice"]).facts == {}
 
 
+def test_a_measure_without_k_looks_at_the_whole_list(artifacts: dict[str, Path], tmp_path: Path) -> None:
+    settings = ChooseGraph.model_validate({"variants": {"one layer": VARIANTS["one layer"]}}).of(BUILD, TRAIN, "AP")
+    facts = GraphChoice.read(choose(artifacts, tmp_path, settings)["graph_choice"]).facts
+    assert min(standing["mean"] for standing in facts["standings"]) > 0
+
+
 @pytest.mark.parametrize("best", VARIANTS)
 def test_the_best_variant_is_cut_from_the_graph_and_trained(
     artifacts: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, best: str

@@ -223,12 +223,20 @@ def test_rouge_is_the_mean_in_percent() -> None:
     assert rouge([], []) == {}
 
 
+def test_rouge_counts_words_of_any_script() -> None:
+    queries, written = ["как быстро растёт берёза", "年假有多少天"], ["как растёт берёза", "年假几天"]
+    figures = rouge(queries, written)
+    harmonic = [2 * recall * precision / (recall + precision) for recall, precision in ((3 / 4, 3 / 3), (3 / 6, 3 / 4))]
+    assert figures["rouge1"] == pytest.approx(100 * sum(harmonic) / 2)
+    assert rouge(queries, queries)["rougeL"] == 100.0
+
+
 @pytest.mark.parametrize(("rows", "size"), [(10, 4), (8, 4), (3, 64), (1, 1)])
 def test_every_row_once(rows: int, size: int) -> None:
     plan = ShuffledBatches(rows, size, seed=0)
     batches = list(batches_of(plan, 0))
     assert len(batches) == plan.steps_per_epoch == -(-rows // size)
-    assert max(map(len, batches)) <= plan.batch_examples == min(rows, size)
+    assert max(map(len, batches)) <= size and plan.batch_examples == np.mean([len(batch) for batch in batches])
     assert sorted(np.concatenate(batches).tolist()) == list(range(rows))
 
 

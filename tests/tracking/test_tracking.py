@@ -18,7 +18,7 @@ from gnn_encoder.artifacts.folder import Manifest
 from gnn_encoder.errors import UserError
 from gnn_encoder.promotion.registry import registry_of
 from gnn_encoder.tracking import mlflow_runs
-from gnn_encoder.tracking.pipeline_run import PipelineLog, existing_store
+from gnn_encoder.tracking.pipeline_run import PipelineLog, existing_store, noted_stores
 
 
 @pytest.fixture(scope="module")
@@ -201,13 +201,28 @@ def test_a_cached_step_shows_what_it_reused(store: Path, parent: PipelineLog) ->
 
 
 def test_runs_that_a_killed_launcher_left_open_are_closed_by_the_next(store: Path, parent: PipelineLog) -> None:
+    log = store / "killed.log"
+    log.touch()
+    client(store).set_tag(parent.run_id, "log", str(log))
     step = client(store).create_run("1", tags={"mlflow.parentRunId": parent.run_id}, run_name="train_gnn")
     stranger = client(store).create_run("1", tags={"root": "/elsewhere"}, run_name="another root's")
+    tags = {"root": str(store), "log": str(store / "of another machine.log")}
+    same_path = client(store).create_run("1", tags=tags, run_name="of another machine")
     following = PipelineLog(store, "quickstart-2", {}, {})
-    runs = (parent.run_id, step.info.run_id, following.run_id, stranger.info.run_id)
+    runs = (parent.run_id, step.info.run_id, following.run_id, stranger.info.run_id, same_path.info.run_id)
     statuses = [client(store).get_run(run).info.status for run in runs]
-    assert statuses == ["KILLED", "KILLED", "RUNNING", "RUNNING"]
+    assert statuses == ["KILLED", "KILLED", "RUNNING", "RUNNING", "RUNNING"]
     following.finish("FINISHED")
+
+
+def test_the_stores_of_a_root_are_noted(
+    store: Path, parent: PipelineLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert noted_stores(store) == [], "its own store is known"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri := f"sqlite:///{store / 'mlflow.db'}")
+    for name in ("first", "second"):
+        PipelineLog(tmp_path, name, {}, {}).finish("FINISHED")
+    assert noted_stores(tmp_path) == [uri]
 
 
 def test_an_unreachable_server_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,5 +43,14 @@ def test_a_short_heading_has_the_one_above_it() -> None:
     assert sentences(text) == ["This one is a longer sentence than the other", "Two words here are five now"]
 
 
+def test_scripts_without_spaces_have_sentences_and_headings_too() -> None:
+    chinese = "河流是自然形成的水流。它短。为什么每一条河流最后都会流入大海或者湖泊？"
+    assert sentences(chinese) == ["为什么每一条河流最后都会流入大海或者湖泊", "河流是自然形成的水流"]
+    phrase = "แม่น้ำสายนี้ไหลลงสู่ทะเล"
+    assert sentences(" ".join([phrase] * 9)) == [phrase] * 9 and sentences(phrase) == [phrase]
+    assert sentences("word " * 41) == [], "the control"
+    assert heading("指南 > 安装") == "指南 安装" and heading("指南 > 如何安装软件") == "如何安装软件"
+
+
 SHARES = {2: 0.2, 1: 0.1}
 """Of test and dev."""

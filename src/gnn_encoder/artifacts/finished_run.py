@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gnn_encoder.artifacts.bundle import Bundle
 from gnn_encoder.artifacts.dataset import Dataset
+from gnn_encoder.errors import UserError
 from gnn_encoder.settings.systems import GNN_ENCODER, fusion_systems
 
 BUNDLE, BUNDLES = "bundle", "bundles"
@@ -17,6 +18,21 @@ BUNDLE, BUNDLES = "bundle", "bundles"
 def place_of(system: str) -> str:
     """Returns the place of a system's bundle in the folder of a finished run: `bundles/query_sum`."""
     return f"{BUNDLES}/{re.sub(r'[^a-z0-9]+', '_', system.lower()).strip('_')}"
+
+
+def check_place(root: Path) -> None:
+    """Refuses a root that was moved: its cache, links and registered versions name the old place.
+
+    Raises:
+        UserError: a link in ROOT/latest leads out of the root, to where nothing is.
+    """
+    for link in sorted((root / "latest").glob("*")):
+        target = link.parent / link.readlink() if link.is_symlink() else link
+        if not link.exists() and not target.is_relative_to(root.resolve()):
+            raise UserError(
+                f"{link} leads to {target}, where nothing is: move the runs back if they were there, or start anew "
+                f"with another --root, or without {link.parent}"
+            )
 
 
 def bundles_of(run: Path) -> list[Path]:

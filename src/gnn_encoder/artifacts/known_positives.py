@@ -77,9 +77,11 @@ def warm_labels(dataset: Dataset, split: str) -> tuple[Qrels, np.ndarray]:
     """The positive labels of a split [r], and which of them are warm, bool [r].
 
     A label is warm if another query, one of train, has a positive label of its passage. A twin of the query does not
-    count, because it leaves the graph together with the query.
+    count, because it leaves the graph together with the query. For labels of dev and test, the queries of train are
+    those of `Dataset.seen_labels`, as in the strata.
     """
-    labels, train = dataset.split_qrels(split).positive(), dataset.split_qrels("train").positive()
+    labels = dataset.split_qrels(split).positive()
+    train = (dataset.split_qrels("train") if split == "train" else dataset.seen_labels).positive()
     asking = np.unique(pair_keys(dataset.groups[train.query], train.passage)) & 0xFFFFFFFF
     groups = np.bincount(asking, minlength=len(dataset.passages))
     return labels, groups[labels.passage] > (split == "train")

@@ -178,7 +178,8 @@ def export(
     from gnn_encoder.tracking.progress import Progress
 
     opened = Bundle.read(_folder(bundle, root))
-    result = write(opened, form, target, table=table, index=index, update=update, progress=partial(Progress, "export"))
+    options: dict[str, Any] = {"table": table, "index": index, "update": update, "same_encoder": True}
+    result = write(opened, form, target, **options, progress=partial(Progress, "export"))
     address = without_password(target)
     reader = FORMATS[form].reader.format(target=address, table=table)
     typer.echo(f"{address} is {opened.system}'s: {result}; {reader}")
@@ -188,6 +189,9 @@ def export(
     if opened.fusion_path and not is_router:
         left = "BM25, labelled queries, the query adapter and the fusion, which stay in the bundle"
         typer.echo(f"warning: the export has the vectors alone, without {left}: its ranking is another", err=True)
+    if opened.serving.weight not in (None, 1) or opened.serving.reranks:
+        ranking = f"a search ranks by {opened.serving.system}"
+        typer.echo(f"warning: {ranking}, and the export by vectors alone, without BM25 and re-ranker", err=True)
 
 
 def explain(

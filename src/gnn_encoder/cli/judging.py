@@ -260,6 +260,7 @@ def _read_queries(path: Path, qrels: Path | None) -> Queries:
             if record is None:
                 continue
             query_id, text = (record.get(name) if isinstance(record, dict) else None for name in ("_id", "text"))
+            query_id = str(query_id) if type(query_id) is int else query_id
             if not isinstance(query_id, str) or not isinstance(text, str) or is_blank(text) or query_id in texts:
                 raise UserError(f'{path} line {number}: write {{"_id": …, "text": …}}, each id once')
             texts[query_id] = text

@@ -29,14 +29,24 @@ PLACED = beir_places.FIELDS.keys() - {"doc_id"}
 """Fields that say where a passage stands in its document, and are no further fields."""
 
 
-class BeirQueries(FolderSource):
-    """A folder with queries, labels and pools in BEIR's layout. A query belongs to the split of its qrels file."""
+LABEL_FOLDERS = ("qrels", "candidates")
 
-    def __init__(self, folder: Path, corpora: Iterable[Path | None], others: Iterable[Path | None] = ()) -> None:
+
+class BeirQueries(FolderSource):
+    """A folder with queries, labels and pools in BEIR's layout. A query belongs to the split of its qrels file.
+
+    Args:
+        label_folders: those of `LABEL_FOLDERS` that hold nothing but labels and pools.
+    """
+
+    def __init__(
+        self, folder: Path, corpora: Iterable[Path | None], others: Iterable[Path | None] = (),
+        label_folders: Iterable[str] = LABEL_FOLDERS,
+    ) -> None:  # fmt: skip
         self.qrels, self.pools = _splits(folder / "qrels"), _splits(folder / "candidates")
         read = {*self.qrels.values(), *self.pools.values()}
         super().__init__(folder, corpora, [*others, find(folder, "queries.jsonl"), *sorted(read)])
-        unread = {path for name in ("qrels", "candidates") for path in (folder / name).glob("*") if path.is_file()}
+        unread = {path for name in label_folders for path in (folder / name).glob("*") if path.is_file()}
         self.remarks = [
             f"{f'{path.parent.name}/{path.name}'!r} was not read: splits are train, dev and test"
             for path in sorted(unread - read)
@@ -77,8 +87,6 @@ class Beir(BeirQueries):
         for block in read_blocks(path, problems):
             with_places = beir_places.MARK in block.data and "doc_id" not in others.first
             columns, places, lines, fields = _read(block, ["_id", "title", "text"], with_places, problems, others)
-            if places is not None and places["document"].null_count == len(places):
-                places = None  # the field is not the row's own: it is in an object, such as "metadata"
             placed = placed or places is not None
             ids, titles, texts = columns
             yield PassageRows(ids, titles, texts, block.name, lines, block.consumed, places, fields)
@@ -104,8 +112,9 @@ def _read(
     block: Block, names: list[str], with_places: bool, problems: Problems, others: OtherFields | None = None
 ) -> tuple[list[Any], pa.Table | None, list[int] | range, dict[str, pa.Array]]:
     """Text columns of a block's rows, their places if they are asked for, their lines, and their further fields; bad
-    rows are left out."""
+    rows are left out. Passages have no places if "doc_id" is only in an object of theirs, such as "metadata"."""
     required = [name for name in names if name != "title"]
+    of_passages = "text" in names
     known = {*names, *(PLACED if with_places else ())}
     for more in beir_places.schemas(others.first if others else ()) if with_places else (None,):
         arrays = None if more else json_lines(block, required, ["title"], None, False)
@@ -116,19 +125,28 @@ def _read(
         columns = dict(zip([*required, "title", *(more.names if more else ())], arrays, strict=True))
         places = beir_places.places_of(columns, block) if with_places else None
         if places is not None or not with_places:
-            fields = {} if alone or "text" not in names else further_fields(block, known)
+            if of_passages and places is not None and _names_no_document(places):
+                places, known = None, set(names)
+            fields = {} if alone or not of_passages else further_fields(block, known)
             return [columns[name] for name in names], places, block.numbers, fields
-    rows = list(_records(block.lines(problems), block.name, problems, "text" in names, with_places, others))
+    rows = list(_records(block.lines(problems), block.name, problems, of_passages, with_places, others))
     records = [record for _, record in rows]
     places = beir_places.table_of(records) if with_places else None
+    if of_passages and places is not None and _names_no_document(places):
+        return _read(block, names, False, Problems())  # the records have lost fields that are no places
     texts = [[record[name] for record in records] for name in names]
     return texts, places, [number for number, _ in rows], of_records(records, known)
+
+
+def _names_no_document(places: pa.Table) -> bool:
+    return bool(places["document"].null_count == len(places))
 
 
 def further_fields(block: Block, known: set[str]) -> dict[str, pa.Array]:
     """The fields of the block's objects that are not `known`, and of their `metadata`, in types that Arrow infers.
 
-    The lines are those that `json_lines` could read. Values of several types are read as Python's.
+    The lines are those that `json_lines` could read. Values of several types, and whole numbers that Arrow rounds, are
+    read as Python's.
     """
     options = pyarrow.json.ReadOptions(block_size=len(block.data) + 1, use_threads=False)
     try:

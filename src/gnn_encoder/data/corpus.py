@@ -12,6 +12,7 @@ from gnn_encoder.artifacts import DatasetWriter, Passages
 from gnn_encoder.artifacts.passages import BATCH
 from gnn_encoder.artifacts.texts import blank
 from gnn_encoder.data.copies import SecondReading, Sums
+from gnn_encoder.data.cutting import words_in
 from gnn_encoder.data.fields import FieldColumns
 from gnn_encoder.data.places import Places
 from gnn_encoder.data.rows import PassageRows, Source, duplicates, storable
@@ -58,7 +59,7 @@ class Corpus:
 
     @property
     def mean_words(self) -> float:
-        """Mean number of words in a passage's text, or in its title if it has no text."""
+        """Mean number of words in a passage's text, or in its title if it has no text, by `words_in`."""
         return self._words / max(self._counted, 1)
 
     @property
@@ -122,7 +123,7 @@ class Corpus:
         self._sums.append(self._sums_of.of(table["title"]) + self._sums_of.of(table["text"]))
         if self._counted < WORD_SAMPLE:
             words = Passages(*(column.to_pylist() for column in table.columns)).bare_texts()
-            self._words += sum(len(text.split()) for text in words)
+            self._words += sum(map(words_in, words))
             self._counted += len(table)
         if self._writer:
             self._pending.append(table)

@@ -27,8 +27,13 @@ and what they close."""
 _SEPARATORS = ("\n\n", "\n", " ", " ")
 _EASTERN = re.compile("[\u0600-\u1fff\u2e80-\U0010ffff]")
 """A range around the scripts that have no spaces."""
-_UNSPACED = regex.compile("[" + "".join(rf"\p{{sc={script}}}" for script in UNSPACED if script != "Hangul") + "]")
+_SCRIPTS = "".join(rf"\p{{sc={script}}}" for script in UNSPACED if script != "Hangul")
 """Korean has some spaces."""
+_UNSPACED = regex.compile(f"[{_SCRIPTS}]")
+_WIDE = rf"[{_SCRIPTS}\p{{scx=Han}}！（），．：；？]"
+LINE_END = regex.compile(rf"(?<={_WIDE})[ \t]*\r?\n[ \t]*(?={_WIDE})")
+"""The end of a printed line that is no space between words: between two characters of these scripts and their
+punctuation."""
 
 
 def cut(text: str, high: int = HIGH) -> list[str]:

@@ -1,4 +1,4 @@
-"""Tab-separated files: passages, labels and candidates of MS MARCO, DPR and BEIR.
+"""Tab-separated files: passages, labels and candidates of MS MARCO, DPR and BEIR. Logs may have other delimiters.
 
 DPR and BEIR read their files with Python's `csv.reader`: a field that begins with a quote ends at the next single
 quote, and may hold tabs and line breaks (`quoted_rows`). In MS MARCO's files a quote is a character like others, and a
@@ -10,6 +10,7 @@ A header line says which column holds what. Without one, columns are in the publ
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import cast
 
@@ -37,8 +38,11 @@ LABEL_COLUMNS = {
 POOL_COLUMNS = {name: LABEL_COLUMNS[name] for name in ("query", "passage")}
 NO_HEADER = "a header line, which MS MARCO's files do not have"
 
-FIELD = re.compile(r'"((?:[^"]++|"")*+)"([^\t\n]*+)|([^\t\n]*+)')
-"""A field of `csv.reader`: the text between quotes and what follows the closing one, or the text without quotes."""
+
+@cache
+def _field(delimiter: str) -> re.Pattern[str]:
+    """A field of `csv.reader`: the text between quotes and what follows the closing one, or the text without quotes."""
+    return re.compile(rf'"((?:[^"]++|"")*+)"([^{delimiter}\n]*+)|([^{delimiter}\n]*+)')
 
 
 @dataclass
@@ -58,12 +62,12 @@ class Header:
     fields: list[str]
 
     @classmethod
-    def of(cls, path: Path, quoted: bool) -> "Header":
+    def of(cls, path: Path, quoted: bool, delimiter: str = "\t") -> "Header":
         """Reads the first row. Problems of the file are left to its reader."""
         for block in read_blocks(path, Problems()):
             for number, line in block.lines(Problems()):
-                row = _row(line, 0) if quoted else None
-                return cls(number, row.fields if row else line.split("\t"))
+                row = _row(line, 0, delimiter) if quoted else None
+                return cls(number, row.fields if row else line.split(delimiter))
         return cls(0, [])
 
     @property
@@ -93,16 +97,18 @@ def read_fields(
             problems.add(Kind.BAD_ROW, name, number, _wrong_width(len(fields), columns) + more)
 
 
-def tab_separated(block: Block, columns: range, quoted: bool = False) -> list[pa.Array] | None:
+def tab_separated(block: Block, columns: range, quoted: bool = False, delimiter: str = "\t") -> list[pa.Array] | None:
     """The block's columns, string [n] each; None unless all lines have the same number of columns, one of `columns`.
 
     `quoted`: fields may be quoted as in CSV; None also if a row does not end with its line.
     """
-    data = block.data
+    data = block.data.replace(b"\r\n", b"\n").removesuffix(b"\r") if b"\r" in block.data else block.data
     # Arrow also ends a line at a lone \r, and skips blank lines. Together these could leave the line count unchanged.
     if b"\r" in data:
         return None
-    width = data.partition(b"\n")[0].count(b"\t") + 1
+    first = data.partition(b"\n")[0].decode("utf-8", "replace")
+    row = _row(first, 0, delimiter) if quoted else None
+    width = len(row.fields) if row else first.count(delimiter) + 1
     if width not in columns:
         return None
     names = [str(i) for i in range(width)]
@@ -110,7 +116,7 @@ def tab_separated(block: Block, columns: range, quoted: bool = False) -> list[pa
         table = pyarrow.csv.read_csv(
             pa.BufferReader(data),
             pyarrow.csv.ReadOptions(column_names=names, block_size=len(data) + 1, use_threads=False),
-            pyarrow.csv.ParseOptions(delimiter="\t", quote_char='"' if quoted else False),
+            pyarrow.csv.ParseOptions(delimiter=delimiter, quote_char='"' if quoted else False),
             pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string())),
         )
     except pa.ArrowInvalid:
@@ -133,7 +139,9 @@ def plain_rows(
         yield Rows([number for number, _ in rows], _arrays([fields for _, fields in rows], columns), block.consumed)
 
 
-def quoted_rows(path: Path, columns: range, problems: Problems, name: str, header: int = 0) -> Iterator[Rows]:
+def quoted_rows(
+    path: Path, columns: range, problems: Problems, name: str, header: int = 0, delimiter: str = "\t"
+) -> Iterator[Rows]:
     """Reads rows as `csv.reader` reads them, below line `header`; columns as in `plain_rows`.
 
     A row over several lines is a problem where quotes of a text, not doubled, may have made it: where each of the lines
@@ -141,7 +149,8 @@ def quoted_rows(path: Path, columns: range, problems: Problems, name: str, heade
     """
     rest, first = "", 0  # an unfinished row and its first line
     for block in _below(read_blocks(path, problems, name), header):
-        if not rest and _ends_closed(block) and (arrays := tab_separated(block, columns, b'"' in block.data)):
+        is_whole = not rest and _ends_closed(block, delimiter)
+        if is_whole and (arrays := tab_separated(block, columns, b'"' in block.data, delimiter)):
             yield Rows(block.numbers, arrays, block.consumed)
             continue
         text = block.data.decode("utf-8", "surrogateescape").replace("\r\n", "\n").removesuffix("\r")
@@ -149,12 +158,12 @@ def quoted_rows(path: Path, columns: range, problems: Problems, name: str, heade
         rows: list[tuple[int, list[str]]] = []
         at, rest = 0, ""
         while at <= len(text):
-            row = _row(text, at)
+            row = _row(text, at, delimiter)
             if row is None:
                 rest, first = text[at:], line
                 break
             record = text[at : row.end]
-            if record and _is_right(row, record, line, columns, problems, name):
+            if record and _is_right(row, record, line, columns, problems, name, delimiter):
                 rows.append((line, row.fields))
             line += record.count("\n") + 1
             at = row.end + 1
@@ -180,11 +189,11 @@ class _Row:
     returned: bool
 
 
-def _row(text: str, line: int) -> _Row | None:
+def _row(text: str, start: int, delimiter: str = "\t") -> _Row | None:
     """The row that begins at a place of a text; None: the text ends before a quote is closed."""
-    row = _Row([], line, False, False)
+    row, field = _Row([], start, False, False), _field(delimiter)
     while True:
-        match = cast(re.Match[str], FIELD.match(text, row.end))  # the pattern matches everywhere
+        match = cast(re.Match[str], field.match(text, row.end))  # the pattern matches everywhere
         between, after, bare = match.groups()
         if between is None and bare.startswith('"'):
             return None
@@ -192,12 +201,12 @@ def _row(text: str, line: int) -> _Row | None:
         row.followed = row.followed or bool(after)
         row.returned = row.returned or "\r" in (bare or after or "")
         row.end = match.end()
-        if text[row.end : row.end + 1] != "\t":
+        if text[row.end : row.end + 1] != delimiter:
             return row
         row.end += 1
 
 
-def _is_right(row: _Row, record: str, line: int, columns: range, problems: Problems, name: str) -> bool:
+def _is_right(row: _Row, record: str, line: int, columns: range, problems: Problems, name: str, delimiter: str) -> bool:
     """Whether the row of the text `record`, from `line` on, can be used; counts a problem if not."""
     kind, wrong, lines = Kind.BAD_ROW, "", record.split("\n")
     last = line + len(lines) - 1
@@ -207,7 +216,11 @@ def _is_right(row: _Row, record: str, line: int, columns: range, problems: Probl
         line += record.count("\n", 0, error.start)
         before = record[record.rfind("\n", 0, error.start) + 1 : error.start].encode("utf-8", "surrogateescape")
         kind, wrong = Kind.ENCODING, f"byte 0x{ord(record[error.start]) & 0xFF:02x} at {len(before) + 1}"
-    if not wrong and last > line and (row.followed or all(text_line.count("\t") + 1 in columns for text_line in lines)):
+    if (
+        not wrong
+        and last > line
+        and (row.followed or all(text_line.count(delimiter) + 1 in columns for text_line in lines))
+    ):
         wrong = f"a field begins with a quote that is closed in line {last}: double it if it is text"
     if not wrong and row.returned:
         wrong = "a carriage return within the line"
@@ -218,10 +231,10 @@ def _is_right(row: _Row, record: str, line: int, columns: range, problems: Probl
     return not wrong
 
 
-def _ends_closed(block: Block) -> bool:
+def _ends_closed(block: Block, delimiter: str) -> bool:
     """Whether the block's last line, as a row of its own, has no quote that is left open."""
     last = block.data[block.data.rfind(b"\n") + 1 :]
-    return b'"' not in last or _row(last.decode("utf-8", "replace"), 0) is not None
+    return b'"' not in last or _row(last.decode("utf-8", "replace"), 0, delimiter) is not None
 
 
 def _below(blocks: Iterable[Block], header: int) -> Iterator[Block]:
@@ -300,7 +313,7 @@ def _names_columns(names: list[str], column_of: Mapping[str, int]) -> bool:
 
 
 def read_candidates(path: Path, problems: Problems, name: str) -> Iterator[CandidateRows]:
-    """Reads rows of query, passage and up to two more columns (a rank, a score), with or without a header line."""
+    """Reads rows of query, passage and two more columns (a rank, a score) or as many as a header line names."""
     header = Header.of(path, True)
     column_of = header.columns(POOL_COLUMNS)
     is_named = len(column_of) == len(POOL_COLUMNS)
@@ -310,7 +323,8 @@ def read_candidates(path: Path, problems: Problems, name: str) -> Iterator[Candi
     if not is_named:
         column_of = {"query": 0, "passage": 1}
     names = {field: header.fields[column] for field, column in column_of.items()} if is_named else {}
-    for rows in quoted_rows(path, range(2, 5), problems, name, header.line if is_named else 0):
+    columns = range(max(column_of.values()) + 1, max(4, len(header.fields) if is_named else 0) + 1)
+    for rows in quoted_rows(path, columns, problems, name, header.line if is_named else 0):
         (query, passage), lines = (rows.columns[column_of[field]] for field in POOL_COLUMNS), rows.lines
         if names:  # files may be joined with their headers
             is_repeated = pc.and_(pc.equal(query, names["query"]), pc.equal(passage, names["passage"]))

@@ -5,7 +5,8 @@ Sections, ids, titles and links are those of `markup`, but a passage is as many 
 FILE#page=3:1, so an id without its number is a link to the file, page, slide or section. A passage outside all sections
 has the file's name as title.
 
-A file that cannot be read is named in a remark, with the reason; the others are read.
+A file that cannot be read is named in a remark, with the reason; the others are read. Remarks also name the first files
+without a passage, and those with a guessed encoding.
 """
 
 import re
@@ -17,7 +18,7 @@ from gnn_encoder.artifacts.texts import is_blank
 from gnn_encoder.data.blocks import Block
 from gnn_encoder.data.cutting import cut, words_in
 from gnn_encoder.data.file_reader import ENDINGS, FileReader, Unreadable
-from gnn_encoder.data.markup import LONGEST_HEADING, RENAME, SKIPPED, Markup
+from gnn_encoder.data.markup import LONGEST_HEADING, RENAME, Markup, first_of, folders_below
 from gnn_encoder.data.validation import Kind, Problems
 from gnn_encoder.errors import printable
 from gnn_encoder.settings.foundation import Ingest
@@ -48,19 +49,29 @@ class DocumentFolder(Markup):
         """As `Markup.pages`; files that cannot be read are remarks."""
         self.remarks = [*self._remarks]
         reader, bad, read = FileReader(self._seconds), dict[str, str](), 0
+        guessed, without = list[str](), list[str]()
         try:
             for path in self.corpora:
                 name = path.relative_to(self.folder).as_posix()
                 try:
-                    blocks = reader.blocks(path)
+                    content = reader.content(path)
                 except Unreadable as error:
                     bad[name] = printable(str(error))
                     continue
                 read += 1
-                yield path, name, joined(blocks, self._size, self._overlap)
+                guessed += [name] * content.guessed
+                without += [name] * all(_is_heading(block) or is_blank(block.text) for block in content.blocks)
+                yield path, name, joined(content.blocks, self._size, self._overlap)
         finally:
             reader.close()
         self.remarks += [f"{name} was not read: {reason}" for name, reason in bad.items()]
+        if guessed:
+            self.remarks.append(
+                f"{len(guessed):,} files are not UTF-8 and were read as Windows-1252: {first_of(guessed)}: convert "
+                "them to UTF-8 if they are in another encoding"
+            )
+        if without:
+            self.remarks.append(f"{len(without):,} files have no text for a passage: {first_of(without)}")
         for name, reason in bad.items() if not read else ():
             problems.add(Kind.UNREADABLE, name, detail=reason)
 
@@ -81,7 +92,7 @@ def joined(blocks: Iterable[Block], size: int, overlap: int = 0) -> Iterator[Blo
     """
     waiting: list[tuple[str, Block]] = []
     for block in blocks:
-        heading = bool(block.level) and len(block.text) <= LONGEST_HEADING
+        heading = _is_heading(block)
         if waiting and (heading or block.place != waiting[-1][1].place):
             yield from _passages(waiting, size, overlap)
             waiting = []
@@ -90,6 +101,10 @@ def joined(blocks: Iterable[Block], size: int, overlap: int = 0) -> Iterator[Blo
         else:
             waiting += [(piece, block) for piece in cut(block.text, size)]
     yield from _passages(waiting, size, overlap)
+
+
+def _is_heading(block: Block) -> bool:
+    return bool(block.level) and len(block.text) <= LONGEST_HEADING
 
 
 def _passages(pieces: list[tuple[str, Block]], size: int, overlap: int) -> Iterator[Block]:
@@ -136,12 +151,9 @@ def _not_read(folder: Path, read: Container[Path]) -> Iterator[str]:
     """A remark on the files with other endings, if there are any; `read`: files that are read all the same."""
     others = Counter(
         _shown(path.suffix.lower()) or "no ending"
-        for path in folder.rglob("*")
-        if path.is_file()
-        and path.suffix.lower() not in ENDINGS
-        and path not in read
-        and not any(part[0] == "." or part in SKIPPED for part in path.relative_to(folder).parts)
-        and not is_blank(path.name)
+        for files, _ in folders_below(folder)
+        for path in files
+        if path.suffix.lower() not in ENDINGS and path not in read and not is_blank(path.name) and path.is_file()
     )
     if others:
         counts = ", ".join(f"{count:,} {ending}" for ending, count in others.most_common(8))

@@ -1,7 +1,7 @@
 """Reads files of many formats as blocks, in a process of its own: a file may hang its parser, or explode in memory.
 
 `FileReader` is the parent's side. The child (`python -m gnn_encoder.data.file_reader`) gets a path in each line and
-answers with a line of JSON: the blocks, or why there are none. A child that takes too long is killed, and the next file
+answers with a line of JSON: the content, or why there is none. A child that takes too long is killed, and the next file
 gets a new one. Its memory has a limit.
 
 PDF is read page by page by pypdfium2, since links lead to pages: 214 pages of a manual take it 0.6 s, and pdfminer.six,
@@ -14,13 +14,14 @@ import re
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from threading import Timer
 from typing import Any
 
 from gnn_encoder.data.blocks import Block
+from gnn_encoder.data.cutting import LINE_END
 from gnn_encoder.data.markdown import markdown_blocks
 from gnn_encoder.data.markup import PARSERS
 
@@ -36,12 +37,20 @@ MEMORY = 3 << 29
 PARAGRAPH = re.compile(r"\n\s*\n")
 SLIDE = re.compile(r"<!-- Slide number: (\d+) -->")
 """With which markitdown begins a slide."""
-CHARSET = re.compile(rb"charset\s*=\s*[\"']?([A-Za-z0-9_-]+)")
+CHARSET = re.compile(rb"(?:charset|<\?xml[^>]*\sencoding)\s*=\s*[\"']?([A-Za-z0-9_-]+)")
 INSTALL = "pip install 'gnn-encoder[documents]'"
 
 
 class Unreadable(Exception):
     """Why a file cannot be read, in words."""
+
+
+@dataclass
+class Content:
+    """The blocks of a file. `guessed`: its text does not say in which encoding it is, and was read as Windows-1252."""
+
+    blocks: Iterable[Block]
+    guessed: bool = False
 
 
 class FileReader:
@@ -55,8 +64,8 @@ class FileReader:
         self._seconds = seconds
         self._child: subprocess.Popen[str] | None = None
 
-    def blocks(self, path: Path) -> list[Block]:
-        """Returns the blocks of a file; raises Unreadable."""
+    def content(self, path: Path) -> Content:
+        """Returns the content of a file; raises Unreadable."""
         child, late = self._started(), list[bool]()
         assert child.stdin and child.stdout
 
@@ -80,7 +89,7 @@ class FileReader:
         message = json.loads(answer)
         if "reason" in message:
             raise Unreadable(message["reason"])
-        return [Block(**block) for block in message["blocks"]]
+        return Content([Block(**block) for block in message["blocks"]], message["guessed"])
 
     def _started(self) -> "subprocess.Popen[str]":
         if self._child is None or self._child.poll() is not None:
@@ -101,34 +110,40 @@ class FileReader:
         self._child = None
 
 
-def read(path: Path) -> Iterator[Block]:
-    """Yields the blocks of a file; raises Unreadable, or whatever a library raises."""
+def read(path: Path) -> Content:
+    """Returns the content of a file; this, or to iterate its blocks, raises Unreadable or whatever a library raises."""
     ending, size = path.suffix.lower(), path.stat().st_size
     largest = LARGEST_TEXT if ending in TEXTS else LARGEST
     if size > largest:
         raise Unreadable(f"{size:,} bytes; a {ending} file has at most {largest:,}")
     if ending == ".pdf":
-        yield from _pdf_blocks(path)
-    elif ending in WITH_LIBRARIES:
-        yield from _office_blocks(path)
-    else:
-        text = decoded(path.read_bytes()).replace("\r\n", "\n").replace("\r", "\n")
-        yield from PARSERS.get(ending, _paragraphs)(text)
+        return Content(_pdf_blocks(path))
+    if ending in WITH_LIBRARIES:
+        return Content(_office_blocks(path))
+    text, guessed = decoded(path.read_bytes())
+    return Content(PARSERS.get(ending, _paragraphs)(text.replace("\r\n", "\n").replace("\r", "\n")), guessed)
 
 
-def decoded(data: bytes) -> str:
-    """Decodes a text: UTF-8, UTF-16 with its mark, the character set that it names, or else Windows-1252."""
+def decoded(data: bytes) -> tuple[str, bool]:
+    """Decodes a text: UTF-8, UTF-16 with its mark, the character set that it names, or else, a guess, Windows-1252.
+
+    Returns:
+        The text, and whether its encoding was guessed.
+    """
     if b"\0" in data[:4096] and data[:2] not in (b"\xff\xfe", b"\xfe\xff"):
         raise Unreadable("binary, not text")
     named = CHARSET.search(data[:2048])
     encodings = ["utf-16"] if data[:2] in (b"\xff\xfe", b"\xfe\xff") else ["utf-8-sig"]
     encodings += [named[1].decode()] if named else []
-    for encoding in [*encodings, "cp1252"]:
+    for encoding in encodings:
         try:
-            return data.decode(encoding)
-        except (UnicodeDecodeError, LookupError):
+            return data.decode(encoding), False
+        except (UnicodeError, LookupError):
             continue
-    return data.decode("latin-1")
+    try:
+        return data.decode("cp1252"), True
+    except UnicodeDecodeError:
+        raise Unreadable("neither UTF-8 nor Windows-1252: convert it to UTF-8") from None
 
 
 def _paragraphs(text: str) -> Iterator[Block]:
@@ -158,7 +173,7 @@ def _pdf_blocks(path: Path) -> Iterator[Block]:
 def _unhyphenated(text: str) -> str:
     """Joins the lines of a printed page, and words that were divided at their ends."""
     text = re.sub(r"(?<=[^\W\d_])(?:[-\u00ad]\r?\n|\ufffe(?:\r?\n)?)(?=[^\W\d_])", "", text)
-    return " ".join(re.sub(r"[\0\ufffe\uffff]", " ", text).split())
+    return " ".join(LINE_END.sub("", re.sub(r"[\0\ufffe\uffff]", " ", text)).split())
 
 
 def _office_blocks(path: Path) -> Iterator[Block]:
@@ -176,6 +191,7 @@ def _office_blocks(path: Path) -> Iterator[Block]:
     first, *slides = SLIDE.split(markdown)
     yield from markdown_blocks(first)
     for number, slide in zip(slides[::2], slides[1::2], strict=True):
+        yield Block(1, "", 1, place=f"slide={number}")  # ends the sections of the slide before
         for block in markdown_blocks(slide):
             block.place = f"slide={number}"
             yield block
@@ -183,7 +199,8 @@ def _office_blocks(path: Path) -> Iterator[Block]:
 
 def _answer(path: Path) -> dict[str, Any]:
     try:
-        return {"blocks": [asdict(block) for block in read(path)]}
+        content = read(path)
+        return {"blocks": [asdict(block) for block in content.blocks], "guessed": content.guessed}
     except Unreadable as error:
         return {"reason": str(error)}
     except ModuleNotFoundError as error:

@@ -26,7 +26,10 @@ PARTS = (
     | {"header", "footer", "aside", "address", "fieldset", "center", "hgroup", "dialog"}
 )
 """These end a text that stands in no element of its own."""
-CLOSED = frozenset({"ul", "ol", "dl", "table", "blockquote", "figure", "template", "nav", "svg", "noscript", "button"})
+CLOSED = frozenset(
+    {"ul", "ol", "dl", "table", "blockquote", "figure"}
+    | {"title", "template", "nav", "svg", "noscript", "select", "button"}
+)
 """Elements of these names are balanced on a page; one without an end tag is a mistake. The others end with the next."""
 HIDDEN = frozenset({"title", "script", "style", "template", "nav", "svg", "noscript", "select", "button"})
 ABOUT_PAGE = frozenset({"html", "head", "link", "meta", "base"})
@@ -54,7 +57,12 @@ def _read(text: str, first_line: int, unclosed: frozenset[tuple[int, int]]) -> "
     return reader
 
 
-class _Balance(HTMLParser):
+class _Parser(HTMLParser):
+    RCDATA_CONTENT_ELEMENTS = ()  # type: ignore[misc]
+    """Newer Pythons take all that follows an unclosed <title> for its text."""
+
+
+class _Balance(_Parser):
     """Finds the start tags, of names in `CLOSED`, without an end tag: line and column of each."""
 
     def __init__(self) -> None:
@@ -71,7 +79,7 @@ class _Balance(HTMLParser):
             self.open[tag].pop()
 
 
-class _Reader(HTMLParser):
+class _Reader(_Parser):
     def __init__(self, first_line: int, unclosed: frozenset[tuple[int, int]]) -> None:
         super().__init__(convert_charrefs=True)
         self._unclosed = unclosed

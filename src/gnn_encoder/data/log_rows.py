@@ -6,19 +6,18 @@ neither, and is then one click. Optional: the position at which it was shown (1:
 Rows of one query (texts that are equal when `folded`) and passage add up.
 """
 
-import csv
 from array import array
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gnn_encoder.artifacts.texts import folded, is_blank
-from gnn_encoder.data.delimited import LABEL_COLUMNS
+from gnn_encoder.data.delimited import LABEL_COLUMNS, Header, quoted_rows
 from gnn_encoder.data.lines import json_objects, read_lines
 from gnn_encoder.data.validation import Kind, Problems
 from gnn_encoder.errors import UserError
@@ -65,7 +64,7 @@ class Clicks:
         """Reads a log; a bad row is a problem and left out.
 
         Raises:
-            UserError: no column with queries or with passages.
+            UserError: no column with queries or with passages, or two columns of one meaning.
         """
         suffixes = [suffix for suffix in path.suffixes if suffix != ".gz"]
         json_lines = bool(suffixes) and suffixes[-1] in (".json", ".jsonl", ".ndjson")
@@ -122,50 +121,48 @@ class _Row:
 
 
 def _csv_records(path: Path, problems: Problems) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields the line at which each row ends, and its fields by what they hold."""
-    line_number = 0
-
-    def lines() -> Iterator[str]:
-        nonlocal line_number
-        for number, line in read_lines(path, problems):
-            line_number = number
-            yield f"{line}\n"
-
-    source = lines()
-    header = next(source, "")
-    names: dict[str, int] = {}
+    """Yields the line of each row, and its fields by what they hold."""
     for delimiter in DELIMITERS:
-        columns: list[str] = []
-        with suppress(csv.Error):  # a line of 100,000 characters is no header
-            columns = next(csv.reader([header], delimiter=delimiter), [])
-        names = {field: i for i, column in enumerate(columns) if (field := _field(column))}
-        if {"query", "passage"} <= set(names):
+        header = Header.of(path, True, delimiter)
+        columns, twice = _columns(header.fields)
+        if twice:
+            raise UserError(f"{path}: {twice}: leave one of them out, or rename it")
+        if {"query", "passage"} <= set(columns):
             break
     else:
+        line = delimiter.join(header.fields)[:80]
         raise UserError(
-            f"{path}: its first line must name the columns, query and passage among them, and not be {header[:80]!r}"
+            f"{path}: its first line must name the columns, query and passage among them, and not be {line!r}"
         )
-    rows = csv.reader(source, delimiter=delimiter)
-    while True:
-        try:
-            fields_of_row = next(rows, None)
-        except csv.Error as error:
-            problems.add(Kind.BAD_ROW, path.name, line_number, str(error))
-            continue
-        if fields_of_row is None:
-            return
-        if len(fields_of_row) != len(columns):
-            problems.add(Kind.BAD_ROW, path.name, line_number, f"{len(fields_of_row)} columns, not {len(columns)}")
-        else:
-            yield line_number, {field: fields_of_row[i] for field, i in names.items()}
+    width = len(header.fields)
+    for rows in quoted_rows(path, range(width, width + 1), problems, path.name, header.line, delimiter):
+        fields = (rows.columns[header.fields.index(column)].to_pylist() for column in columns.values())
+        for line_number, *values in zip(rows.lines, *fields, strict=True):
+            yield line_number, dict(zip(columns, values, strict=True))
 
 
 def _json_records(path: Path, problems: Problems) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yields the number and the object of each line, by what its fields hold."""
     for number, record in json_objects(read_lines(path, problems), path.name, problems):
-        yield number, {field: value for name, value in record.items() if (field := _field(name))}
+        fields, twice = _columns(name for name, value in record.items() if value is not None)
+        if twice:
+            problems.add(Kind.BAD_ROW, path.name, number, twice)
+        else:
+            yield number, {field: record[name] for field, name in fields.items()}
 
 
+def _columns(names: Iterable[str]) -> tuple[dict[str, str], str]:
+    """Returns what a field holds → its name, of those that are read; and what is wrong if two hold the same."""
+    columns = dict[str, str]()
+    for name in names:
+        if field := _field(name):
+            if field in columns:
+                return {}, f"both {columns[field]!r} and {name!r} hold the {field}"
+            columns[field] = name
+    return columns, ""
+
+
+@lru_cache
 def _field(name: str) -> str:
     """What a field of some name holds; empty: nothing that is read."""
     plain = name.strip().lower().replace("-", "_").replace(" ", "_")
@@ -186,7 +183,8 @@ def _row(record: dict[str, Any]) -> tuple[_Row | None, str]:
         if record.get(name) not in (None, ""):
             number = _number(record[name])
             if number is None or (name == "position" and (number < 1 or number % 1)):
-                return None, f"{name} {record[name]!r} is not a number from {int(name == 'position')}"
+                whole = "whole number from 1" if name == "position" else "number from 0"
+                return None, f"{name} {record[name]!r} is not a {whole}"
             numbers[name] = number
     count, clicks, views, position = numbers.values()
     if count is not None and clicks is not None:

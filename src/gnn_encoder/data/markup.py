@@ -10,16 +10,17 @@ A link to a file leads to its first section, or its first passage where it has n
 README or index. Links to websites and to files that are no pages cite works that are not in the data. A link to a file
 or an anchor that does not exist leads nowhere.
 
-Queries, labels and pools may lie beside the documents as in a BEIR folder. Files and folders with a name that begins
-with a dot, folders of installed packages, and folders behind links are not read. Memory holds some thousand nodes, one
-file, and Arrow columns of all sections.
+Queries, labels and pools may lie beside the documents as in a BEIR folder: `qrels` and `candidates` hold no documents
+if there are .tsv files in them. Files and folders with a name that begins with a dot are not read; folders of installed
+packages and folders behind symbolic links are not read either, and a remark names them. Memory holds some thousand
+nodes, one file, and Arrow columns of all sections.
 """
 
 import os
 import posixpath
 import stat
 from collections import Counter
-from collections.abc import Callable, Collection, Container, Iterator
+from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -27,14 +28,14 @@ import pyarrow as pa
 
 from gnn_encoder.artifacts.folder import digest_of, sha256
 from gnn_encoder.artifacts.texts import is_blank
-from gnn_encoder.data.beir import BeirQueries
+from gnn_encoder.data.beir import LABEL_FOLDERS, BeirQueries
 from gnn_encoder.data.blocks import Anchors, Block, anchor
 from gnn_encoder.data.cutting import cut
 from gnn_encoder.data.html import html_blocks
 from gnn_encoder.data.lines import files_digest, find
 from gnn_encoder.data.markdown import markdown_blocks
 from gnn_encoder.data.rows import PLACES, Label, PassageRows, Query, SectionRows
-from gnn_encoder.data.validation import Kind, Problems
+from gnn_encoder.data.validation import SHOWN, Kind, Problems
 from gnn_encoder.errors import UserError
 
 PARSERS: dict[str, Callable[[str], Iterator[Block]]] = {
@@ -43,7 +44,7 @@ PARSERS: dict[str, Callable[[str], Iterator[Block]]] = {
     ".html": html_blocks,
     ".htm": html_blocks,
 }
-SKIPPED = frozenset({"node_modules", "site-packages", "__pycache__", "qrels", "candidates"})
+SKIPPED = frozenset({"node_modules", "site-packages", "__pycache__"})
 FRONT_PAGES = frozenset({"readme", "index", "_index"})
 """Names, without ending, of the file that a link to a folder leads to."""
 LARGEST = 1 << 24
@@ -56,14 +57,40 @@ LONGEST_HEADING = 300
 anchor that an HTML page gives is not part of ids either."""
 
 
+def label_folders(folder: Path) -> list[str]:
+    """The names of the folders in it that hold labels or pools, and no documents."""
+    return [
+        name for name in LABEL_FOLDERS if any((folder / name).glob("*.tsv")) or any((folder / name).glob("*.tsv.gz"))
+    ]
+
+
+def folders_below(folder: Path) -> Iterator[tuple[list[Path], list[str]]]:
+    """Yields the files of a folder and of each folder below, and the names of the folders there that are not read.
+
+    In the order of their paths; without names that begin with a dot, and without `label_folders`.
+    """
+    apart = [folder / name for name in label_folders(folder)]
+    for directory, names, files in os.walk(folder):
+        inside = {name: Path(directory, name) for name in sorted(names) if name[0] != "."}
+        inside = {name: path for name, path in inside.items() if path not in apart}
+        left_out = [name for name, path in inside.items() if name in SKIPPED or path.is_symlink()]
+        names[:] = [name for name in inside if name not in left_out]
+        yield (
+            [Path(directory, name) for name in sorted(files) if name[0] != "."],
+            [str(inside[name].relative_to(folder)) for name in left_out],
+        )
+
+
 def markup_files(folder: Path, endings: Container[str] = PARSERS) -> Iterator[Path]:
     """The files with some endings in a folder and the folders below, in the order of their paths."""
-    for directory, folders, files in os.walk(folder):
-        folders[:] = sorted(name for name in folders if name[0] != "." and name not in SKIPPED)
-        for name in sorted(files):
-            path = Path(directory, name)
-            if name[0] != "." and path.suffix.lower() in endings and path.is_file():
-                yield path
+    for files, _ in folders_below(folder):
+        yield from (path for path in files if path.suffix.lower() in endings and path.is_file())
+
+
+def first_of(names: Sequence[str]) -> str:
+    """The first few names of files or folders, for a remark; a name may have bytes that are no text."""
+    shown = (name if name.isprintable() else ascii(name)[1:-1] for name in names[:SHOWN])
+    return ", ".join(shown) + ", …" * (len(names) > SHOWN)
 
 
 class Markup(BeirQueries):
@@ -78,7 +105,12 @@ class Markup(BeirQueries):
     def __init__(self, folder: Path) -> None:
         files = list(markup_files(folder, self.endings))
         unnamed = {path: None for path in files if not str(path.relative_to(folder)).isprintable()}
-        super().__init__(folder, [path for path in files if path not in unnamed])
+        pages = [path for path in files if path not in unnamed]
+        super().__init__(folder, pages, label_folders=label_folders(folder))
+        if unread := [name for _, names in folders_below(folder) for name in names]:
+            self.remarks.append(
+                f"{len(unread):,} folders of packages or behind a symbolic link were not read: {first_of(unread)}"
+            )
         for path in unnamed:
             self.leave_out(path)
         self.has_queries = bool(self.qrels) or find(folder, "queries.jsonl") is not None

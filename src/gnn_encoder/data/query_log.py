@@ -59,6 +59,9 @@ class QueryLog:
         self._name, self.traffic = path.name, dict[str, float]()
         self.remarks, self.rows = list[str](), list[Query | Label]()
         clicks = Clicks.read(path, problems)
+        if not len(clicks.query):
+            reasons = "; ".join(map(str, problems.all())) or "it has none"
+            raise UserError(f"{path} has no row that can be used: {reasons}: mend the log and run again")
         if settings.on_bad_rows == "refuse" and (wrong := problems.all()):
             raise UserError(refusal(f"{settings.dataset} with {path}", wrong))
         split, kept = self._split(clicks, settings, labelled), self._in_corpus(clicks, passage_ids)

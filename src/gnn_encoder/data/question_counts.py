@@ -3,10 +3,10 @@
 from typing import Any
 
 import numpy as np
-import pyarrow.compute as pc
 
 from gnn_encoder.artifacts import pair_keys
 from gnn_encoder.artifacts.dataset import SPLITS
+from gnn_encoder.data.cutting import words_in
 from gnn_encoder.data.questions import Questions
 from gnn_encoder.data.splits import TRAIN
 
@@ -23,7 +23,7 @@ def question_counts(questions: Questions, passages: int) -> dict[str, Any]:
     trained = np.bincount(asking & 0xFFFFFFFF, minlength=passages)
     shared = trained[passage] > (split == TRAIN)
     labelled, warm = np.unique(questions.query[positive]), np.unique(questions.query[positive][shared])
-    words = pc.list_value_length(pc.utf8_split_whitespace(pc.utf8_trim_whitespace(questions.queries["text"])))
+    words = [words_in(text) for text in questions.queries["text"].to_pylist()]
     return {
         **{
             name: {split: int((codes == code).sum()) for code, split in enumerate(SPLITS)}
@@ -40,7 +40,7 @@ def question_counts(questions: Questions, passages: int) -> dict[str, Any]:
         "trained": int(questions.trained.sum()),
         "dev_before_draw": questions.dev_before_draw,
         "isolated_passages": passages - len(np.unique(passage)),
-        "query_words": float(pc.mean(words).as_py() or 0.0),
+        "query_words": sum(words) / max(len(words), 1),
     }
 
 

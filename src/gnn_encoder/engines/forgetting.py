@@ -44,7 +44,7 @@ from gnn_encoder.engines import forgotten_stores, lifeline, pipelines, prune
 from gnn_encoder.engines.climbed import KEPT_RERANKERS, rung_of
 from gnn_encoder.engines.climbing import climbing_again, climbs_again
 from gnn_encoder.engines.forgotten_files import Traces, without_answers
-from gnn_encoder.engines.latest import FORGOTTEN, KEPT_LABELS
+from gnn_encoder.engines.latest import FORGOTTEN, KEPT_LABELS, same_data
 from gnn_encoder.engines.local_run import Outcome
 from gnn_encoder.engines.provenance import DATA
 from gnn_encoder.engines.supervision import Show
@@ -53,7 +53,17 @@ from gnn_encoder.inference.answers import JOURNAL
 from gnn_encoder.judging.pool import POOL
 from gnn_encoder.labels.versions import FOLDER, Versions
 from gnn_encoder.promotion.registry import BUNDLE as ADDRESS
-from gnn_encoder.promotion.registry import CHAMPION, DECISION, DIGEST, QUERIES, REASON, Registry, Version
+from gnn_encoder.promotion.registry import (
+    CHAMPION,
+    DATASET,
+    DECISION,
+    DIGEST,
+    QUERIES,
+    REASON,
+    SOURCE,
+    Registry,
+    Version,
+)
 from gnn_encoder.storage import Transfer, cache_folder, is_remote, put_folder
 from gnn_encoder.tracking import mlflow_runs
 from gnn_encoder.tracking.pipeline_run import addressed, impatient, own_store
@@ -106,6 +116,8 @@ class Forgetting:
         self.holding = defaultdict[Path, set[tuple[str, str]]](set)
         self.texts: set[str] = set()
         self.began = time.time()
+        data = self.latest / "dataset"
+        self._data = read_manifest(data).settings if data.exists() else {}  # before an update with another `dataset`
 
     def note(self, change: str, *objects: Path | str) -> None:
         """Notes what is "rewritten", "deleted", or "left" because it may have a text and is not changed here."""
@@ -233,7 +245,7 @@ class Forgetting:
     def withdraw_versions(self, affected: Mapping[Path, Manifest], traces: Traces) -> None:
         """Deletes registered versions of bundles with the texts, and what object stores and MLflow have of runs.
 
-        The bundle in `latest/` takes a champion's place.
+        The bundle in `latest/` takes the place of a champion of the same data.
         """
         digests = {manifest.digest for manifest in affected.values() if manifest.schema == "bundle"}
         decisions = [Decision.read(path).facts for path, of in self.manifests().items() if of.schema == "decision"]
@@ -245,12 +257,15 @@ class Forgetting:
             return version.tags.get(DIGEST) in digests or Path(version.tags.get(ADDRESS) or "/") in affected
 
         uris = prune.stores(self.root)
-        for registry in (registry for uri in uris for registry in prune.registries(uri)):
+        for registry in (registry for uri in uris for registry in prune.registries(uri, self.root)):
             with impatient():
                 versions = registry.versions()
                 gone = [version for version in versions if is_gone(version)]
                 if champion := next((version for version in gone if CHAMPION in version.aliases), None):
-                    registry.promote(self._successor(registry, champion, versions))
+                    if self._is_of_latest(champion, affected):
+                        registry.promote(self._successor(registry, champion, versions))
+                    else:
+                        self.note("deleted", f"models:/{registry.name}@{CHAMPION}")
             withdrawn += [(registry, version) for version in gone]
         sent.update(version.tags.get(ADDRESS, "") for _, version in withdrawn)
         for address in sorted(filter(is_remote, sent)):
@@ -264,13 +279,23 @@ class Forgetting:
             if uri != own_store(self.root):
                 forgotten_stores.clean_runs(uri, self.root, traces, self.began, self.note)
 
+    def _is_of_latest(self, champion: Version, affected: Mapping[Path, Manifest]) -> bool:
+        """Whether a champion is of the data in `latest/`: by its tag, by its dataset, or if the root has no other."""
+        if SOURCE in champion.tags:
+            return bool(champion.tags[SOURCE] == self._data.get("dataset", ""))
+        of_bundle = (one.inputs.get("dataset") for one in affected.values() if one.digest == champion.tags.get(DIGEST))
+        digests, datasets = set(of_bundle), [one for one in self.manifests().values() if one.schema == "dataset"]
+        known = [one for one in datasets if one.digest in digests]
+        return all(same_data(one.settings, self._data) for one in known or datasets)
+
     def _successor(self, registry: Registry, champion: Version, versions: Sequence[Version]) -> str:
         bundle, former = Bundle.read((self.latest / BUNDLE).resolve()), champion.tags.get(ADDRESS, "")
         digest, address = bundle.manifest.digest, str(bundle.path)
         if known := next((version.number for version in versions if version.tags.get(DIGEST) == digest), ""):
             return known
         reason = f"version {champion.number} without forgotten texts; not measured"
-        tags = {name: value for name, value in champion.tags.items() if name == QUERIES}
+        tags = {name: value for name, value in champion.tags.items() if name in (QUERIES, SOURCE)}
+        tags[DATASET] = read_manifest(self.latest / "dataset").digest
         tags |= {DIGEST: digest, DECISION: "forget", REASON: reason}
         if is_remote(former):
             address = f"{former.rpartition('/')[0]}/{digest}"

@@ -10,7 +10,7 @@ from typing import Any
 from gnn_encoder.artifacts import Bundle, Dataset
 from gnn_encoder.artifacts.added_labels import ADDED_LABELS, AddedLabel, read_labels
 from gnn_encoder.artifacts.bundle import ADDED
-from gnn_encoder.artifacts.finished_run import BUNDLE, BUNDLES, labelled_bundle, place_of
+from gnn_encoder.artifacts.finished_run import BUNDLE, BUNDLES, check_place, labelled_bundle, place_of
 from gnn_encoder.artifacts.folder import read_manifest
 from gnn_encoder.engines.local_run import Outcome
 from gnn_encoder.errors import UserError
@@ -38,6 +38,11 @@ def with_added_labels(settings: Settings, root: Path, writes: bool = True) -> Se
     `writes`: as of `kept_labels`.
     """
     settings = without_forgotten(settings, root)
+    try:
+        check_place(root)
+    except UserError as error:
+        print(f"warning: no added labels are read: {error}", file=sys.stderr)
+        return settings
     bundle, latest = labelled_bundle(root / "latest"), root / "latest" / "dataset"
     if settings.ingest.labels or not (bundle / ADDED).is_dir():
         return settings
@@ -109,7 +114,7 @@ def with_latest(root: Path, outcome: Outcome) -> Outcome:
                 needed.append(row.model)
             else:
                 (root / "latest" / row.model).unlink(missing_ok=True)
-    labels = _labels_to_keep(root, outcome)
+    labels = _labels_to_keep(root, outcome)  # before the links change
     # A bundle of an earlier run would be of other models.
     for link in (root / "latest" / BUNDLES).glob("*"):
         if link.is_symlink() and f"{BUNDLES}/{link.name}" not in bundles:
@@ -117,8 +122,29 @@ def with_latest(root: Path, outcome: Outcome) -> Outcome:
     for name in [name for name in (*KEPT, *needed, *bundles) if name in outputs]:
         outputs[name] = linked(root, name, outputs[name])
     if labels is not None:
-        _keep_labels(root, labels)
+        _keep_labels(labelled_bundle(root / "latest"), labels)
     return outcome
+
+
+def with_reranker(root: Path, former: Sequence[AddedLabel] | None, outcome: Outcome) -> Outcome:
+    """Links `latest/bundle` to the re-ranked bundle of a finished run; returns the outcome.
+
+    `former`: the labels that `latest/bundle` had when the run copied it; None: the run's first stage is another. If
+    labels were added meanwhile, or removed, the new bundle has the same.
+    """
+    if outcome.status != "FINISHED" or BUNDLE not in outcome.outputs:
+        return outcome
+    link = root / "latest" / BUNDLE
+    now = None if former is None else added_labels(Bundle.read(link))
+    outcome.outputs[BUNDLE] = linked(root, BUNDLE, outcome.outputs[BUNDLE])
+    if now is not None and now != former:
+        _keep_labels(link, now)
+    return outcome
+
+
+def added_labels(bundle: Bundle) -> list[AddedLabel]:
+    """Returns the labels that were added to a bundle."""
+    return bundle.added.labels if bundle.added else []
 
 
 def linked(root: Path, name: str, target: Path) -> Path:
@@ -144,17 +170,16 @@ def _labels_to_keep(root: Path, outcome: Outcome) -> list[AddedLabel] | None:
     before, bundle = read_labels(file) if file else [], Bundle.read(labelled_bundle(latest))
     if bundle.labels_path is None and bundle.system != GNN_ENCODER:
         return None  # it takes no labels
-    added, read = bundle.added, Dataset(outcome.outputs["dataset"]).added
-    now = added.labels if added else []
+    now, read = added_labels(bundle), Dataset(outcome.outputs["dataset"]).added
     if now == before:
         return None
     return [label for label in read if label in now] + [label for label in now if label not in before]
 
 
-def _keep_labels(root: Path, labels: Sequence[AddedLabel]) -> None:
+def _keep_labels(bundle: Path, labels: Sequence[AddedLabel]) -> None:
     from gnn_encoder.labels.adding import replace_labels  # imports torch
 
     try:
-        replace_labels(labelled_bundle(root / "latest"), labels)
+        replace_labels(bundle, labels)
     except UserError as error:
         print(f"labels added before: {error}", file=sys.stderr)

@@ -11,7 +11,7 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Any
 from gnn_encoder.artifacts.folder import MANIFEST, digest_of, read_manifest
 from gnn_encoder.artifacts.history import read_history
 from gnn_encoder.artifacts.replacing import replace_content
+from gnn_encoder.artifacts.report import Decision
 from gnn_encoder.engines import lifeline
 from gnn_encoder.engines.containers import Containers, ContainerSteps
 from gnn_encoder.engines.processes import StepProcesses
@@ -31,7 +32,7 @@ from gnn_encoder.tracking.progress import emit
 
 CACHE = ".cache"
 """Folder below the outputs, with a file for each call that can be reused."""
-INGEST = "ingest"
+INGEST, PROMOTE = "ingest", "promote"
 OF_ORIGIN = (
     "merge", "choose_graph", "fuse_parts", "rank", "fuse", "evaluate", "recommend", "choose_bundle", "measure_latency",
     "report", "try_variant", "compare_variants", "choose_reranker", "compare_rerankers", "bundle_reranker",
@@ -88,8 +89,9 @@ class Failed(Exception):
 class Cache:
     """The results of earlier calls under a folder."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, registered: Container[tuple[str, str]] | None = None) -> None:
+        """`registered`: (model, number) of the registered versions; a `promote` whose version is gone is not reused."""
+        self.folder, self._registered = folder, registered
         self.outputs: dict[str, dict[str, str]] = {}
         """Title → output → folder."""
 
@@ -127,6 +129,8 @@ class Cache:
             if not all(Path(path).exists() for path in outputs.values()):
                 return None  # deleted, or in a root that was moved
             manifests = [read_manifest(path) for path in outputs.values()]
+            if call.step == PROMOTE and self._is_gone(Path(outputs["decision"])):
+                return None
         except UserError as error:
             emit(call.title, "note", message=f"cannot reuse its last output: {error}")
         except (ValueError, TypeError, KeyError, RecursionError):
@@ -135,6 +139,13 @@ class Cache:
             emit(call.title, "cached", outputs=outputs, metrics=manifests[0].metrics)
             return outputs
         return None
+
+    def _is_gone(self, decision: Path) -> bool:
+        """Whether the store of models lacks the version of a decision: it was lost, or restored from a backup."""
+        facts = Decision.read(decision).facts
+        return facts["version"] is not None and (
+            self._registered is not None and (facts["model_name"], str(facts["version"])) not in self._registered
+        )
 
     def _keep(self, key: str, outputs: Mapping[str, str]) -> None:
         entry = self.folder / CACHE / f"{key}.json"
@@ -145,8 +156,10 @@ class Cache:
 class Engine(Cache):
     """Runs calls one after the other. `steps` runs one: from a command to its exit code."""
 
-    def __init__(self, folder: Path, steps: StepProcesses | ContainerSteps) -> None:
-        super().__init__(folder)
+    def __init__(
+        self, folder: Path, steps: StepProcesses | ContainerSteps, registered: Container[tuple[str, str]] | None = None
+    ) -> None:
+        super().__init__(folder, registered)
         self.steps = steps
         self.interrupted = False
         self._run = folder / time.strftime("%Y%m%d-%H%M%S")
@@ -238,7 +251,7 @@ def main(job_file: str) -> int:
     job = json.loads(Path(job_file).read_text("utf-8"))
     containers = job["containers"]
     steps = ContainerSteps(Containers(**containers)) if containers else StepProcesses()
-    engine = Engine(Path(job["folder"]), steps)
+    engine = Engine(Path(job["folder"]), steps, {(name, number) for name, number in job["registered"]})
     # A handler, not SIG_IGN, because steps would inherit SIG_IGN. The running step ends by itself, then the engine.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, engine.interrupt)

@@ -89,11 +89,14 @@ def run_calls(
                 shutil.rmtree(leftover, ignore_errors=True)
         if shutil.disk_usage(root).free < FULL_BYTES:
             raise UserError(f"No space left on device: {root}; free space, or give another --root")
+        log.parent.mkdir(exist_ok=True)
+        log.touch()  # the next run of this root closes what a killed one left open if the log is here
         parent = PipelineLog(root, name, params, {"log": str(log)})
         outcome = Outcome("KILLED", log)
         job = {
             "calls": [asdict(call) for call in calls],
             "folder": str(root / "pipeline"),
+            "registered": parent.registered,
             "containers": asdict(containers) if containers else None,
         }
         try:
@@ -104,7 +107,7 @@ def run_calls(
             if (outcome.status == "FINISHED" or outcome.rung) and "report" in outcome.outputs:
                 _log_results(parent, outcome.outputs)
         finally:
-            parent.finish(outcome.status)
+            parent.finish(outcome.status, is_late=outcome.is_late)
     return outcome
 
 

@@ -19,13 +19,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gnn_encoder.artifacts.finished_run import check_place
 from gnn_encoder.artifacts.folder import MANIFEST
-from gnn_encoder.errors import UserError
+from gnn_encoder.errors import UserError, without_password
 from gnn_encoder.machine.disk import entries
 from gnn_encoder.promotion.registry import BUNDLE, DIGEST, Registry, Version, open_registry
 from gnn_encoder.storage import cache_folder, is_remote
 from gnn_encoder.tracking import mlflow_runs
-from gnn_encoder.tracking.pipeline_run import impatient, own_store, tracking_uri
+from gnn_encoder.tracking.pipeline_run import LATE, STORES, impatient, noted_stores, own_store, tracking_uri
 
 OUTPUTS, PARTS, CHECKPOINTS, FETCHED = (
     "outputs of earlier runs",
@@ -66,8 +67,9 @@ def unneeded(root: Path, keep: int) -> list[Unneeded]:
         UserError: the folder is no root, or a store that may have registered versions cannot be asked.
     """
     root = root.resolve()
+    check_place(root)
     uris = stores(root)
-    versions = [version for uri in uris for version in _versions(uri)]
+    versions = [version for uri in uris for version in _versions(uri, root)]
     runs = sorted(_runs(root), key=lambda run: run.ended)[-keep:] if keep else []
     removable = [Unneeded(OUTPUTS, path) for path in _outputs(root, versions, runs)]
     removable += [Unneeded(PARTS, path) for path in leftovers(root)]
@@ -170,7 +172,8 @@ def leftovers(root: Path) -> Iterator[Path]:
 def _checkpoints(root: Path, runs: Iterable[_Run], uris: Iterable[str]) -> list[Path]:
     """Returns the checkpoints that no kept run can resume.
 
-    They are the checkpoints of finished calls; if every kept run has finished, they are all checkpoints. The answers of
+    They are the checkpoints of finished calls; if every kept run has come to its end, they are all checkpoints. The
+    answers of
     language models (`answers-…`) and the vectors of embeddings services (`paid-…`) stay: they are paid for, and an
     update asks for those of new passages alone.
     """
@@ -185,12 +188,13 @@ def _checkpoints(root: Path, runs: Iterable[_Run], uris: Iterable[str]) -> list[
 
         def finished(condition: str) -> bool:
             wanted = f"attributes.status = 'FINISHED' and {condition}"
-            return any(
+            found = (
                 client.search_runs(
                     [experiment.experiment_id for experiment in client.search_experiments()], wanted, max_results=1
                 )
                 for client in clients
             )
+            return any(LATE not in run.data.tags for runs in found for run in runs)
 
         if all("'" not in run.name and finished(f"attributes.run_name = '{run.name}'") for run in runs):
             return folders
@@ -218,18 +222,26 @@ def _bundle_digest(folder: Path) -> str:
 
 
 def stores(root: Path) -> list[str]:
-    """Returns the addresses of the root's own MLflow store, if it has one, and of the environment's."""
+    """Returns the addresses of the root's own MLflow store, if it has one, of the environment's, and of all others to
+    which the root's runs have logged."""
     of_root, of_environment = own_store(root), tracking_uri(root)
-    return [of_root] * (root / "mlflow.db").is_file() + [of_environment] * (of_environment != of_root)
+    uris = [of_root] * (root / "mlflow.db").is_file() + [of_environment] * (of_environment != of_root)
+    return uris + [uri for uri in noted_stores(root) if uri not in map(without_password, uris)]
 
 
-def registries(uri: str) -> list[Registry]:
-    """Returns every registered model in a store."""
-    with impatient(), mlflow_runs.reaching(uri) as client:
-        return [open_registry(uri, model.name) for model in mlflow_runs.all_pages(client.search_registered_models)]
+def registries(uri: str, root: Path) -> list[Registry]:
+    """Returns every registered model in a store of a root."""
+    try:
+        with impatient(), mlflow_runs.reaching(uri) as client:
+            return [open_registry(uri, model.name) for model in mlflow_runs.all_pages(client.search_registered_models)]
+    except UserError as error:
+        if uri == tracking_uri(root):
+            raise
+        where = f"runs of {root} have logged there, and may be registered: set MLFLOW_TRACKING_URI"
+        raise UserError(f"{error}; {where}, or, if the store is gone, take it out of {root / STORES}") from None
 
 
-def _versions(uri: str) -> list[Version]:
-    """Returns every version of every registered model in a store."""
+def _versions(uri: str, root: Path) -> list[Version]:
+    """Returns every version of every registered model in a store of a root."""
     with impatient():
-        return [version for registry in registries(uri) for version in registry.versions()]
+        return [version for registry in registries(uri, root) for version in registry.versions()]

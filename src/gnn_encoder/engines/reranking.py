@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from gnn_encoder.artifacts import Bundle
 from gnn_encoder.artifacts.finished_run import BUNDLE
-from gnn_encoder.engines.latest import linked, without_forgotten
+from gnn_encoder.engines.latest import added_labels, with_reranker, without_forgotten
 from gnn_encoder.engines.local_run import Outcome
 from gnn_encoder.engines.pipelines import check_nodes, dataset_override, params_of, path_override, run_graph
 from gnn_encoder.engines.supervision import Show
@@ -26,10 +27,12 @@ def rerank(title: str, preset: str, settings: Settings, graph: Graph, root: Path
     without = {"promote"} - {node.step for node in graph.nodes}  # only a bundle is promoted
     steps = [step for step in PIPELINES["rerank"] if step not in without]
     params = {"preset": preset, "systems": names, **params_of(settings, steps)}
+    root, source = root.resolve(), settings.first_stage.bundle
+    latest, labels = root / "latest" / BUNDLE, None
+    if source and latest.exists() and Path(source).resolve() == latest.resolve():
+        labels = added_labels(Bundle.read(latest))
     outcome = run_graph(graph, root, f"{title}-{Path(preset).stem}", params, show)
-    if outcome.status == "FINISHED" and BUNDLE in outcome.outputs:
-        outcome.outputs[BUNDLE] = linked(root.resolve(), BUNDLE, outcome.outputs[BUNDLE])
-    return outcome
+    return with_reranker(root, labels, outcome)
 
 
 def reranking(

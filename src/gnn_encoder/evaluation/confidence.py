@@ -88,9 +88,12 @@ def answered(hits: FirstHits, above: float) -> Answered:
 
 
 def curve(hits: FirstHits) -> list[tuple[float, float]]:
-    """Returns (share answered, share answered wrongly) of all queries, for 50 thresholds from the highest score on."""
-    order = np.argsort(-hits.score, kind="stable")
-    wrong = np.cumsum(hits.wrong[order]) / len(order)
+    """Returns (share answered, share answered wrongly) of all queries, for 50 thresholds from the highest score on.
+
+    Queries without a hit, whose score is -inf, are never answered.
+    """
+    n, order = len(hits.score), np.argsort(-hits.score, kind="stable")[: int((hits.score > -np.inf).sum())]
+    wrong = np.cumsum(hits.wrong[order]) / n
     last = np.flatnonzero(np.diff(hits.score[order], append=-np.inf) != 0)  # equal scores are shown together
     last = last[np.unique(np.linspace(0, len(last) - 1, min(50, len(last))).astype(int))]
-    return [(round((i + 1) / len(order), 4), round(float(wrong[i]), 4)) for i in last.tolist()]
+    return [(round((i + 1) / n, 4), round(float(wrong[i]), 4)) for i in last.tolist()]

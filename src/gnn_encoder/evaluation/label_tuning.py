@@ -29,7 +29,7 @@ from gnn_encoder.retrieval.labelled_vectors import in_blocks, label_blocks
 from gnn_encoder.retrieval.memory import Labelled, Memory, find_labelled
 from gnn_encoder.retrieval.query_index import nearest_queries
 from gnn_encoder.settings.labels import EncodeWithLabels
-from gnn_encoder.settings.measures import COLD, WARM, cutoff, of_documents
+from gnn_encoder.settings.measures import COLD, WARM, depth_of
 from gnn_encoder.settings.systems import DUAL_ENCODER
 
 QUERIES = 1000
@@ -142,8 +142,7 @@ def chosen_use(
     uses, pairs = candidate_uses(settings), labelled_pairs(data)
     if len(uses) == 1 or not len(pairs[0]):
         return uses[0], {}
-    k = 0 if of_documents((settings.measure,)) else cutoff(settings.measure)
-    depth = min(k or 1000, len(data.passages))
+    depth = min(depth_of(settings.measure, 1000), len(data.passages))
     dev = labelled_queries(data.judged("dev"))
     if len(dev) >= max(settings.smallest_dev, 1):
         queries = _evenly(dev)

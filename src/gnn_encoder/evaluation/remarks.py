@@ -8,8 +8,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gnn_encoder.artifacts import Dataset
+from gnn_encoder.artifacts.history import Record
 from gnn_encoder.evaluation.measures import labelled_queries
-from gnn_encoder.settings.systems import LEXICAL
+from gnn_encoder.settings.systems import GNN_ENCODER, LEXICAL
 
 SAMPLE = 1000
 """Passages, the first ones, in which words between spaces are counted."""
@@ -37,6 +38,13 @@ def in_sample_remarks(facts: Mapping[str, Mapping[str, Any]]) -> list[str]:
     tuned = [name for name, of in facts.items() if of.get("in_sample")]
     said = f"dev figures of {', '.join(tuned)} (and of their sums) are in-sample: these queries chose a weight there"
     return [said] if tuned else []
+
+
+def graph_remarks(record: Record | None) -> list[str]:
+    """Returns what dev figures of the GNN-encoder are, if dev queries chose its graph; `record`: of `choose_graph`."""
+    tried = [name for name in record.metrics if name.startswith("dev/")] if record else []
+    said = f"dev figures of {GNN_ENCODER} (and of its sums) are in-sample: these queries chose its graph"
+    return [f"{said} among {len(tried) - 1} variants"] if len(tried) > 2 else []
 
 
 def data_remarks(data: Dataset, split: str) -> Iterator[str]:

@@ -42,9 +42,10 @@ def encoding_figures(passages: int, encoded: int, rate: float) -> dict[str, Any]
     }
 
 
-def reranking_figures(pairs: int, rate: float) -> dict[str, Any]:
+def reranking_figures(queries: int, pairs: int, rate: float) -> dict[str, Any]:
     """Returns the metrics of re-ranked hits; `rate` in pairs per second."""
-    return {"pairs": pairs, "pairs_per_second": rate, "headline": f"{pairs:,} pairs, {rate:,.0f} pairs/s"}
+    headline = f"{pairs:,} pairs, {rate:,.0f} pairs/s"
+    return {"queries": queries, "pairs": pairs, "pairs_per_second": rate, "headline": headline}
 
 
 def pair_figures(dataset: Dataset, pairs: PairScores, rate: float) -> dict[str, Any]:

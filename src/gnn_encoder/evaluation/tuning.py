@@ -41,19 +41,28 @@ def held_out_places(values: np.ndarray, group: np.ndarray) -> np.ndarray:
     return folds
 
 
-def chosen_weight(
+def weighted_run(
     data: Dataset, weights: Sequence[float], measure: str, summed: Summed, run: Run, depth: int, scores: np.ndarray
-) -> tuple[float, dict[str, Any]]:
-    """Returns the first of `weights` with the highest measure, and facts about the choice for the run.
+) -> tuple[Run, float, dict[str, Any]]:
+    """Returns a run summed with the first of `weights` that has the highest measure, the weight, and facts about it.
 
-    Without labelled dev queries, it is the middle weight, without facts. run, depth, scores: as `summed` takes them.
+    Dev queries are ranked by the weights that the others choose. Without labelled dev queries, the weight is the middle
+    one, without facts. run, depth, scores: as `summed` takes them.
     """
     qrels = data.judged("dev")
     dev = labelled_queries(qrels)
     if len(weights) == 1 or not len(dev):
-        return weights[len(weights) // 2], {}
-    measured = measured_by(measure, data, qrels)
-    of_dev = run.of(dev), depth, scores[np.isin(run.query[run.rank <= depth], dev)]
-    figures = {weight: float(measured(summed(*of_dev, weight), dev).mean()) for weight in weights}
-    best = max(weights, key=lambda weight: round(figures[weight], 12))
-    return best, {"tuned_on": "dev", "tuned_by": measure, "figures": figures, "in_sample": best > 0}
+        weight = weights[len(weights) // 2]
+        return summed(run, depth, scores, weight), weight, {}
+    measured, of_score = measured_by(measure, data, qrels), run.query[run.rank <= depth]
+
+    def of(queries: np.ndarray, weight: float) -> Run:
+        return summed(run.of(queries), depth, scores[np.isin(of_score, queries)], weight)
+
+    values = np.stack([measured(of(dev, weight), dev) for weight in weights])
+    weight, places = weights[first_best(values)], held_out_places(values, data.groups[dev])
+    kept = summed(run, depth, scores, weight)
+    parts = [kept.where(~np.isin(kept.query, dev))]
+    parts += [of(dev[places == place], weights[place]) for place in np.unique(places).tolist()]
+    figures = dict(zip(weights, values.mean(axis=1).tolist(), strict=True))
+    return Run.concatenate(parts), weight, {"tuned_on": "dev", "tuned_by": measure, "figures": figures}

@@ -25,7 +25,7 @@ from gnn_encoder.explanation.passages import NEEDED, ExplainedPassage, Sources
 from gnn_encoder.explanation.words import explain_by_words
 from gnn_encoder.retrieval.filters import Selection
 from gnn_encoder.retrieval.fusion import min_max
-from gnn_encoder.retrieval.reranking import reranked_by_bundle, reranked_depth
+from gnn_encoder.retrieval.reranking import reranked_depth, scores_by_bundle, weighed
 from gnn_encoder.retrieval.scorers import Contribution, DocumentScorer, Scorer
 from gnn_encoder.retrieval.search import ASKED, NO_VECTORS, Hit, Searcher, served_run
 from gnn_encoder.settings.systems import GNN_ENCODER
@@ -86,6 +86,9 @@ def explain_reranked(
 ) -> list[tuple[Hit, list[Contribution]]]:
     """Returns the best `k` of a query's hits in the order of a re-ranked search, each with the parts of its score.
 
+    In a sum with the first stage, the re-ranker's scores are scaled to 0 to 1 and weighted, and so are their parts. One
+    more part has what the scaling adds, so that all parts sum to the score.
+
     depth: hits that are re-ranked; None: as a search does. only: passages that may be hits; None: all.
 
     Raises:
@@ -93,24 +96,28 @@ def explain_reranked(
     """
     bundle, reranking = searcher.bundle, searcher.bundle.serving.reranking
     searcher.check(question, k)
-    depth = max(k, depth or reranked_depth(bundle))  # a later hit has no score of the re-ranker
+    k = searcher.at_most(k)
+    depth = searcher.at_most(max(k, depth or reranked_depth(bundle)))  # a later hit has no score of the re-ranker
     reads = bundle.serving.weight != 0 and searcher.index.reads_vectors
     vectors = searcher.encode(question) if reads else NO_VECTORS
     first = served_run(bundle, searcher.index, ASKED, [question], vectors, depth, only=only)
-    run, data = reranked_by_bundle(bundle, scorer, ASKED, [question], first, depth), Asked([question], bundle.passages)
-    shares = (
-        dict(zip(first.passage.tolist(), (1 - reranking.weight) * min_max(first), strict=True)) if reranking else {}
-    )
+    if not len(first.passage):
+        return []
+    weight, data = reranking.weight if reranking else 1.0, Asked([question], bundle.passages)
+    scores = scores_by_bundle(bundle, scorer, ASKED, [question], first)
+    run, span = weighed(first, depth, scores, weight), float(np.ptp(scores))
+    shares = dict(zip(first.passage.tolist(), ((1 - weight) * min_max(first)).tolist(), strict=True))
     explained = []
     for hit, row in zip(searcher.hits(run.score[:k], run.passage[:k]), run.passage[:k].tolist(), strict=True):
         if isinstance(scorer, DocumentScorer):  # it names other passages
             parts = scorer.explain(data, question, row, only, reranking.precision if reranking else "auto")
         else:
             parts = scorer.explain(data, question, row)
-        if reranking and reranking.weight < 1:
-            share = (
-                f"{reranking.first_stage}, in the sum with {reranking.weight:.2f} of the re-ranker, both from 0 to 1"
-            )
+        if reranking and weight < 1:
+            parts = [Contribution(source, amount * weight / span if span else 0.0) for source, amount in parts]
+            scaling = "scaling of the re-ranker's scores, the least of which is 0" if parts else "the re-ranker"
+            parts.append(Contribution(scaling, hit.score - shares[row] - sum(part.amount for part in parts)))
+            share = f"{reranking.first_stage}, in the sum with {weight:.2f} of the re-ranker, both from 0 to 1"
             parts = [Contribution(share, shares[row]), *parts]
         explained.append((hit, parts))
     return explained

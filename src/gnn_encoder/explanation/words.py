@@ -16,7 +16,7 @@ def explain_by_words(
     """
     searcher.check(question, k)
     bm25 = bm25_of(searcher.bundle)
-    scores, rows = bm25.search([question], k, only=only)
+    scores, rows = bm25.search([question], searcher.at_most(k), only=only)
     is_hit = rows[0] >= 0
     hits, passages = searcher.hits(scores[0][is_hit], rows[0][is_hit]), rows[0][is_hit]
     amounts = {}

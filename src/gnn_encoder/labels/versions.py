@@ -24,10 +24,14 @@ KEPT = 20
 
 
 class Versions:
-    """The versions behind a link; as a context manager it waits until no other process changes them."""
+    """The versions behind a link; as a context manager it waits until no other process changes them.
+
+    Several paths may lead to the folder with the link: all of them are the same versions.
+    """
 
     def __init__(self, link: Path) -> None:
-        self.link, self._folder = link, link.with_name(FOLDER)
+        folder = link.parent.resolve()
+        self.link, self._folder = folder / link.name, (folder / FOLDER).resolve()
 
     @classmethod
     def of(cls, link: Path) -> "Versions":
@@ -82,9 +86,9 @@ class Versions:
     def _chain(self) -> list[Path]:
         """Returns the folders of the versions from the one in use back to the run's bundle, newest first."""
         chain, target = [], self.link.parent / self.link.readlink()
-        while target.parent.parent == self._folder and target.exists():
-            chain.append(target.parent)
-            target = self.link.parent / target.with_name(FORMER).readlink()
+        while (version := target.parent.resolve()).parent == self._folder and target.exists():
+            chain.append(version)
+            target = self.link.parent / (version / FORMER).readlink()
         return chain
 
     def _name(self, target: Path) -> None:
@@ -94,8 +98,9 @@ class Versions:
         fresh.replace(self.link)
 
     def _delete_all_but(self, kept: list[Path]) -> None:
-        others = [Versions(link) for link in self.link.parent.iterdir() if link.is_symlink() and link != self.link]
-        kept = [*kept, *(folder for other in others for folder in other._chain())]
+        links = [link for link in self.link.parent.iterdir() if link.is_symlink()]
+        others = [folder for link in links if link != self.link for folder in Versions(link)._chain()]
+        kept = [*kept, *others, *(link.resolve().parent for link in links)]
         for folder in self._folder.iterdir():
             if folder.is_dir() and folder not in kept:
                 shutil.rmtree(folder, ignore_errors=True)

@@ -78,7 +78,11 @@ class AddressEncoder(TextEncoder):
         self._digests, self.vectors, self.stored = digests, vectors, Finder(digests)
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
-        """Returns the vectors fp32 [n, d] of texts; raises Unreachable if the service does not give them."""
+        """Returns the vectors fp32 [n, d] of texts.
+
+        Raises:
+            Unreachable: the service does not give them; `RefusedText`: it refuses one of them.
+        """
         digests, vectors = text_digests(texts), np.empty((len(texts), self.width), np.float32)
         rows = self.stored(digests)
         vectors[rows >= 0] = self.vectors[rows[rows >= 0]]
@@ -135,13 +139,13 @@ class AddressEncoder(TextEncoder):
             vectors = np.array([vector for _, vector in rows], np.float32)
             if [index for index, _ in rows] != list(range(len(texts))) or vectors.ndim != 2:
                 raise ValueError(f"{len(rows)} vectors for {len(texts)} texts")
-        except _TooLong as error:
+        except RefusedText:
             if len(texts) > 1:
                 half = len(texts) // 2
                 return np.concatenate([self._request(texts[:half]), self._request(texts[half:])])
             if len(texts[0]) > SHORTEST:
                 return self._request([texts[0][: max(len(texts[0]) // 2, SHORTEST)]])
-            raise Unreachable(str(error)) from None
+            raise
         except (AttributeError, TypeError, ValueError) as error:
             raise self._unreachable(f"its answer is not OpenAI's: {one_line(error)}") from None
         if self.width not in (0, vectors.shape[1]) or not np.isfinite(vectors).all():
@@ -156,7 +160,7 @@ class AddressEncoder(TextEncoder):
         try:
             return request(client)
         except import_module("openai").APIStatusError as error:
-            kind = _TooLong if error.status_code in TOO_LONG else Unreachable
+            kind = RefusedText if error.status_code in TOO_LONG else Unreachable
             raise kind(str(self._unreachable(one_line(error)))) from None
         except (import_module("openai").OpenAIError, AttributeError, TypeError, ValueError) as error:
             raise self._unreachable(one_line(error)) from None
@@ -165,8 +169,8 @@ class AddressEncoder(TextEncoder):
         return self._service.unreachable(self.model, "vectors", reason)
 
 
-class _TooLong(Unreachable):
-    """The service refuses a text, or a request."""
+class RefusedText(Unreachable):
+    """The service refuses a text, or a request with several texts; it may answer others."""
 
 
 def _requests(texts: Sequence[str]) -> Iterator[list[str]]:

@@ -164,7 +164,9 @@ def text_layout(read: Read, pooling: str = "auto") -> TextLayout:
 
 
 def known_prompts(name: str) -> dict[str, str]:
-    """Returns the prompts of `KNOWN_PROMPTS` for a model's name or folder."""
+    """Returns the prompts of `KNOWN_PROMPTS` for a model's name or folder, also one in a hub's cache."""
+    if in_cache := re.search(r"(?:^|/)models--([^/]+)/snapshots/[^/]+/?$", name):
+        name = in_cache[1].replace("--", "/")
     last = name.rstrip("/").rsplit("/", 1)[-1]
     return next((prompts for pattern, prompts in KNOWN_PROMPTS if re.fullmatch(pattern, last, re.IGNORECASE)), {})
 

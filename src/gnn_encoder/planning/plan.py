@@ -32,7 +32,9 @@ evaluation and report of a small data set."""
 ENCODINGS = ("dense_retrieve", "build_graph")
 """Calls that encode the corpus, in windows if passages are read so: by DPR and by M_de. The rung as it is has done so
 before. `RESERVE` has to be enough for a run that recommends DPR and encodes it once more."""
-POOL, CANDIDATES, NEIGHBORS, QUERIES_OF_PASSAGE = 1000, 8, 10, 3
+POOL, CANDIDATES, NEIGHBORS, QUERIES_OF_PASSAGE, DEV_QUERIES = 1000, 8, 10, 3, 60
+RERANKED_PAIRS = 20
+"""Pairs of a dev query that the cross-encoder scores, after its epoch and at its end (`training.dev.CANDIDATES`)."""
 MISSED = 0.5
 """Share of the labels whose passage is not among the candidates; these pairs are scored, too. It was 0.8 with passages
 of 16 words."""
@@ -229,7 +231,8 @@ class _Sized:
             },
             "the dual encoder": {"train_dpr": self.epoch, "train_dual_encoder": self.epochs * self.epoch},
             "the cross-encoder and its scores": {
-                "train_cross_encoder": 2 * self.examples * self.pair / rates.training,
+                "train_cross_encoder": 2 * self.examples * self.pair / rates.training
+                + 2 * RERANKED_PAIRS * min(DEV_QUERIES, facts.queries["dev"]) * self.pair / rates.encoding,
                 "score_candidates": (self.queries * CANDIDATES + MISSED * self.examples) * self.pair / rates.encoding,
             },
             "trying graphs": {
@@ -319,7 +322,7 @@ def _settings(size: _Sized, backbone: str) -> dict[str, dict[str, Any]]:
         "dense_retrieve": {"train_depth": 50},
         "train_cross_encoder": {
             "epochs": 1, "batch_size": 32, "negatives": 1, "negative_depth": 30, "learning_rate": 2e-4,
-            "pair_length": pair_length(size.length), "dev_queries": 60,
+            "pair_length": pair_length(size.length), "dev_queries": DEV_QUERIES,
         },
         "score_candidates": {"candidates": CANDIDATES},
         "train_query_generator": {

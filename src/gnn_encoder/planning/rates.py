@@ -4,7 +4,7 @@ import os
 import sys
 import time
 from dataclasses import dataclass
-from itertools import cycle, islice
+from itertools import count, cycle, islice
 
 import numpy as np
 import torch
@@ -12,7 +12,9 @@ import torch
 from gnn_encoder.artifacts import Dataset
 from gnn_encoder.inference.encoding import autocast, encode_tokens, fast_bf16
 from gnn_encoder.inference.tokens import Tokens
-from gnn_encoder.models.dual_encoder import DualEncoder, device
+from gnn_encoder.machine.memory import MALLOCS_OWN, reuse_freed
+from gnn_encoder.models.dual_encoder import DualEncoder, TextEncoder, device, on_device
+from gnn_encoder.planning.facts import UNKNOWN_QUERY
 from gnn_encoder.settings.foundation import TrainDpr
 from gnn_encoder.settings.shared import LargeModelTraining
 from gnn_encoder.tracking.progress import Progress
@@ -21,16 +23,14 @@ from gnn_encoder.training.computation import computing_as_trained, set_dropout
 from gnn_encoder.training.contrastive import new_dual_encoder
 from gnn_encoder.training.embed import embed
 from gnn_encoder.training.loop import parameter_groups
+from gnn_encoder.training.losses import contrastive_loss
 
 TEXTS = 32
 """Texts of the first call that encodes."""
-BATCH, BATCH_TOKENS, STEP_TEXTS = 16, 2048, 96
-"""Least texts of a measured training batch, its tokens if its texts are short, and the texts of a real training batch:
-32 queries, each with two passages. A measured batch has at most as many."""
-REACHED = 0.8
-"""Share of the measured speed that whole trainings reach. With 28 tokens a passage: 0.81 to 0.86 by three measurements,
-0.76 by one, 0.67 in a run with tests beside it; with 128 tokens about 0.82, with 64 tokens 0.9 to 1.1. Their batches
-differ in shape and have short queries for an encoder of their own, and gradients are clipped."""
+STEP_QUERIES, PASSAGES = 32, 2
+"""Queries of a real training batch, and passages of each: a positive and a hard negative."""
+STEP_TOKENS, LEAST_QUERIES = 2048, 8
+"""A measured training batch has fewer queries, but at least so many, if its passages would have more tokens."""
 SECONDS, WARM_UP = 1.5, 1
 """Seconds of the measured training, and at least of the last call that encodes; calls before either counts."""
 UNLIKELY, TRIES = 12, 3
@@ -73,15 +73,14 @@ def measure_rates(data: Dataset, backbone: str, seed: int, training: LargeModelT
     settings = TrainDpr(backbone=backbone, passage_length=LENGTH, **large)
     model = new_dual_encoder(settings)
     set_dropout(model, DROPOUT)
-    encoder = model.passage_encoder
-    tokens = Tokens.of(encoder.tokenizer, _sample(data, seed), min(LENGTH, encoder.max_length))
+    queries, passages = _sample(data, model.passage_encoder, seed)
     progress = Progress("auto", "measuring the machine", 2, "rates")
     if training is None:
-        return Rates(machine(), _encoding(model, tokens), 0.0)
+        return Rates(machine(), _encoding(model, passages), 0.0)
     for attempt in range(1, TRIES + 1):
-        encodes = _encoding(model, tokens)
-        with large_training([encoder.backbone], settings):
-            trains = _training(model, tokens, settings)
+        encodes = _encoding(model, passages)
+        with large_training([model.query_encoder.backbone, model.passage_encoder.backbone], settings):
+            trains = _training(model, queries, passages, settings)
         if encodes <= UNLIKELY * trains or attempt == TRIES:
             break
         print(f"auto: encoding is {encodes / trains:.0f} times as fast as training: measured again", file=sys.stderr)
@@ -89,10 +88,17 @@ def measure_rates(data: Dataset, backbone: str, seed: int, training: LargeModelT
     return Rates(machine(), encodes, trains)
 
 
-def _sample(data: Dataset, seed: int) -> list[str]:
-    """`TEXTS` passages. Those of a smaller corpus are repeated."""
-    rows = np.sort(np.random.default_rng(seed).permutation(len(data.passages))[:TEXTS])
-    return list(islice(cycle(data.passages.take(rows).full_texts()), TEXTS))
+def _sample(data: Dataset, encoder: TextEncoder, seed: int) -> tuple[Tokens, Tokens]:
+    """`TEXTS` queries at most, and `TEXTS` passages; those of a smaller corpus are repeated.
+
+    If there is no query yet, the beginnings of passages take their place.
+    """
+    generator, longest = np.random.default_rng(seed), min(LENGTH, encoder.max_length)
+    rows = np.sort(generator.permutation(len(data.passages))[:TEXTS])
+    passages = list(islice(cycle(data.passages.take(rows).full_texts()), TEXTS))
+    queries = data.query_texts(np.sort(generator.permutation(len(data.queries))[:TEXTS]))
+    asked = Tokens.of(encoder.tokenizer, queries or passages, longest if queries else UNKNOWN_QUERY)
+    return asked, Tokens.of(encoder.tokenizer, passages, longest)
 
 
 def _encoding(model: DualEncoder, tokens: Tokens) -> float:
@@ -112,38 +118,43 @@ def _encoding(model: DualEncoder, tokens: Tokens) -> float:
         tokens = Tokens.join([tokens, tokens]) if spent < SECONDS else tokens
 
 
-def _training(model: DualEncoder, tokens: Tokens, settings: TrainDpr) -> float:
-    """Tokens per second of `train_dpr`, from batches of one encoder with passages in the place of queries.
+def _training(model: DualEncoder, queries: Tokens, passages: Tokens, settings: TrainDpr) -> float:
+    """Tokens per second of `train_dpr`: steps as the training takes them, on random texts.
 
-    The optimizer's step has the same cost for any batch. It counts for a batch of `STEP_TEXTS`, and for both encoders.
+    What a step costs whatever its batch (the gradients' norm, the optimizer) counts for a batch of `STEP_QUERIES`.
     """
     model.to(device()).train()
     optimizer = torch.optim.AdamW(parameter_groups(model, 1e-6, 0.01), fused=True)
-    mean = float(tokens.lengths.mean())
-    size = int(np.clip(BATCH_TOKENS / mean, BATCH, STEP_TEXTS))
-    done, read, updated, steps = 0, 0.0, 0.0, 0
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    reuse_freed(max(parameter.nbytes for parameter in parameters) + MALLOCS_OWN)
+    size = int(np.clip(STEP_TOKENS / (PASSAGES * passages.lengths.mean()), LEAST_QUERIES, STEP_QUERIES))
+    positive, excluded = on_device(np.arange(size)), on_device(np.empty((2, 0), dtype=np.int64))
     generator = np.random.default_rng(settings.seed)
-    for step in range(1000):
-        rows = generator.choice(len(tokens), size, replace=size > len(tokens))
+    read, propagated, updated, steps = 0, 0.0, 0.0, 0
+    for step in count():
+        asked = generator.integers(len(queries), size=size)
+        given = generator.integers(len(passages), size=PASSAGES * size)
         _wait()
         started = time.monotonic()
         with computing_as_trained(model, settings.precision):
             with autocast(settings.precision):
-                vectors = embed(model.passage_encoder, tokens, rows)
-                loss = (vectors @ vectors.T).logsumexp(1).mean()
+                vectors = embed(model.query_encoder, queries, asked), embed(model.passage_encoder, passages, given)
+                loss = contrastive_loss(*vectors, positive, excluded, 1.0)
             loss.backward()
         _wait()
-        propagated = time.monotonic()
+        ended = time.monotonic()
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
-        optimizer.zero_grad()
+        optimizer.zero_grad(set_to_none=True)
         _wait()
         if step < WARM_UP:
             continue
-        read, updated = read + propagated - started, updated + time.monotonic() - propagated
-        done, steps = done + int(tokens.lengths[rows].sum()), steps + 1
-        if read + updated > SECONDS:
+        propagated, updated = propagated + ended - started, updated + time.monotonic() - ended
+        read, steps = read + int(queries.lengths[asked].sum() + passages.lengths[given].sum()), steps + 1
+        if propagated + updated > SECONDS:
             break
-    return REACHED / (read / done + 2 * updated / steps / (STEP_TEXTS * mean))
+    whole = STEP_QUERIES * (queries.lengths.mean() + PASSAGES * passages.lengths.mean())
+    return float(1 / (propagated / read + updated / steps / whole))
 
 
 def _wait() -> None:

@@ -34,6 +34,8 @@ from gnn_encoder.tracking.pipeline_run import existing_store, impatient
 CHAMPION, PREVIOUS = "champion", "previous"
 BUNDLE, DIGEST, DECISION, REASON, RUNG = "bundle", "digest", "decision", "reason", "rung"
 """Tags of a version: address and digest of its bundle, and the gate's decision with its reason."""
+DATASET, SOURCE = "dataset.digest", "dataset"
+"""Tags of a version: the digest of its dataset, and the setting `ingest.dataset`."""
 QUERIES, GENERATED, HUMAN = "evaluation.queries", "generated", "human"
 """Tag of a version: who wrote the queries that it was measured on."""
 AFTER, SET = "after", "aliases set"
@@ -126,6 +128,11 @@ class Registry:
         known = [*(version.number for version in versions), *(alias for v in versions for alias in v.aliases)]
         known_versions = f"there are {', '.join(known)}" if known else "nothing is registered under that name"
         raise UserError(f"no version or alias {named!r} of the model {self.name!r}: {known_versions}")
+
+    @_naming_store
+    def champions(self) -> frozenset[str]:
+        """Returns the numbers of the versions that have ever been made the champion."""
+        return frozenset(move.tags.get(CHAMPION, "") for move in self._valid_moves())
 
     @_naming_store
     def logged(self, version: Version, name: str, folder: str) -> Path:

@@ -60,9 +60,9 @@ class Plan:
 
 def plan(job: Job) -> Plan:
     """Compares the digests of the job with those of the registered versions; a climb's count from its last rung on."""
-    name, versions = job.settings.promote.model_name, []
+    name, versions, champions = job.settings.promote.model_name, list[Version](), frozenset[str]()
     with contextlib.suppress(Missing), impatient():  # no run in this root yet
-        versions = job.models().versions()
+        versions, champions = job.models().versions(), job.models().champions()
     known = frozenset(version.number for version in versions)
     newest = next(iter(versions), None)
     champion = next((version for version in versions if CHAMPION in version.aliases), None)
@@ -71,12 +71,16 @@ def plan(job: Job) -> Plan:
     last_decision = job.graph.of("promote")[-1]
     digests, rung = arguments[last_decision.title].source_digests, last_decision.label
     origin = {part: digests[part] for part in ORIGIN}
-    for version in filter(None, (champion, newest)):
+    # A process can end after it has registered a version that passed the gate, and before it moves the aliases.
+    is_undone = newest is not None and newest.tags.get(DECISION) != KEEP and newest.number not in champions
+    for version in filter(None, (champion, None if is_undone else newest)):
         if not _changed(origin, version) and version.tags.get(RUNG, "") == rung:
             news = f"nothing to do: data, settings and code are those of {_described(version)}"
             return Plan(arguments, origin, version, news, known)
     news = f"no version of {name} is registered yet"
-    if last := champion or newest:
+    if newest and is_undone:
+        news = f"version {newest.number} passed the gate, but its promotion did not end"
+    elif last := champion or newest:
         differing = ", ".join(part.removeprefix("run.") for part in _changed(origin, last))
         news = f"changed since {_described(last)}: {differing}"
         if not differing:

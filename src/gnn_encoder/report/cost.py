@@ -12,7 +12,7 @@ import numpy as np
 from gnn_encoder.artifacts import Bundle, Run
 from gnn_encoder.artifacts.bundle import QUERY_ENCODER
 from gnn_encoder.artifacts.folder import read_manifest
-from gnn_encoder.artifacts.history import History
+from gnn_encoder.artifacts.history import History, Record
 from gnn_encoder.artifacts.tables import CONVEX
 from gnn_encoder.models.backbone import ADDRESS
 from gnn_encoder.retrieval.passage_index import PassageIndex
@@ -65,17 +65,24 @@ def costs(bundles: Sequence[Path], fusions: Mapping[str, Any], questions: Sequen
 
 
 def reranking_costs(history: History) -> dict[str, dict[str, float]]:
-    """Returns {re-ranker: `ms`}: milliseconds to re-rank a question's hits, of many questions at a time."""
+    """Returns {re-ranker: `ms`}: milliseconds to re-rank a question's hits, of many questions at a time.
+
+    A system that changes another's ranking takes as long as that one and its own step. `propagate_sections` adds
+    numbers that are stored with the passages, so its step takes no time.
+    """
     records = [record for title, record in history.items() if title.partition(": ")[0] == "rerank"]
-    table = {
-        str(record.settings["system"]): {"ms": 1000 * record.settings["depth"] / record.metrics["pairs_per_second"]}
-        for record in records
-        if record.metrics["pairs_per_second"]
-    }
-    # A system that changes another's ranking adds numbers that are stored with the passages.
-    steps = ((of, f"{of.step}: {of.title}") for of in RERANKERS.values() if of.evaluates)
-    changed = {of.title: RERANKERS[of.evaluates].title for of, title in steps if title in history}
-    return table | {title: table[of] for title, of in changed.items() if of in table}
+    table = {str(record.settings["system"]): _of_question(record) for record in records}
+    for of in RERANKERS.values():
+        before = table.get(RERANKERS[of.evaluates].title) if of.evaluates else None
+        if before and (record := history.get(f"{of.step}: {of.title}")):
+            table[of.title] = before + (_of_question(record) if of.step == "evaluate_passages" else 0.0)
+    return {system: {"ms": ms} for system, ms in table.items() if ms}
+
+
+def _of_question(record: Record) -> float:
+    """Returns the milliseconds of a question's pairs; 0 if none was scored."""
+    pairs, rate = record.metrics["pairs"], record.metrics["pairs_per_second"]
+    return 1000 * pairs / record.metrics["queries"] / rate if pairs and rate else 0.0
 
 
 def _served(bundle: Bundle, fusions: Mapping[str, Any]) -> Iterator[tuple[str, float | None]]:

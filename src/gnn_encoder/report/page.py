@@ -155,7 +155,9 @@ def verdict(metrics: Mapping[str, Any]) -> dict[str, Any]:
         facts["How sure"] += f"; {gain:+.3f} against {baseline}, Holm-corrected p {p:.2g}"
     least = metrics["detectable"].get(split, {}).get(system, {}).get(measure)
     if least is not None:
-        facts["Smallest effect"] = f"a true difference of {least:.3f} or more shows in 4 of 5 cases"
+        facts["Smallest effect"] = (
+            f"a true difference of {least:.3f} or more shows in 4 of 5 cases, before Holm's correction"
+        )
     if before := [name for name in systems.NO_TRAINING if name in means and name not in (system, baseline)]:
         lower = ((name, means[name][measure], means[name][measure] - means[system][measure]) for name in before)
         facts["Without training"] = ", ".join(f"{name} {mean:.3f} ({less:+.3f})" for name, mean, less in lower)

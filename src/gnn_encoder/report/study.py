@@ -62,16 +62,18 @@ def efficiency(history: History) -> dict[str, dict[str, float]]:
     """Returns batches per second of each training: of the `first` epoch, and of all `later` ones (BERT-DMN Table 3).
 
     `gain`: `later` as a multiple of `first`. `full`: `later` of a lite system as a multiple of that of the full system
-    of its kind.
+    of its kind. A training that was interrupted in its first epoch has no `first`.
     """
     table: dict[str, dict[str, float]] = {}
     trained = {system: record for system, record in trainings(history).items() if record.curves.get(SPEED)}
     for system, record in trained.items():
-        first, *later = (rate for _, rate in record.curves[SPEED])
-        table[system] = {"first": first}
+        first = [rate for epoch, rate in record.curves[SPEED] if epoch == 1]
+        later = [rate for epoch, rate in record.curves[SPEED] if epoch > 1]
+        table[system] = {"first": first[0]} if first else {}
         if later:  # every epoch has as many batches, so the time of a batch is averaged, not the rate
             table[system] |= {"later": 1 / float(np.mean([1 / rate for rate in later]))}
-            table[system]["gain"] = table[system]["later"] / first
+        if first and later:
+            table[system]["gain"] = table[system]["later"] / first[0]
     full = {record.settings["kind"]: system for system, record in trained.items() if not record.settings["lite"]}
     for system, record in trained.items():
         other = table.get(full.get(record.settings["kind"], ""), {})

@@ -6,7 +6,7 @@ query's scores of a block of passages.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -76,6 +76,20 @@ class Part(NamedTuple):
     def texts(self) -> int:
         """The number of texts."""
         return int(self.postings.scores["num_docs"])
+
+    def known(self, words: Sequence[str], left_out: Set[str]) -> list[int]:
+        """Returns the terms of a query's words that the postings have; `left_out`: the stop words.
+
+        They are those of bm25s' `streaming_tokenize`, which would keep every new word of a query in the tokenizer.
+        """
+        tokenizer, terms = self.tokenizer, []
+        for word in words:
+            term = tokenizer.word_to_id.get(word)
+            if term is None and tokenizer.stemmer and word not in left_out:
+                term = tokenizer.stem_to_sid.get(tokenizer.stemmer(word))
+            if term is not None and term < self.terms:
+                terms.append(term)
+        return terms
 
     def scores(self, terms: Sequence[int], texts: range) -> np.ndarray:
         """Returns the sum of the terms' scores fp32 of some consecutive texts, in the order of the terms."""
@@ -181,12 +195,10 @@ class Bm25:
 
     def _terms(self, queries: Sequence[str]) -> Iterator[list[list[int]]]:
         """Yields each query's terms that the index has, of each part."""
-        # `update_vocab=False` still maps an unseen word to a known stem.
-        tokens = (
-            part.tokenizer.streaming_tokenize(queries, update_vocab=False, allow_empty=False) for part in self._parts
-        )
-        for per_part in zip(*tokens, strict=True):
-            yield [[i for i in ids if i < part.terms] for ids, part in zip(per_part, self._parts, strict=True)]
+        split, left_out = splitter(self.kind), stopped(self.kind)
+        for query in queries:
+            words = split(query)
+            yield [part.known(words, left_out) for part in self._parts]
 
     def _total(self, terms: list[list[int]], passages: range) -> np.ndarray:
         """Returns the scores fp32 of consecutive passages: the sum of the parts that have a term of the query."""

@@ -27,7 +27,8 @@ QUERIES, THREADS = 400, 2
 """Queries with all candidates in memory at a time in each thread. Half of the time is FAISS's and NumPy's, which let
 another thread run."""
 DEPTH = 1000
-"""Hits of dense search and of BM25 behind the candidates: a hybrid's scores depend on the lowest hit."""
+"""Least number of hits of dense search and of BM25 behind the candidates: a hybrid's scores depend on the lowest
+hit, and so are the same for each k up to this."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ class LearnedSearch:
         question, passage, score = question[order], passage[order], score[order]
         sizes = np.diff(candidates.starts)
         if min(k, passages) > sizes.min(initial=k):
-            more, others, hybrid = self._behind(questions, vectors, pair_keys(question, passage), left_out, only)
+            more, others, hybrid = self._behind(questions, vectors, pair_keys(question, passage), k, left_out, only)
             lowest = np.full(len(queries), np.inf, np.float32)
             np.minimum.at(lowest, question, score)
             lowest[~sizes.astype(bool)] = 0
@@ -132,12 +133,14 @@ class LearnedSearch:
         questions: Sequence[str],
         vectors: np.ndarray,
         candidates: np.ndarray,
+        k: int,
         left_out: np.ndarray | None,
         only: Selection | None,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Returns the hybrid's hits [h] that are no candidates: places of queries, passages, and scores from 0 to 1."""
         passages = len(only.rows) if only else len(self.parts.lengths)
-        rows, depth = np.arange(len(questions), dtype=np.int32), min(DEPTH, passages)
+        depth = min(DEPTH if k <= DEPTH else k + 1, passages)  # one more, as `left_out` may be among them
+        rows = np.arange(len(questions), dtype=np.int32)
         parts = [
             self.parts.words.search(questions, depth, only=only),
             self.parts.nearest_passages(vectors, depth, only),

@@ -53,12 +53,22 @@ def reranked_by_bundle(
     """
     if not len(run.query):
         return run
-    how, depth = bundle.serving.reranking, depth or reranked_depth(bundle)
-    first = run.rank <= depth
-    query = np.searchsorted(queries, run.query[first])
+    depth = depth or reranked_depth(bundle)
+    scores = scores_by_bundle(bundle, scorer, queries, questions, run.where(run.rank <= depth))
+    return weighed(run, depth, scores, bundle.serving.reranking.weight if bundle.serving.reranking else 1.0)
+
+
+def scores_by_bundle(
+    bundle: Bundle, scorer: "Scorer", queries: np.ndarray, questions: Sequence[str], hits: Run
+) -> np.ndarray:
+    """Returns the scores fp32 [r] of hits by the bundle's re-ranker, at the precision of its run.
+
+    Args:
+        queries: row numbers [n] of the hits' queries, ascending. questions: their texts [n].
+    """
+    how, query = bundle.serving.reranking, np.searchsorted(queries, hits.query)
     speed: ReadOptions = {"precision": how.precision, "tokens_per_batch": how.tokens_per_batch} if how else {}
-    scores = scorer.score(Asked(list(questions), bundle.passages), query, run.passage[first], **speed)
-    return weighed(run, depth, scores, how.weight if how else 1.0)
+    return scorer.score(Asked(list(questions), bundle.passages), query, hits.passage, **speed)
 
 
 def reranked_depth(bundle: Bundle) -> int:

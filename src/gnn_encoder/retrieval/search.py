@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
+from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
@@ -93,9 +94,10 @@ class Searcher:
         """The best `k` passages, of `only`, as a run of query 0; `weight`: as in `ranking`. With 0 nothing is encoded.
 
         Raises:
-            UserError: an empty query, k below 1, or a weight and a bundle without a BM25 index.
+            UserError: as `check`, or a weight and a bundle without a BM25 index.
         """
         self.check(question, k)
+        k = self.at_most(k)
         bm25 = None if weight is None else bm25_of(self.bundle)
         reads_vectors = self.index.reads_vectors if weight is None else weight != 0
         vectors = self.encode(question) if reads_vectors else NO_VECTORS
@@ -125,11 +127,11 @@ class Searcher:
         """E_Q of a query [d], and the scores [h] and rows [h] of the best h ≤ k passages in `only`, best first.
 
         Raises:
-            UserError: an empty query, or k below 1.
+            UserError: as `check`.
         """
         self.check(question, k)
         vectors = self.encode(question)
-        scores, rows = self.index.search(vectors, k, only)
+        scores, rows = self.index.search(vectors, self.at_most(k), only)
         hits = rows[0] >= 0
         return vectors[0], scores[0][hits], rows[0][hits]
 
@@ -149,19 +151,30 @@ class Searcher:
 
     @staticmethod
     def check(question: str, k: int) -> None:
-        """Raises UserError for an empty query, and for k below 1."""
+        """Raises UserError for a query that is empty or not Unicode, and for k below 1."""
         if is_blank(question):
             raise UserError("the question is empty: give some words to search for")
+        try:
+            question.encode()
+        except UnicodeEncodeError:
+            raise UserError("the question has half of a surrogate pair: give Unicode text") from None
         if k < 1:
             raise UserError(f"{k} passages were asked for: ask for at least 1")
 
+    def at_most(self, k: int) -> int:
+        """Returns `k`, or the number of passages if it is smaller: lists of hits take memory for `k` hits."""
+        return min(k, max(1, len(self.bundle.passages)))
 
-def served_weight(bundle: Bundle, fuse: bool | None = None, weight: float | None = None) -> tuple[float | None, str]:
+
+def served_weight(
+    bundle: Bundle, fuse: bool | None = None, weight: float | None = None, run: Path | None = None
+) -> tuple[float | None, str]:
     """Returns the weight of the vectors in the sum with BM25 that a search is to use, and the ranking in words.
 
     Args:
         fuse: whether the search was asked to fuse; None: as the run that chose the bundle recommends.
         weight: the weight that was asked for, which asks for a fusion, too.
+        run: as in `fusion_weight`.
 
     Returns:
         None, and no words, for the vectors alone.
@@ -175,21 +188,21 @@ def served_weight(bundle: Bundle, fuse: bool | None = None, weight: float | None
     if (fuse or weight is not None) and bundle.fusion_path:
         raise UserError(f"{bundle.system} ranks by words, too: leave the fusion with BM25 and its weight out")
     if fuse or weight is not None:
-        return fusion_weight(bundle, weight)
+        return fusion_weight(bundle, weight, run)
     if fuse is None and serving.weight is not None:
         return serving.weight, f"{serving.first_stage.system}: {_in_words(serving.weight)}, as recommended"
     return None, ""
 
 
-def fusion_weight(bundle: Bundle, weight: float | None = None) -> tuple[float, str]:
+def fusion_weight(bundle: Bundle, weight: float | None = None, run: Path | None = None) -> tuple[float, str]:
     """Returns the given weight, or the tuned one of a bundle, and the weights in words.
 
-    The tuned one is that with which the run chose the bundle, or that which the evaluation beside the bundle tuned on
-    dev. Raises UserError for a weight that is not from 0 to 1.
+    The tuned one is that with which the run chose the bundle, or that which the evaluation in the folder of the `run`
+    tuned on dev; None: the folder that the bundle's path is in. Raises UserError for a weight that is not from 0 to 1.
     """
     origin = "as given"
     if weight is None:
-        weight, origin = _tuned_weight(bundle)
+        weight, origin = _tuned_weight(bundle, run or run_folder(bundle.path))
     if not 0 <= weight <= 1:
         raise UserError(f"{weight} is no weight of the vectors: give a number from 0 to 1")
     return weight, _in_words(weight) + (f", {origin}" if weight else "")
@@ -274,18 +287,19 @@ def served_run(
     return ranking(index, bm25, queries, questions, vectors, k, weight, left_out, only)
 
 
-def _tuned_weight(bundle: Bundle) -> tuple[float, str]:
-    """The weight with which a run chose the bundle, or the weight in the report beside the bundle, as in ROOT/latest,
-    if the report has a system of that name and model; and the weight's origin in words."""
+def _tuned_weight(bundle: Bundle, run: Path) -> tuple[float, str]:
+    """The weight with which a run chose the bundle, or the weight in the report of a run, such as ROOT/latest, if the
+    report has a system of that name and model; and the weight's origin in words."""
     if bundle.serving.weight:
         return bundle.serving.weight, f"tuned on {bundle.serving.tuned_on}" if bundle.serving.tuned_on else NOT_TUNED
     try:
-        report = Report.read(run_folder(bundle.path) / "report")
+        report = Report.read(run / "report")
+        history = read_history(report.path)
     except UserError:
         return UNTUNED, NOT_TUNED
     inputs = bundle.manifest.inputs
     model = inputs.get("gnn_encoder") or inputs.get("dual_encoder")
-    known = {digest for record in read_history(report.path).values() for digest in record.inputs.values()}
+    known = {digest for record in history.values() for digest in record.inputs.values()}
     wanted = {"method": CONVEX, "dense": bundle.system}
     fusions = report.metrics["fusions"].values()
     facts: dict[str, Any] = next((fusion for fusion in fusions if wanted.items() <= fusion.items()), {})

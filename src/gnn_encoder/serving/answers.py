@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from gnn_encoder.errors import UserError, one_line
+from gnn_encoder.models.address import RefusedText
 from gnn_encoder.retrieval.search import Hit
 from gnn_encoder.serving.batching import Ask
 from gnn_encoder.serving.following import Served
@@ -68,6 +69,9 @@ def _hits(served: Served, asks: Sequence[Ask]) -> list[list[dict[str, Any]] | Us
             min_confidence=first.min_confidence,
         )
     except UserError as error:
+        if isinstance(error, RefusedText) and len(asks) > 1:  # the others get their hits
+            half = len(asks) // 2
+            return _hits(served, asks[:half]) + _hits(served, asks[half:])
         return [error] * len(asks)
     return [[asdict(hit) for hit in hits] for hits in hit_lists]
 

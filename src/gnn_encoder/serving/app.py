@@ -23,6 +23,7 @@ from prometheus_client import generate_latest
 from gnn_encoder import __version__
 from gnn_encoder.errors import Damaged, Unreachable, UserError, one_line
 from gnn_encoder.machine.threads import numpy_on_one_core
+from gnn_encoder.models.address import RefusedText
 from gnn_encoder.serving.answers import Answer, answers_of, ranked_by, without_paths
 from gnn_encoder.serving.batching import Ask, Batcher, Busy
 from gnn_encoder.serving.feedback import Feedback
@@ -133,7 +134,8 @@ def create_app(
         served = answers[0].served
         if log:
             narrowed = body.filter is not None or rights is not None
-            by_default = body.fuse is None and body.rerank is None and not body.explain and not narrowed
+            as_always = body.fuse is None and body.rerank in (None, served.retriever.reranks())
+            by_default = as_always and not body.explain and not narrowed
             await asyncio.to_thread(log.add, served, results, by_default)
         return JSONResponse({"version": served.version, "system": ranked_by(served, asks[0]), "results": results})
 
@@ -219,6 +221,9 @@ def _hits(answer: Answer) -> list[dict[str, Any]]:
     if isinstance(answer.hits, Damaged):
         _log(f"version {answer.served.version}: {one_line(answer.hits)}")
         raise Refused(503, "a file of the bundle, or of its run, is damaged: the server's log says which")
+    if isinstance(answer.hits, RefusedText):
+        _log(one_line(answer.hits))
+        raise Refused(422, "the service that encodes questions refuses this one: ask it in other words")
     if isinstance(answer.hits, Unreachable):
         _log(one_line(answer.hits))
         raise Refused(503, "the service that encodes questions gives no vectors: the server's log says why")

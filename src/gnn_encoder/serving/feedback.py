@@ -15,12 +15,17 @@ MOST = 10_000
 
 
 class Feedback:
-    """A file of labels that one server writes. Several threads may use it; a crash leaves the old file or the new."""
+    """A file of labels that one server writes. Several threads may use it; a crash leaves the old file or the new.
+
+    What another program writes to it meanwhile, such as `forget`, is read before the next change.
+    """
 
     def __init__(self, path: Path) -> None:
         """Reads what is there; raises UserError if it is no file of labels, or cannot be written."""
         self._path, self._lock = path, Lock()
-        self._labels = read_labels(path) if path.exists() else []
+        self._labels: list[AddedLabel] = []
+        self._state: tuple[int, int, int] | None = None
+        self._refresh()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._write(self._labels)
@@ -28,9 +33,10 @@ class Feedback:
             raise UserError(f"{path} cannot be written ({error.strerror}): name another file by --labels") from None
 
     def mark(self, question: str, passage_id: str, relevant: bool) -> int:
-        """Adds or removes a label; returns how many there are. Raises UserError if the file is full."""
+        """Adds or removes a label; returns how many there are. Raises UserError if the file is full or damaged."""
         question = question.strip()
         with self._lock:
+            self._refresh()
             form = folded(question)
             labels = [label for label in self._labels if label.passage_id != passage_id or folded(label.query) != form]
             if relevant and len(labels) == len(self._labels):
@@ -44,8 +50,25 @@ class Feedback:
             self._labels = labels
             return len(labels)
 
+    def _refresh(self) -> None:
+        """Reads the labels if the file is not the one that was last read or written."""
+        if (state := _state(self._path)) != self._state:
+            self._labels = read_labels(self._path) if state else []
+            self._state = state
+
     def _write(self, labels: list[AddedLabel]) -> None:
         with replacing(self._path) as partial:
             write_labels(partial, labels)
             with partial.open("rb") as written:
                 os.fsync(written.fileno())
+            state = _state(partial)
+        self._state = state
+
+
+def _state(path: Path) -> tuple[int, int, int] | None:
+    """Returns what differs once another program has written a file; None: there is no file."""
+    try:
+        facts = path.stat()
+    except FileNotFoundError:
+        return None
+    return facts.st_ino, facts.st_mtime_ns, facts.st_size

@@ -5,6 +5,7 @@ and its score by the default ranking, and the digest of the bundle. The file of 
 """
 
 import json
+import re
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,8 @@ from gnn_encoder.errors import UserError
 from gnn_encoder.serving.following import Served
 from gnn_encoder.serving.watching import FEWEST, Drift, Watched, distinct
 
-PREFIX, SUFFIX = "questions-", ".jsonl"
+NAME = re.compile(r"questions-([0-9]{4}-[0-9]{2}-[0-9]{2})\.jsonl")
+"""Name of the file of a day. Other files in the folder are not the log's."""
 DAY = 86_400
 LATEST = 200
 """Questions that the metrics are about."""
@@ -97,17 +99,22 @@ class QuestionLog:
         with self._lock:
             if today != self._today:
                 oldest = time.strftime("%Y-%m-%d", time.gmtime(time.time() - self._days * DAY))
-                for file in self._folder.glob(f"{PREFIX}*{SUFFIX}"):
-                    if file.name.removeprefix(PREFIX).removesuffix(SUFFIX) < oldest:
+                for day, file in _files(self._folder).items():
+                    if day < oldest:
                         file.unlink()
                 self._today = today
             if lines:
                 content = "".join(f"{line}\n" for line in lines).encode()
-                with (self._folder / f"{PREFIX}{today}{SUFFIX}").open("ab", buffering=0) as written:
+                with (self._folder / f"questions-{today}.jsonl").open("ab", buffering=0) as written:
                     size = written.tell()
                     if written.write(content) < len(content):
                         written.truncate(size)  # half a line would make the log unreadable
                         raise OSError(ENOSPC, strerror(ENOSPC))
+
+
+def _files(folder: Path) -> dict[str, Path]:
+    """Returns the files of a log by their days, oldest first."""
+    return {name[1]: file for file in sorted(folder.iterdir()) if (name := NAME.fullmatch(file.name))}
 
 
 def logged(path: Path) -> list[dict[str, Any]]:
@@ -119,7 +126,7 @@ def logged(path: Path) -> list[dict[str, Any]]:
     Raises:
         UserError: there is no such file, or a line is no such object.
     """
-    files = sorted(path.glob(f"{PREFIX}*{SUFFIX}")) if path.is_dir() else [path]
+    files = list(_files(path).values()) if path.is_dir() else [path]
     if not files or not all(file.is_file() for file in files):
         raise UserError(f"{path}: no log of questions; name the folder of `serve --log`, or a file of JSON lines")
     rows = []

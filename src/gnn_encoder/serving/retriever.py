@@ -23,7 +23,7 @@ from gnn_encoder.promotion.registry import named_bundle
 from gnn_encoder.retrieval.filters import Filters
 from gnn_encoder.retrieval.reranking import reranked_by_bundle, reranked_depth, reranker_of
 from gnn_encoder.retrieval.scorers import Contribution
-from gnn_encoder.retrieval.search import NO_VECTORS, Hit, Searcher, bm25_of, ranking, served_weight
+from gnn_encoder.retrieval.search import NO_VECTORS, Hit, Searcher, bm25_of, fusion_weight, ranking, served_weight
 
 if TYPE_CHECKING:
     from gnn_encoder.explanation.search import ExplainedHit
@@ -129,9 +129,9 @@ class Retriever:
                 filters, and refused with one where the ranking scales scores, as a fusion does.
 
         Raises:
-            UserError: an empty question, k or depth below 1, a weight outside 0 to 1, a filter that does not fit the
-                fields, a confidence that the bundle is not calibrated for, or the bundle lacks the BM25 index or the
-                re-ranker that was asked for.
+            UserError: a question that is empty or not Unicode, k or depth below 1, a weight outside 0 to 1, a filter
+                that does not fit the fields, a confidence that the bundle is not calibrated for, or the bundle lacks
+                the BM25 index or the re-ranker that was asked for.
         """
         only = self.filters.select(filter, rights)
         texts = [questions] if isinstance(questions, str) else list(questions)
@@ -140,11 +140,13 @@ class Retriever:
             above = threshold_of(self.bundle, min_confidence, (fuse, weight, rerank, depth), only is not None)
         for question in texts:
             self._searcher.check(question, k)
+        k = self._searcher.at_most(k)
         if depth is not None and depth < 1:
             raise UserError(f"a depth of {depth} was asked for: ask for at least 1")
-        wanted, _ = served_weight(self.bundle, fuse, weight)
+        tuned = self._tuned_weight if fuse and weight is None else weight
+        wanted, _ = served_weight(self.bundle, fuse, tuned)
         rerank = self.reranks(rerank, fuse, weight)
-        searched_depth = max(k, depth or reranked_depth(self.bundle)) if rerank else k
+        searched_depth = self._searcher.at_most(max(k, depth or reranked_depth(self.bundle))) if rerank else k
         rows, bm25 = np.arange(len(texts), dtype=np.int32), None if wanted is None else self._bm25
         reads_vectors = wanted != 0 and self._searcher.index.reads_vectors
         vectors = self.encode_queries(texts) if reads_vectors else NO_VECTORS
@@ -233,6 +235,11 @@ class Retriever:
     @cached_property
     def _bm25(self) -> "Bm25":
         return bm25_of(self.bundle)
+
+    @cached_property
+    def _tuned_weight(self) -> float:
+        """The weight of a fusion that is asked for without one; read once, as `run` may lead elsewhere later."""
+        return fusion_weight(self.bundle, run=self.run)[0]
 
     @cached_property
     def _reranker(self) -> "Scorer":

@@ -106,6 +106,11 @@ def of_documents(names: Sequence[str]) -> list[str]:
     return [name for name in names if re.search(r"\((doc|D)\b", name)]
 
 
+def depth_of(name: str, whole: int) -> int:
+    """Returns how many passages a measure looks at: the first k, or `whole` if it has no k or is of documents."""
+    return (0 if of_documents((name,)) else cutoff(name)) or whole
+
+
 def floor_parts(name: str) -> tuple[str, str]:
     """Returns the stratum, or `ALL`, and the measure of a floor such as `cold/RR@10` or `R@1000`."""
     stratum, _, measure = name.rpartition("/")

@@ -2,6 +2,7 @@
 
 import difflib
 import json
+import re
 from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, Literal, Self
 
@@ -15,6 +16,8 @@ from pydantic import (
     model_validator,
 )
 
+from gnn_encoder.errors import without_password
+
 # Numbers are strict; otherwise `true` would be 1.
 Fraction = Annotated[float, Field(ge=0.0, le=1.0, strict=True)]
 PositiveInt = Annotated[int, Field(ge=1, strict=True)]
@@ -27,6 +30,9 @@ AutoYesNo = Annotated[
 """`auto`, `yes` or `no`. YAML reads an unquoted yes or no as a boolean."""
 SMALLEST, LARGEST = 1e-30, 2**31 - 1
 """Bounds of the absolute value of a number other than 0. Row numbers and FAISS parameters are int32, models fp32."""
+
+
+ADDRESS = re.compile("[a-zA-Z][a-zA-Z0-9+.-]*://")
 
 
 def known_names(unknown: object, known: Iterable[str]) -> str:
@@ -49,9 +55,9 @@ def described(error: ValidationError) -> str:
 
 
 def shown(value: Any) -> str:
-    """Returns a value as JSON, cut to 60 characters."""
+    """Returns a value as JSON, without passwords, cut to 60 characters."""
     try:
-        text = json.dumps(value, default=str)
+        text = without_password(json.dumps(value, default=str))
     except (TypeError, ValueError):  # a key that JSON does not allow; an integer of more than 4,300 digits
         return f"a {type(value).__name__}"
     return text if len(text) <= 60 else f"{text[:57]}…"
@@ -59,6 +65,8 @@ def shown(value: Any) -> str:
 
 class Checked(BaseModel):
     """The base of all settings: unknown keys are errors, and values cannot be changed.
+
+    No address holds a secret: settings are in MLflow, in reports and in what is submitted to a cluster.
 
     Every number is 0 or has an absolute value from `SMALLEST` to `LARGEST`. Other numbers would make a step fail hours
     later, and NaN and infinity would reach the step as null, because JSON has no such numbers.
@@ -75,6 +83,8 @@ class Checked(BaseModel):
                 raise ValueError(f"must have an absolute value from {SMALLEST} to {LARGEST:,}, or be 0")
             if isinstance(part, str) and "\0" in part:
                 raise ValueError("holds a NUL character, which no name or path may have")
+            if isinstance(part, str) and ADDRESS.match(part) and without_password(part) != part:
+                raise ValueError("has a password or a key, and settings are stored for others to read: leave it out")
         return value
 
     def _problems(self) -> Iterator[str]:

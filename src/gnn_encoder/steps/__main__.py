@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from gnn_encoder.artifacts.folder import read_manifest
+from gnn_encoder.artifacts.folder import digest_of, read_manifest
 from gnn_encoder.flow.arguments import ORIGIN
 from gnn_encoder.flow.declared import SHOWN
 
@@ -80,8 +80,8 @@ def show(name: str, folder: Path, target: Path) -> dict[str, Any]:
 def with_parameters(step: str, arguments: str, values: Mapping[str, str]) -> str:
     """Returns a step's arguments with the data set and the seed of the run (`kubeflow.components.RUN_PARAMETERS`).
 
-    Digests that do not hold for them are left out, so that `retrain` does not take the run's model for one of the data
-    or of the settings that the package was made from.
+    Digests that do not hold for them are left out or replaced, so that `retrain` does not take the run's model for one
+    of the data or of the settings that the package was made from.
     """
     call = json.loads(arguments)
     settings, digests = call.setdefault("settings", {}), call.setdefault("source_digests", {})
@@ -91,7 +91,8 @@ def with_parameters(step: str, arguments: str, values: Mapping[str, str]) -> str
         if step == "ingest":
             settings["dataset"] = source
     if seed := values.get("seed"):
-        digests.pop(ORIGIN[1], None)
+        if of_settings := digests.get(ORIGIN[1]):
+            digests[ORIGIN[1]] = digest_of({"settings": of_settings, "seed": int(seed)})
         drawing = settings.get("tried", []) if step == "choose_graph" else [settings]
         for seeded in drawing if step not in ("promote", "report") else ():
             seeded["seed"] = int(seed)

@@ -23,7 +23,7 @@ from gnn_encoder.artifacts import (
 )  # fmt: skip
 from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.evaluation.embedding import vectors_of_queries
-from gnn_encoder.evaluation.measures import labelled_queries, mean_name, per_query
+from gnn_encoder.evaluation.measures import labelled_queries, mean_name, measured_by
 from gnn_encoder.evaluation.recommendation import Rule, falls
 from gnn_encoder.evaluation.significance import paired_randomization
 from gnn_encoder.evaluation.strata import warm_strata
@@ -33,12 +33,12 @@ from gnn_encoder.query_graph.narrowing import narrowed
 from gnn_encoder.retrieval import exact
 from gnn_encoder.retrieval.identical import search_without
 from gnn_encoder.settings.graph import BuildGraph, ChooseGraph, GraphShape, TrainGnn
-from gnn_encoder.settings.measures import COLD, cutoff
+from gnn_encoder.settings.measures import COLD, depth_of
 from gnn_encoder.settings.studies import with_seeds
 from gnn_encoder.settings.systems import DUAL_ENCODER
 from gnn_encoder.training.variants import train_variant
 
-DEV, PERMUTATIONS = "dev", 2000
+DEV, PERMUTATIONS, WHOLE = "dev", 2000, 1000
 
 
 @step(chosen_graph="graph", graph_choice="graph_choice")
@@ -89,9 +89,9 @@ class _Trial:
     ) -> None:
         self.context, self.settings, self.data = context, settings, data
         self.encoders, self.embedding, self.passages = encoders, embedding, read_vectors(embedding)
-        self.qrels = data.judged(DEV)
-        self.query_rows = labelled_queries(self.qrels)
-        strata = warm_strata(self.qrels, data.seen_labels)
+        qrels = data.judged(DEV)
+        self.query_rows, self.measured = labelled_queries(qrels), measured_by(settings.measure, data, qrels)
+        strata = warm_strata(qrels, data.seen_labels)
         self.cold = strata.rows(COLD)
 
     def figures(self, examples: TrainingSet, whole: Graph, built: GraphShape) -> dict[str, np.ndarray]:
@@ -113,11 +113,11 @@ class _Trial:
         return figures
 
     def _measured(self, passages: np.ndarray, query_vectors: np.ndarray) -> np.ndarray:
-        depth = min(cutoff(self.settings.measure), len(passages))
+        depth = min(depth_of(self.settings.measure, WHOLE), len(passages))
         left_out = self.data.identical[self.query_rows]
         scores, hits = search_without(partial(exact.search, passages, query_vectors), left_out, depth)
         run = Run.from_hits(self.query_rows, hits, scores)
-        return per_query(run, self.qrels, self.query_rows, self.data.judged_ids(), [self.settings.measure])[:, 0]
+        return self.measured(run, self.query_rows)
 
     def falls(self, gains: np.ndarray) -> Iterator[str]:
         """Yields the objection to a variant with these gains [n] over the dual encoder, if its cold queries fall."""

@@ -86,6 +86,10 @@ def _encoders(context: Context, settings: Encode) -> DualEncoder:
         key = digest_of({"address": service.address, "model": service.model, "unit": service.normalize})
         if folder := context.folder_of_all_calls(f"paid-{key[:20]}"):
             service.paid = Paid(folder, service.width)
+        else:
+            context.warn(
+                "checkpoints are in an object store, where no vector is kept: after a failure all are paid again"
+            )
         return DualEncoder(service, service)
     if not settings.encoder:
         raise UserError("encode.encoder is empty: name an encoder, or give encode.vectors")

@@ -10,7 +10,7 @@ from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation import answers
 from gnn_encoder.evaluation.collected import JUDGED, Collected
 from gnn_encoder.evaluation.measures import mean_name
-from gnn_encoder.evaluation.remarks import in_sample_remarks, written_remarks
+from gnn_encoder.evaluation.remarks import graph_remarks, in_sample_remarks, written_remarks
 from gnn_encoder.evaluation.results import (
     block,
     detectable_differences,
@@ -21,7 +21,7 @@ from gnn_encoder.evaluation.results import (
 )
 from gnn_encoder.settings.measures import WARM
 from gnn_encoder.settings.outcome import Evaluate
-from gnn_encoder.settings.systems import UNTRAINED
+from gnn_encoder.settings.systems import GNN_ENCODER, UNTRAINED
 
 
 @step(evaluation="evaluation")
@@ -75,6 +75,7 @@ def evaluate(context: Context, settings: Evaluate, dataset: Path, runs: list[Pat
             *written_remarks(written),
             *(remark for split in queries for remark in collected.remarks(split)),
             *(in_sample_remarks(facts) if "dev" in queries else ()),
+            *(graph_remarks(context.history.get("choose_graph")) if {"dev", GNN_ENCODER} <= {*queries, *facts} else ()),
         ],
         "digests": {split: split_digest(data, split) for split in queries},
         "fusions": {system: of_system for system, of_system in facts.items() if "method" in of_system},

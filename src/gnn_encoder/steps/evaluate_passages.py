@@ -7,7 +7,7 @@ import numpy as np
 from gnn_encoder.artifacts import Dataset, Draft, Run
 from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.evaluation.collected import evaluated_queries
-from gnn_encoder.evaluation.tuning import chosen_weight
+from gnn_encoder.evaluation.tuning import weighted_run
 from gnn_encoder.inference.generation import log_likelihoods, query_ids
 from gnn_encoder.models.query_generator import QueryGenerator
 from gnn_encoder.settings.reranking import EvaluatePassages
@@ -27,12 +27,14 @@ def evaluate_passages(
     if settings.length_normalised:
         queries, inverse = np.unique(query, return_inverse=True)
         likelihood = likelihood / query_ids(generator, data.query_texts(queries)).lengths[inverse]
-    weight, tuned = chosen_weight(
+    total, weight, tuned = weighted_run(
         data, settings.generator_weights, settings.measure, evaluated, before, depth, likelihood
     )
-    evaluated(before, depth, likelihood, weight).write(run, settings.system, generator_weight=weight, **tuned)
+    total.write(run, settings.system, generator_weight=weight, **tuned)
     return {
+        "queries": len(np.unique(query)),
         "pairs": len(query),
+        "pairs_per_second": progress.rate,
         "generator_weight": weight,
         "mean_log_likelihood": float(likelihood.mean()) if len(query) else 0.0,
         "headline": f"weight {weight:g}, {len(query):,} pairs, {progress.rate:,.0f} pairs/s",

@@ -12,7 +12,7 @@ from gnn_encoder.evaluation.collected import evaluated_queries
 from gnn_encoder.evaluation.measures import labelled_queries, measured_by
 from gnn_encoder.evaluation.tuning import first_best, held_out_places
 from gnn_encoder.retrieval import fusion
-from gnn_encoder.settings.measures import cutoff, of_documents
+from gnn_encoder.settings.measures import depth_of
 from gnn_encoder.settings.outcome import Fuse
 
 TUNING_QUERIES = 1000
@@ -52,8 +52,8 @@ def fuse(
             tuning.advance()
             return of_run(run, tried)
 
-        k = 0 if of_documents((settings.measure,)) else cutoff(settings.measure)
-        values = fusion.values_by_weight(lexical.of(tried), dense.of(tried), measured, k or settings.depth)
+        looked_at = depth_of(settings.measure, settings.depth)
+        values = fusion.values_by_weight(lexical.of(tried), dense.of(tried), measured, looked_at)
         weight, figures = fusion.GRID[first_best(values)], dict(zip(fusion.GRID, values.mean(1).tolist(), strict=True))
         tuned = {"tuned_on": "dev", "tuned_by": settings.measure, "tuned_queries": len(tried), "figures": figures}
         of_others = np.take(fusion.GRID, held_out_places(values, data.groups[tried]))

@@ -111,7 +111,7 @@ def figures_of(context: Context, data: Dataset, merged: Draft, parts: Sequence[P
     taken = sum(count / rate for count, rate in zip(counts, rates, strict=True) if rate)
     rate = sum(counts) / taken if taken else 0.0
     if step_name == "rerank":
-        return reranking_figures(sum(counts), rate)
+        return reranking_figures(sum(part.manifest.metrics["queries"] for part in parts), sum(counts), rate)
     if schema == "run":
         return hit_figures(step_name, data, Run.in_folder(merged.path), sum(counts), rate)
     if schema in ("encoding", "vectors"):

@@ -25,6 +25,7 @@ from gnn_encoder.flow.arguments import CODE, ORIGIN, PLAN
 from gnn_encoder.promotion.gate import KEEP, ChampionComparison, Verdict, against_baseline, decide
 from gnn_encoder.promotion.model_card import Described
 from gnn_encoder.promotion.registry import (
+    DATASET,
     DECISION,
     DIGEST,
     GENERATED,
@@ -32,6 +33,7 @@ from gnn_encoder.promotion.registry import (
     QUERIES,
     REASON,
     RUNG,
+    SOURCE,
     Registry,
     Version,
     registry_of,
@@ -208,9 +210,11 @@ class _Challenger:
 
         A comparison would hold the costs of a higher rung against it.
         """
-        origin = {name: self.context.sources.get(name) for name in ORIGIN}
-        is_of_climb = all(digest and champion.tags.get(name) == digest for name, digest in origin.items())
-        is_of_climb = is_of_climb and champion.tags.get(PLAN) == self.context.sources.get(PLAN)
+        # A recurring run, or one whose parameter names the data, does not have the digest of the data's source.
+        sources, tags = {DATASET: self.data.manifest.digest, **self.context.sources}, champion.tags
+        of_run = (DATASET, *ORIGIN[1:])
+        is_of_climb = all(sources.get(name) for name in of_run)
+        is_of_climb = is_of_climb and all(tags.get(name) == sources.get(name) for name in (*of_run, PLAN))
         return is_of_climb and 0 <= height(champion.tags.get(RUNG, "")) < height(self.rung)
 
     def _compared(self, champion: Version, split: str) -> ChampionComparison | str:
@@ -283,7 +287,8 @@ class _Challenger:
         tags = {name: digest for name, digest in self.context.sources.items() if name in (*ORIGIN, PLAN)}
         tags |= {RUNG: self.rung} if self.rung else {}
         tags |= {DECISION: facts["decision"], REASON: facts["reason"], DIGEST: facts["bundle_digest"]}
-        tags[QUERIES] = self.queries
+        data = self.data.manifest
+        tags |= {QUERIES: self.queries, DATASET: data.digest, SOURCE: str(data.settings.get("dataset", ""))}
         tags["evaluation.digest"] = self.evaluation.metrics["digests"][facts["split"]]
         return models.register(facts["bundle"], tags, facts["figures"], self.card(facts), facts["model"])
 

@@ -12,7 +12,7 @@ from gnn_encoder.artifacts.structure import Structure
 from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.collected import evaluated_queries
-from gnn_encoder.evaluation.tuning import chosen_weight
+from gnn_encoder.evaluation.tuning import weighted_run
 from gnn_encoder.settings.reranking import PropagateSections
 
 
@@ -30,10 +30,10 @@ def propagate_sections(
     section = sections_of(data.structure)
     before, depth = Run.read(ranking).of(evaluated_queries(data)), settings.depth
     means, sizes = section_means(before, depth, section)
-    weight, tuned = chosen_weight(
+    total, weight, tuned = weighted_run(
         data, settings.propagation_weights, settings.measure, propagated, before, depth, means
     )
-    propagated(before, depth, means, weight).write(run, settings.system, propagation_weight=weight, **tuned)
+    total.write(run, settings.system, propagation_weight=weight, **tuned)
     shared = float((sizes > 1).mean()) if len(sizes) else 0.0
     return {
         "hits": len(means),

@@ -5,6 +5,8 @@ A task that shares the work re-ranks the hits of its share of the queries.
 
 from pathlib import Path
 
+import numpy as np
+
 from gnn_encoder.artifacts import Dataset, Draft, Run
 from gnn_encoder.artifacts.tables import System
 from gnn_encoder.engines.step import Context, Metrics, step
@@ -28,4 +30,4 @@ def rerank(context: Context, settings: Rerank, dataset: Path, first_run: Path, s
     result = reranked(model, data, ranking, settings.depth, progress=progress, **settings.speed)
     served = served_facts(System.of(first_run), weight=1.0, depth=settings.depth, **settings.speed)
     result.write(run, settings.system, **served)
-    return reranking_figures(pairs, progress.rate)
+    return reranking_figures(len(np.unique(ranking.query)), pairs, progress.rate)

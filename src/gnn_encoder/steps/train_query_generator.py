@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from gnn_encoder.artifacts import Dataset, Draft, Qrels
+from gnn_encoder.artifacts.words import words
 from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.encoding import attention_of_any_shape, autocast
@@ -155,13 +156,28 @@ def split_pairs(
     return pairs.where(np.sort(train)), pairs.where(np.sort(measured))
 
 
+class _Words:
+    """A tokenizer of rouge_score for texts of any script."""
+
+    @staticmethod
+    def tokenize(text: str) -> list[str]:
+        return words(text, shortest=1, runs=iter)
+
+
 def rouge(queries: list[str], written: list[str]) -> dict[str, float]:
-    """Returns mean ROUGE-1, -2 and -L F-measures of generated queries, in percent; {} without queries."""
+    """Returns mean ROUGE-1, -2 and -L F-measures of generated queries, in percent; {} without queries.
+
+    rouge_score's own tokenizer drops all letters but English ones. So where more than a tenth of the queries' letters
+    are others, words are those of `artifacts.words`, without stemming, and each character of an unspaced script is one.
+    """
     from rouge_score.rouge_scorer import RougeScorer
+    from rouge_score.tokenizers import DefaultTokenizer
 
     if not queries:
         return {}
+    letters = [letter for query in queries for letter in query if letter.isalpha()]
+    is_english = 10 * sum(not letter.isascii() for letter in letters) <= len(letters)
     names = ("rouge1", "rouge2", "rougeL")
-    scorer = RougeScorer(names, use_stemmer=True)
+    scorer = RougeScorer(names, tokenizer=DefaultTokenizer(use_stemmer=True) if is_english else _Words())
     scores = [scorer.score(query, text) for query, text in zip(queries, written, strict=True)]
     return {name: 100.0 * float(np.mean([score[name].fmeasure for score in scores])) for name in names}

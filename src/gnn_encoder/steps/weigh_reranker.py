@@ -8,7 +8,7 @@ from gnn_encoder.artifacts import Dataset, Draft, Run, pair_keys
 from gnn_encoder.artifacts.tables import System
 from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.evaluation.collected import evaluated_queries
-from gnn_encoder.evaluation.tuning import chosen_weight
+from gnn_encoder.evaluation.tuning import weighted_run
 from gnn_encoder.retrieval.reranking import served_facts, weighed
 from gnn_encoder.settings.reranking import WeighReranker
 from gnn_encoder.settings.systems import FIRST_AND_RERANKED
@@ -22,9 +22,11 @@ def weigh_reranker(
     data, depth = Dataset(dataset), settings.depth
     first, other = (Run.read(path).of(evaluated_queries(data)) for path in (first_run, ranking))
     scores = scores_of(other, first.where(first.rank <= depth))
-    weight, tuned = chosen_weight(data, settings.reranker_weights, settings.measure, weighed, first, depth, scores)
+    total, weight, tuned = weighted_run(
+        data, settings.reranker_weights, settings.measure, weighed, first, depth, scores
+    )
     served = served_facts(System.of(ranking), weight=weight)
-    weighed(first, depth, scores, weight).write(run, FIRST_AND_RERANKED, reranker_weight=weight, **tuned, **served)
+    total.write(run, FIRST_AND_RERANKED, reranker_weight=weight, **tuned, **served)
     return {"weight": weight, "headline": f"weight {weight:.2f} on the re-ranker's scores of {len(scores):,} hits"}
 
 

@@ -3,7 +3,7 @@
 import math
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from gnn_encoder import __version__
 from gnn_encoder.artifacts.folder import Manifest
-from gnn_encoder.errors import Missing, UserError
+from gnn_encoder.errors import Missing, UserError, without_password
 from gnn_encoder.tracking import mlflow_runs
 from gnn_encoder.tracking.mlflow_runs import StepLog
 
@@ -20,6 +20,10 @@ PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT
 """When a run opens, no work can be lost, so a server that does not answer is reported soon."""
 PICTURE, TABLE = "systems.svg", "systems.json"
 """Files of a pipeline's run."""
+LATE = "late"
+"""Tag of a pipeline's run that ended because its time was up."""
+STORES = "stores.txt"
+"""File in a root: the addresses of the stores that its runs log to, one a line, without passwords."""
 
 
 class PipelineLog:
@@ -33,12 +37,21 @@ class PipelineLog:
         name_of_root = _quotable(root)
         with impatient(), mlflow_runs.reaching(self.uri) as client:
             self._client = client
+            versions = mlflow_runs.all_pages(client.search_model_versions)
+            self.registered = [(version.name, str(version.version)) for version in versions]
+            """Model and number of every registered version in the store."""
             self._experiment = mlflow_runs.experiment_id(client, artifact_location=location)
-            for stale in self._running(f"tags.root = '{name_of_root}'"):
-                self._close(stale, "KILLED")
+            running = client.search_runs(
+                [self._experiment], f"attributes.status = 'RUNNING' and tags.root = '{name_of_root}'"
+            )
+            for stale in of_root(running, root):
+                self._close(stale.info.run_id, "KILLED")
             self.run_id = mlflow_runs.create_run(client, self._experiment, name)
             self._log = StepLog(client, self.run_id)
             mlflow_runs.describe(self._log, params, {**tags, "root": name_of_root, "version": __version__})
+        if (store := without_password(self.uri)) not in noted_stores(root) and self.uri != own_store(root):
+            with (root / STORES).open("a", encoding="utf-8") as file:
+                file.write(f"{store}\n")
 
     def environment(self) -> dict[str, str]:
         """The environment variables that make a step log under this run."""
@@ -94,9 +107,11 @@ class PipelineLog:
             self._log.model(model)
         self._log.close(None)
 
-    def finish(self, status: str) -> None:
-        """End the run, and every step's run that a killed process left open."""
+    def finish(self, status: str, *, is_late: bool = False) -> None:
+        """End the run, and every step's run that a killed process left open; `is_late`: its time was up."""
         with self._tolerating():
+            if is_late:
+                self._log.tag(LATE, "yes")
             self._close(self.run_id, status)
 
     @contextmanager
@@ -122,16 +137,20 @@ def _quotable(root: Path) -> str:
     return str(root).replace("'", "_")
 
 
-def runs_of(client: Any, root: Path) -> list[Any]:
-    """Returns MLflow's runs of a root in all experiments: those of pipelines, and those of their steps.
+def of_root(runs: Iterable[Any], root: Path) -> list[Any]:
+    """Returns those of MLflow's runs whose log lies in a root.
 
-    A run without its log in the root is left out: it may be of a root with the same path on another machine, or of one
-    whose path differs in a quote.
+    Another may be of a root with the same path on another machine, or of one whose path differs in a quote.
     """
+    logs = ((run, Path(run.data.tags.get("log", ""))) for run in runs)
+    return [run for run, log in logs if log.is_relative_to(root) and log.is_file()]
+
+
+def runs_of(client: Any, root: Path) -> list[Any]:
+    """Returns MLflow's runs of a root in all experiments: those of pipelines, and those of their steps."""
     experiments = [experiment.experiment_id for experiment in mlflow_runs.all_pages(client.search_experiments)]
     named = mlflow_runs.all_pages(client.search_runs, experiments, f"tags.root = '{_quotable(root)}'")
-    logs = [Path(run.data.tags.get("log", "")) for run in named]
-    parents = [run for run, log in zip(named, logs, strict=True) if log.is_relative_to(root) and log.is_file()]
+    parents = of_root(named, root)
     steps = (
         mlflow_runs.all_pages(client.search_runs, experiments, f"tags.mlflow.parentRunId = '{parent.info.run_id}'")
         for parent in parents
@@ -142,6 +161,12 @@ def runs_of(client: Any, root: Path) -> list[Any]:
 def tracking_uri(root: Path) -> str:
     """`MLFLOW_TRACKING_URI` if the user set it, otherwise a SQLite store in the root."""
     return os.environ.get("MLFLOW_TRACKING_URI") or own_store(root)
+
+
+def noted_stores(root: Path) -> list[str]:
+    """The addresses without passwords of the stores, but for the root's own one, to which its runs have logged."""
+    file = root / STORES
+    return file.read_text("utf-8").split() if file.is_file() else []
 
 
 def own_store(root: Path) -> str:

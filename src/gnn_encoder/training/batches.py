@@ -51,8 +51,8 @@ class ShuffledBatches:
 
     def __init__(self, rows: int, batch_size: int, seed: int) -> None:
         self.rows, self.seed = rows, seed
-        self.batch_examples = min(batch_size, rows)
-        self.steps_per_epoch = -(-rows // max(self.batch_examples, 1))
+        self.steps_per_epoch = -(-rows // max(min(batch_size, rows), 1))
+        self.batch_examples = rows / max(self.steps_per_epoch, 1)
 
     def draws(self, epoch: int) -> Iterator[Any]:
         """The epoch's draws."""

@@ -67,7 +67,7 @@ class MaskedBatches(ExampleBatches):
         wanted = max(1, round(len(node) * in_round / len(self.trained) / settings.batch_size))
         self.batches_per_round = min(wanted, in_round)
         self.steps_per_epoch = self.rounds * self.batches_per_round
-        self.batch_examples = max(1, len(node) // self.steps_per_epoch)
+        self.batch_examples = len(node) / self.steps_per_epoch
 
     def draws(self, epoch: int) -> Iterator[Draw]:
         """The epoch's draws, round after round."""
@@ -124,7 +124,7 @@ class MaskedGraphTraining:
         self.node = np.searchsorted(graph.queries, examples.query)
         self.known = KnownPositives.of(dataset, "train", examples.query, examples.positive)
         self.features = EdgeFeatures(graph)
-        self.scale = loss_scale(settings.score_scale, unit_length or model.gnn.config.normalize_passages)
+        self.scale = loss_scale(settings.score_scale, unit_length)
         self.dropped: np.ndarray | None = None
         if settings.mask == "drop_positives":
             self.dropped = self.known.contains(graph.queries[:, None], graph.edges)

@@ -21,8 +21,8 @@ class BatchPlan(Protocol):
     """The batches of an epoch. The same epoch always has the same batches."""
 
     steps_per_epoch: int
-    batch_examples: int
-    """Examples in a full batch, for the throughput shown."""
+    batch_examples: float
+    """Mean number of examples in a batch, for the throughput shown."""
 
     def draws(self, epoch: int) -> Iterator[Any]:
         """The `steps_per_epoch` draws of an epoch: the part of each batch that depends on earlier draws."""

@@ -22,9 +22,14 @@ SHOWN_EXAMPLES = 4
 """Example queries in a prompt, by a draw for each passage."""
 LONGEST, MOST_LINES = 300, 50
 """Characters of a query, and lines of an answer, beyond which they are no query and no answer."""
-ITEM = re.compile(r"^(?:[-*•]|\(?\d{1,2}[.):])\s+(?=\S)")
-"""The beginning of a line of a list."""
-QUOTES = "\"'`*_“”„«»‘’"
+ITEM = re.compile(
+    r"^(?:(?:[-*•]|\(?\d{1,2}[.):])\s+"
+    r"|(?:（\d{1,2}）|\d{1,2}[、）]|\d{1,2}[．：](?!\d)|[①-⑳]|・)\s*"
+    r"|\(?\d{1,2}[.)](?=[^\W\d_a-zA-Z]|[「『《“（]))"
+    r"(?=\S)"
+)
+"""The beginning of a line of a list. Chinese and Japanese have marks of their own, and no space after a mark."""
+QUOTES = "\"'`*_“”„«»‘’「」『』"
 
 
 @dataclass(frozen=True)
@@ -89,7 +94,7 @@ def queries_in(answer: str, count: int, is_cut: bool = False) -> list[str]:
         return []
     listed = [line for line in lines if ITEM.match(line)]
     if not listed:
-        listed = [line for line in lines if not line.endswith(":") and not line.startswith("```")]
+        listed = [line for line in lines if not line.endswith((":", "：")) and not line.startswith("```")]
         if len(listed) > count:
             return []
     queries: dict[str, str] = {}

@@ -14,13 +14,14 @@ from typing import NamedTuple
 import numpy as np
 
 from gnn_encoder.artifacts import Passages
+from gnn_encoder.data.cutting import words_in
 from gnn_encoder.inference.sentences import END
 
 HEADING, SENTENCE = "heading", "sentence"
 SEPARATOR = " > "
 """Between the titles of sections in a passage's title."""
 FEWEST, MOST = 5, 40
-"""Words of a sentence that is a query."""
+"""Words of a sentence that is a query, by `words_in`: in scripts without spaces, two characters count as one."""
 REACH = 3
 """Passages before and behind a sentence's that it is a query for. The time to tune uses of labels grows with it."""
 
@@ -70,14 +71,21 @@ def queries_of_headings(batches: Iterable[Passages]) -> Iterator[Written]:
 
 
 def heading(title: str) -> str:
-    """Returns the last heading of a title; after the one above it if it has a single word."""
+    """Returns the last heading of a title; after the one above it if it has a single word.
+
+    In scripts without spaces, up to three characters are one.
+    """
     parts = [part.strip() for part in title.split(SEPARATOR) if part.strip()]
-    if parts and len(parts[-1].split()) == 1:
+    if parts and len(parts[-1].split()) == 1 and words_in(parts[-1]) <= 2:
         return " ".join(parts[-2:])
     return parts[-1] if parts else ""
 
 
 def sentences(text: str) -> Sequence[str]:
-    """Returns the sentences with `FEWEST` to `MOST` words, without the full stop, the longest first."""
-    parts = [" ".join(part.split()).rstrip(".;:") for part in END.split(text)]
-    return sorted((part for part in parts if FEWEST <= len(part.split()) <= MOST), key=len, reverse=True)
+    """Returns the sentences with `FEWEST` to `MOST` words, without the full stop, the longest first.
+
+    A longer one is divided at its spaces: in Thai, whose words have none between them, that is where sentences end.
+    """
+    whole = [" ".join(part.split()).rstrip(".;:；：") for part in END.split(text)]
+    parts = [part for sentence in whole for part in ([sentence] if words_in(sentence) <= MOST else sentence.split())]
+    return sorted((part for part in parts if FEWEST <= words_in(part) <= MOST), key=len, reverse=True)

@@ -61,6 +61,7 @@ def export(
     table: str = "passages",
     index: bool | None = None,
     update: bool = False,
+    same_encoder: bool = False,
     progress: NewProgress | None = None,
 ) -> str:
     """Writes an export to `target` and returns what was compared, in words.
@@ -72,6 +73,8 @@ def export(
         table: name of the table of LanceDB or PostgreSQL; with a dot, schema and table of PostgreSQL.
         index: whether the table has an approximate index; None: as the format has it, or as the updated table has it.
         update: send only changes to a table that exists; without it the folder or table must not exist.
+        same_encoder: refuse to update a table with vectors of another query encoder, since its readers use that one;
+            `forget` renews such a table, too.
         progress: makes the progress of each stage.
 
     Raises:
@@ -94,4 +97,5 @@ def export(
         raise UserError(f"--table {table!r}: a name has lower-case letters, digits and _, and begins with a letter")
     if form != "pgvector" and (is_remote(str(target)) or "://" in str(target)):
         raise UserError(f"an export to {form} is a folder of this machine: name one, `gnn-encoder copy` sends it on")
-    return chosen.write(Job(bundle, form, str(target), table, index, chosen.has_index, update, progress))
+    job = Job(bundle, form, str(target), table, index, chosen.has_index, update, same_encoder, progress)
+    return chosen.write(job)

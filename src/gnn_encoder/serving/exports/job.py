@@ -12,11 +12,14 @@ from typing import Any
 import numpy as np
 
 from gnn_encoder.artifacts import Bundle
+from gnn_encoder.artifacts.bundle import QUERY_ENCODER
+from gnn_encoder.artifacts.folder import digest_of
 from gnn_encoder.artifacts.parts_folder import ADAPTER
 from gnn_encoder.artifacts.replacing import partial_of, replace_content
 from gnn_encoder.artifacts.texts import is_blank
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.encoding import encode_texts
+from gnn_encoder.models.backbone import ADDRESS
 from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.retrieval.learned_fusion import Alone, read_fusion
 from gnn_encoder.retrieval.parts import FEATURES
@@ -39,6 +42,8 @@ class Job:
     """Whether to have an approximate index; None: `index_by_default`, or what the updated table has."""
     index_by_default: bool = False
     update: bool = False
+    same_encoder: bool = False
+    """Whether an update refuses a table with vectors of another query encoder."""
     progress: NewProgress | None = None
 
     @property
@@ -55,6 +60,13 @@ class Job:
     def encoder(self) -> TextEncoder:
         """The query encoder."""
         return TextEncoder.load(self.bundle.query_encoder_path)
+
+    @cached_property
+    def encoder_digest(self) -> str:
+        """The digest of the query encoder's weights, or of its address."""
+        files = self.bundle.manifest.files.items()
+        kinds = (".safetensors", f"/{ADDRESS}")
+        return digest_of({n: f.sha256 for n, f in files if n.startswith(f"{QUERY_ENCODER}/") and n.endswith(kinds)})
 
     @cached_property
     def adapter(self) -> np.ndarray | None:
@@ -86,6 +98,7 @@ class Job:
             "similarity": "inner product",
             "width": self.width,
             "bundle_digest": self.bundle.manifest.digest,
+            "query_encoder_digest": self.encoder_digest,
             "replay": sentence,
             **more,
         }
@@ -98,6 +111,11 @@ class Job:
             names = "{format} of {system}, width {width}"
             raise UserError(
                 f"{target} holds {names.format(**theirs)}, not {names.format(**wanted)}: name another place"
+            )
+        if self.same_encoder and facts.get("query_encoder_digest", self.encoder_digest) != self.encoder_digest:
+            raise UserError(
+                f"{target} holds vectors of another query encoder, as of another training: name another place, and "
+                "export the encoder, too"
             )
         if self.index is not None and self.index != bool(facts.get("index")):
             has = "an" if facts.get("index") else "no"
