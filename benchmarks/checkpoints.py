@@ -47,7 +47,7 @@ class Over(Exception):
 class Batches:
     """The same random rows at each step."""
 
-    steps_per_epoch, batch_examples = 10**6, 1
+    steps_per_epoch, batch_examples = 10**6, 1.0
 
     def __init__(self, rows: int) -> None:
         self._rows = torch.randn(rows, WIDTH, generator=torch.Generator().manual_seed(0))

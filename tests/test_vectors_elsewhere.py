@@ -23,9 +23,9 @@ from gnn_encoder.artifacts.arrays import EVALUATED, QUERIES, read_rows
 from gnn_encoder.artifacts.digests import WORDS
 from gnn_encoder.artifacts.finished_run import labelled_bundle
 from gnn_encoder.data.given_vectors import GivenVectors
-from gnn_encoder.errors import UserError
+from gnn_encoder.errors import Unreachable, UserError
 from gnn_encoder.evaluation.collected import evaluated_queries
-from gnn_encoder.models.address import AddressEncoder
+from gnn_encoder.models.address import AddressEncoder, RefusedText
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.serving.following import PROBE
 from gnn_encoder.settings.first_stage import FirstStage
@@ -109,6 +109,18 @@ def test_a_text_that_is_too_long_is_cut_and_the_others_are_not(service: Service)
     texts = ["river " * 200, "an old river", "violin " * 60]
     vectors = AddressEncoder.at(service.address).encode(texts)
     np.testing.assert_allclose(vectors, service.model.encode([texts[0][:300], *texts[1:]]), atol=1e-5)
+
+
+def test_a_refused_text_is_named_unless_the_service_refuses_any(service: Service) -> None:
+    encoder, long = AddressEncoder.at(service.address), "river " * 80
+    service.longest = 100
+    with pytest.raises(RefusedText) as refused:
+        encoder.encode(["an old river", long, "garden"])
+    assert refused.value.text == long
+    service.longest = 0  # as of a wrong model or parameter, which some services answer with 400, too
+    with pytest.raises(Unreachable, match="context length is exceeded") as unreachable:
+        encoder.encode(["an old river"])
+    assert not isinstance(unreachable.value, RefusedText)
 
 
 def test_the_key_goes_where_the_user_said(service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

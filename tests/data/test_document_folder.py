@@ -250,6 +250,14 @@ def test_a_text_is_decoded(data: bytes, text: str, guessed: bool) -> None:
     assert decoded(data) == (text, guessed)
 
 
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+def test_a_byte_that_is_no_text_is_named_with_its_line(mark: bytes) -> None:
+    with pytest.raises(Unreadable, match=r"byte 0x81 in line 2 is not UTF-8, and the file is not Windows-1252 either"):
+        decoded(mark + "schön\n".encode() + b"bad \x81 byte\n")
+    with pytest.raises(Unreadable, match=r"byte 0x81 in line 1 is not UTF-16"):
+        decoded(b"\xff\xfea\x00\x81")
+
+
 def test_guessed_encodings_and_files_without_a_passage_are_told(tmp_path: Path) -> None:
     folder = tmp_path / "docs"
     folder.mkdir()
@@ -262,7 +270,8 @@ def test_guessed_encodings_and_files_without_a_passage_are_told(tmp_path: Path) 
     report, passages = ingested(folder)
     assert len(passages) == 5
     assert report.remarks == [
-        "東.txt was not read: neither UTF-8 nor Windows-1252: convert it to UTF-8",
+        "東.txt was not read: byte 0x93 in line 1 is not UTF-8, and the file is not Windows-1252 either: mend or "
+        "convert it",
         "4 files are not UTF-8 and were read as Windows-1252: p0.txt, p1.txt, p2.txt, …: convert them to UTF-8 if they "
         "are in another encoding",
         "2 files have no text for a passage: empty.txt, headings.md",

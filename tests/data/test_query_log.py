@@ -236,7 +236,7 @@ def test_human_labels_stay_the_test_and_the_log_trains(tmp_path: Path) -> None:
         ("query,passage,position\nwhat,d1,1.4\n", "line 2: position '1.4' is not a whole number from 1"),
         ("query,passage_id,passage\nwhat,d1,text of d1\n", "both 'passage_id' and 'passage' hold the passage"),
         ("query,passage,date,time\nwhat,d1,2026-01-01,13:45:00\n", "both 'date' and 'time' hold the time"),
-        ("query,passage\n", "has no row that can be used: it has none"),
+        ("query,passage\n", "has no row that can be used: it is empty, or has a header line and no rows"),
     ],
 )
 def test_a_wrong_log_is_refused_in_one_line(tmp_path: Path, text: str, message: str) -> None:
@@ -252,6 +252,26 @@ def test_a_log_without_a_good_row_is_refused_with_its_problems_though_bad_rows_a
         UserError, match=r"5 × wrong columns or fields \(log.csv line 2: time '1767225600' is not a date"
     ):
         ingested(write_corpus(tmp_path / "corpus"), tmp_path / "log.csv", on_bad_rows="drop")
+
+
+def test_problems_of_the_data_are_not_told_as_those_of_the_log(tmp_path: Path) -> None:
+    folder = write_corpus(tmp_path / "corpus")
+    (folder / "corpus.jsonl").write_text((folder / "corpus.jsonl").read_text("utf-8") + "no JSON\n", encoding="utf-8")
+    (tmp_path / "log.csv").write_text("query,passage,count\nwhat,d1,many\n", encoding="utf-8")
+    with pytest.raises(UserError, match="line 2: count 'many' is not a number") as error:
+        ingested(folder, tmp_path / "log.csv")
+    assert "corpus.jsonl" not in str(error.value)
+    (tmp_path / "log.csv").write_text("query,passage,count\nwhat,d1,many\nwho,d2,2\n", encoding="utf-8")
+    with pytest.raises(UserError, match=r"log.csv line 2: count 'many'") as error:
+        ingested(folder, tmp_path / "log.csv")
+    assert "corpus.jsonl line" in str(error.value), "where the data are refused, all their problems are told"
+
+
+def test_each_line_of_a_quoted_text_may_have_as_many_commas_as_a_row(tmp_path: Path) -> None:
+    for text in ("red shoes, size 9\ncheap", "red shoes, size 9\ncheap, blue"):
+        problems = Problems()
+        (tmp_path / "log.csv").write_text(f'query,passage\n"{text}",p1\n', encoding="utf-8")
+        assert Clicks.read(tmp_path / "log.csv", problems).texts == [text] and not problems.all()
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t"])

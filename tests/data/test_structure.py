@@ -13,6 +13,7 @@ from command_line import call
 from gnn_encoder.artifacts import Dataset, drafting
 from gnn_encoder.artifacts.structure import Structure
 from gnn_encoder.data import beir, canonicalize, open_source
+from gnn_encoder.data import lines as lines_module
 from gnn_encoder.data import places as structure_places
 from gnn_encoder.data.beir import Beir
 from gnn_encoder.data.corpus import Corpus
@@ -205,6 +206,26 @@ def test_bad_structure_is_refused_with_file_and_row(tmp_path: Path, case: str, f
     if not row_dropped:
         assert named(structure)["d9"][1] is None
         assert {pair for pair in citations(structure) if pair[0] == "d9"} <= {("d9", "d1")}
+
+
+@pytest.mark.parametrize("with_plain", [False, True])
+def test_rows_that_are_told_as_left_out_are_left_out_of_a_block_without_a_document(
+    with_plain: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second block has bad rows alone, or such and one without a document."""
+    bad = [row(_id="bad", order="first", more="x"), row(_id="worse", doc_id=True, more="x")]
+    plain = {"_id": "plain", "text": "a plain text", "order": 3.5, "more": "y", "metadata": {"doc_id": "A"}}
+    second = [*bad, plain] if with_plain else bad
+    folder = write(tmp_path / "d", [*ROWS, *second])
+    monkeypatch.setattr(lines_module, "BLOCK_BYTES", len(lines(ROWS).encode()))
+    blocks = [len(block.numbers) for block in lines_module.read_blocks(folder / "corpus.jsonl", Problems())]
+    assert blocks == [len(ROWS), len(second)], "control"
+    (problem,) = check(Ingest(dataset=str(folder))).problems
+    assert (problem.kind, problem.count) == (Kind.BAD_ROW, 2)
+    structure, _ = ingest(folder, tmp_path / "out", on_bad_rows="drop")
+    kept = [passage["_id"] for passage in ROWS] + ["plain"] * with_plain
+    assert Dataset(tmp_path / "out").passages.ids().to_pylist() == kept
+    assert structure is not None and not {"bad", "worse"} & set(node_ids(structure))
 
 
 def test_a_cycle_is_refused_at_each_of_its_nodes_and_not_below_them(tmp_path: Path) -> None:

@@ -206,6 +206,15 @@ def test_each_later_run_of_the_root_leaves_them_out(updated: Path) -> None:
     assert other.ingest.forgotten == ""
 
 
+def test_a_moved_root_loses_nothing(updated: Path) -> None:
+    (updated / "latest" / "gone").symlink_to(updated / "pipeline" / "gone")
+    moved = updated.rename(updated.with_name("moved"))
+    before = sorted(moved.rglob("*"))
+    with pytest.raises(UserError, match=r"latest/\w+ leads to .*, where nothing is: move the runs back"):
+        forget(moved, {"p7"}, {QUERY})
+    assert sorted(moved.rglob("*")) == before
+
+
 def test_a_name_of_nothing_changes_nothing(updated: Path) -> None:
     before = sorted(updated.rglob("*"))
     for names in ({"p7", "p700"}, {QUERY}):

@@ -201,7 +201,6 @@ def test_an_output_that_is_gone_is_no_news(tmp_path: Path, monkeypatch: pytest.M
     assert not (tmp_path / "events").exists()
 
 
-@pytest.mark.slow
 def test_a_promotion_is_not_reused_if_its_version_is_gone(tmp_path: Path) -> None:
     with drafting(tmp_path / "decision", "decision") as draft:
         Decision.write(draft, {"model_name": "gnn-encoder", "version": "3"})
@@ -211,6 +210,7 @@ def test_a_promotion_is_not_reused_if_its_version_is_gone(tmp_path: Path) -> Non
     assert [Cache(tmp_path, known)._cached(call, key) for known in registered] == [outputs, None, outputs]
 
 
+@pytest.mark.slow
 def test_a_step_that_cannot_say_why_it_died_is_explained_by_the_log(
     root: Path, kind_of_steps: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

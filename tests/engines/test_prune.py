@@ -153,8 +153,13 @@ def test_the_bundles_of_registered_versions_are_kept(root: Root, monkeypatch: py
     (root.path / STORES).write_text(f"{elsewhere}\n")
     assert root.found() == {OUTPUTS: {"r/neither/dataset"}}, "a run has logged there"
     (root.path / STORES).write_text("http://127.0.0.1:9\n")
-    with pytest.raises(UserError, match=f"set MLFLOW_TRACKING_URI, or, .* take it out of {root.path / STORES}"):
+    with pytest.raises(UserError, match=f"may be registered there: .* delete its line in {root.path / STORES}"):
         root.found()
+    gone = root.path / "gone" / "mlflow.db"
+    (root.path / STORES).write_text(f"sqlite:///{gone}\n")
+    with pytest.raises(UserError, match=f"no MLflow store sqlite:///{gone}; .* delete its line"):
+        root.found()
+    assert not gone.parent.exists(), "MLflow would make an empty store"
     (root.path / STORES).unlink()
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     assert call(monkeypatch, "prune", "--root", str(root.path), "--keep", "0", "--delete") == 2

@@ -115,13 +115,16 @@ def test_the_time_of_a_reranking_is_pairs_over_rates() -> None:
     took, more, drawn = (reranking_seconds(data, RATES, 160, *sizes) for sizes in ((50, 0), (100, 0), (50, 500)))
     tokens, queries = min(data.mean_query(64) + data.mean_passage(160), 160), data.queries["dev"] + data.queries["test"]
     assert took["rerank: Re-ranked"] == pytest.approx(50 * queries * tokens / RATES.encoding)
-    assert took["train_reranker: Re-ranked"] == pytest.approx(2 * data.labels * tokens / RATES.training)
+    watched = min(200, data.queries["dev"]) * 20 * tokens / RATES.encoding
+    assert took["train_reranker: Re-ranked"] == pytest.approx(2 * data.labels * tokens / RATES.training + watched)
     assert more["rerank: Re-ranked"] == 2 * took["rerank: Re-ranked"]
-    assert drawn["train_reranker: Re-ranked"] == took["train_reranker: Re-ranked"] / 2
+    half = (took["train_reranker: Re-ranked"] - watched) / 2
+    assert drawn["train_reranker: Re-ranked"] == pytest.approx(half + watched)
     searched = reranking_seconds(replace(data, passages=2 * data.passages), RATES, 160, 50, 0)
     assert searched["first_stage"] > took["first_stage"]
     slower = reranking_seconds(data, replace(RATES, training=0.0), 160, 50, 0)
-    assert slower["train_reranker: Re-ranked"] == pytest.approx(8 * data.labels * tokens / RATES.encoding)
+    trained = slower["train_reranker: Re-ranked"] - watched
+    assert trained == pytest.approx(8 * data.labels * tokens / RATES.encoding)
 
 
 def test_passages_are_cut_where_a_rung_would_not_fit() -> None:

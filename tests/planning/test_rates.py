@@ -64,10 +64,9 @@ def test_the_rate_of_training_is_tokens_over_seconds(
     clock = count()
     monkeypatch.setattr(measuring, "time", SimpleNamespace(monotonic=partial(next, clock)))
     monkeypatch.setattr(measuring, "_wait", lambda: (next(clock), next(clock)))
-    monkeypatch.setattr(measuring, "STEP_TOKENS", queries * 2 * 7)
     settings = TrainDpr(backbone=str(tiny_backbone))
     asked, given = (Tokens.flatten([[5] * length] * 4) for length in (3, 7))
-    rate = measuring._training(new_dual_encoder(settings), asked, given, settings)
+    rate = measuring._training(new_dual_encoder(settings), asked, given, settings, queries * 2 * 7)
     assert rate == pytest.approx(1 / (3 / (queries * (3 + 2 * 7)) + 3 / (32 * (3 + 2 * 7))))
 
 
@@ -146,7 +145,7 @@ def test_a_training_with_checkpointing_is_measured_in_bf16(
     model = new_dual_encoder(settings)
     tokens = Tokens.of(model.passage_encoder.tokenizer, ["a text", "another one"] * 20, 32)
     with large_training([model.query_encoder.backbone, model.passage_encoder.backbone], settings):
-        assert measuring._training(model, tokens, tokens, settings) > 0
+        assert measuring._training(model, tokens, tokens, settings, 2048) > 0
 
 
 def test_an_encoding_takes_the_tokens_of_all_windows() -> None:

@@ -206,7 +206,7 @@ def test_the_page_needs_no_token_and_says_nothing(bundles: dict[str, Path]) -> N
 
 
 def test_feedback_is_labels_of_the_next_training(
-    bundles: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bundles: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "new" / "labels.jsonl"
 
@@ -246,6 +246,14 @@ def test_feedback_is_labels_of_the_next_training(
         patch.setattr(feedback, "MOST", 41)
         status, answer = vote(server, question="one more", passage_id="p1")
         assert status == 507 and "41 labels" in answer["detail"] and len(read_labels(file)) == 41
+    kept = file.read_bytes()
+    with serving(bundles["vectors"], labels=file) as server:  # another program damages the file meanwhile
+        file.write_text("no label\n")
+        status, answer = vote(server, question="a", passage_id="p1")
+        assert status == 503 and "labels is damaged" in answer["detail"] and str(tmp_path) not in answer["detail"]
+        assert f"{file} line 1 is no added label" in capsys.readouterr().err and file.read_text() == "no label\n"
+        file.write_bytes(kept)
+        assert vote(server, question="a", passage_id="p1") == (200, {"labels": 42}), "once it is restored"
     file.write_text("no label\n")
     with pytest.raises(UserError, match="no added label"), serving(bundles["vectors"], labels=file):
         pass
@@ -268,7 +276,7 @@ def test_labels_that_another_program_removes_are_not_written_back(tmp_path: Path
 
 
 def test_a_question_that_the_service_refuses_costs_no_other_its_answer(
-    tiny_dataset: Dataset, tiny_backbone: Path, tmp_path: Path
+    tiny_dataset: Dataset, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refused, questions = "a question of too many words " * 3, ["garden", "old river", "winter", "violin"]
     with service_of(tiny_backbone) as service:
@@ -288,5 +296,16 @@ def test_a_question_that_the_service_refuses_costs_no_other_its_answer(
             ]
             status, answer = server.search(questions=refused)
             assert status == 422 and "refuses" in answer["detail"] and "http" not in answer["detail"]
+            status, answer = server.search(questions=[*questions[:2], refused])
+            assert status == 422 and answer["detail"].startswith("question 3 of 3: ")
+            requests, answered = list[str](), service.answer
+            monkeypatch.setattr(service, "answer", lambda *sent: requests.append("") or answered(*sent))
+            many = [f"garden {i}" for i in range(64)]
+            many[7], many[40], many[41] = refused, f"{refused} again", refused
+            answers = answers_of(server.followed.current, [Ask(question, 3) for question in many])
+            assert [i for i, one in enumerate(answers) if isinstance(one.hits, RefusedText)] == [7, 40, 41]
+            assert len(requests) <= 50, "21 as a rule; at most 24 to find a refused text, twice, and two for the others"
+            service.longest = 0
+            assert server.search(questions="garden of today")[0] == 503, "not the question's fault: it refuses any"
             service.fails_after, service.longest = 0, 1 << 30
             assert server.search(questions="another garden")[0] == 503, "control: it answers nobody"

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from table_engines import Engine, LanceEngine, PostgresEngine, expected, write_b
 
 from gnn_encoder import UserError
 from gnn_encoder.artifacts import Bundle
+from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.serving.exports import export, lance_table, postgres_table, replay, rows
 from gnn_encoder.serving.exports.job import Job
 from gnn_encoder.serving.exports.rows import Block
@@ -192,6 +194,20 @@ def test_a_table_of_another_query_encoder_is_refused(
     for bundle, same_encoder in ((later, True), (trained, False)):
         engine.export(bundle, update=True, same_encoder=same_encoder)
         assert engine.rows() == expected(bundle)
+
+
+def test_an_encoder_with_another_prompt_is_another_one(former: Bundle, tmp_path: Path) -> None:
+    digests = []
+    for name, prompts in (("same", {}), ("other", {"query": "query: "})):
+        encoder = TextEncoder.load(former.query_encoder_path)
+        encoder.prompts = prompts
+        encoder.save(tmp_path / name)
+        (tmp_path / f"of {name}").mkdir()
+        origin = SimpleNamespace(query_encoder_path=tmp_path / name)
+        words = [("p0", "", "a passage")]
+        bundle = write_bundle(origin, words, np.array(former.vectors[:1]), tmp_path / f"of {name}")  # type: ignore[arg-type]
+        digests.append(Job(bundle, "lancedb", "").encoder_digest)
+    assert digests[0] == Job(former, "lancedb", "").encoder_digest != digests[1]
 
 
 def test_a_table_of_another_origin_is_refused(former: Bundle, postgres: str, tmp_path: Path) -> None:

@@ -63,7 +63,9 @@ def test_the_sum_equals_a_loop(tiny_dataset: Dataset, seed: int, weight: float) 
 
 
 @pytest.mark.parametrize(("good", "seed"), [(5.0, 0), (0.0, 0), (0.0, 1), (-5.0, 2)])
-def test_on_dev_no_sum_is_below_the_first_stage(tiny_dataset: Dataset, good: float, seed: int, tmp_path: Path) -> None:
+def test_on_dev_the_chosen_weight_is_not_below_the_first_stage(
+    tiny_dataset: Dataset, good: float, seed: int, tmp_path: Path
+) -> None:
     first, other = runs(tiny_dataset, good, seed)
     paths = {"first_run": written(first, tmp_path / "BM25 + A", served=SERVED)}
     paths["ranking"] = written(other, tmp_path / "R", served={**SERVED, "reranking": RERANKING})
@@ -95,13 +97,15 @@ def test_a_dev_query_is_ranked_by_the_weight_that_the_others_choose(
         places = [place for place, hit in enumerate(by_hand(first, other, query, weight)[:10], 1) if hit in relevant]
         return 1 / places[0] if places else 0.0
 
-    figures = {w: np.array([reciprocal_rank_at_10(q, w) for q in dev.tolist()]) for w in settings.reranker_weights}
+    weights = [w for w in settings.reranker_weights if (w == 1) == (chosen == 1)]  # 1 has scores of another scale
+    figures = {w: np.array([reciprocal_rank_at_10(q, w) for q in dev.tolist()]) for w in weights}
     by_others = []
     for place, query in enumerate(dev.tolist()):
         means = {w: round(float(values[fold != fold[place]].mean()), 12) for w, values in figures.items()}
-        by_others.append(max(settings.reranker_weights, key=means.__getitem__))
+        by_others.append(max(weights, key=means.__getitem__))
         assert mixed.of(np.array([query])).passage.tolist() == by_hand(first, other, query, by_others[-1])
     assert len(set(by_others)) > 1, "the control"
+    assert mixed.score[np.isin(mixed.query, dev) & (mixed.rank <= DEPTH)].max() <= 1 or set(by_others) == {1.0}
     for query in np.setdiff1d(np.unique(first.query), dev).tolist():
         assert mixed.of(np.array([query])).passage.tolist() == by_hand(first, other, query, chosen)
 

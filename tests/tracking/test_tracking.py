@@ -18,7 +18,7 @@ from gnn_encoder.artifacts.folder import Manifest
 from gnn_encoder.errors import UserError
 from gnn_encoder.promotion.registry import registry_of
 from gnn_encoder.tracking import mlflow_runs
-from gnn_encoder.tracking.pipeline_run import PipelineLog, existing_store, noted_stores
+from gnn_encoder.tracking.pipeline_run import LATE, PipelineLog, existing_store, noted_stores
 
 
 @pytest.fixture(scope="module")
@@ -223,6 +223,30 @@ def test_the_stores_of_a_root_are_noted(
     for name in ("first", "second"):
         PipelineLog(tmp_path, name, {}, {}).finish("FINISHED")
     assert noted_stores(tmp_path) == [uri]
+    spaced = tmp_path / "my runs"
+    spaced.mkdir()
+    shutil.copy(store / "mlflow.db", spaced)
+    monkeypatch.chdir(spaced)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///mlflow.db")
+    PipelineLog(tmp_path, "third", {}, {}).finish("FINISHED")
+    assert noted_stores(tmp_path) == [uri, f"sqlite:///{spaced / 'mlflow.db'}"], "of any folder, and with spaces"
+    PipelineLog(spaced, "fourth", {}, {}).finish("FINISHED")
+    assert noted_stores(spaced) == [], "it is the root's own"
+
+
+def test_a_step_that_the_deadline_ended_has_not_finished(store: Path, parent: PipelineLog) -> None:
+    step = client(store).create_run("1", tags={"mlflow.parentRunId": parent.run_id}, run_name="train_gnn")
+    parent.finish("FINISHED", is_late=True)
+    runs = [client(store).get_run(run) for run in (parent.run_id, step.info.run_id)]
+    assert [run.info.status for run in runs] == ["FINISHED", "KILLED"]
+    assert LATE in runs[0].data.tags and LATE not in runs[1].data.tags
+
+
+def test_the_registered_versions_of_some_models_are_listed(store: Path, parent: PipelineLog) -> None:
+    for name in ("one", "two"):
+        client(store).create_registered_model(name)
+        client(store).create_model_version(name, "s3://bucket")
+    assert parent.registered({"one"}) == [("one", "1")] and parent.registered(set()) == []
 
 
 def test_an_unreachable_server_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

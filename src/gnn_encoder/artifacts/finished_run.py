@@ -31,7 +31,7 @@ def check_place(root: Path) -> None:
         if not link.exists() and not target.is_relative_to(root.resolve()):
             raise UserError(
                 f"{link} leads to {target}, where nothing is: move the runs back if they were there, or start anew "
-                f"with another --root, or without {link.parent}"
+                f"with another --root, or delete {link.parent}"
             )
 
 

@@ -178,8 +178,10 @@ def export(
     from gnn_encoder.tracking.progress import Progress
 
     opened = Bundle.read(_folder(bundle, root))
-    options: dict[str, Any] = {"table": table, "index": index, "update": update, "same_encoder": True}
-    result = write(opened, form, target, **options, progress=partial(Progress, "export"))
+    result = write(
+        opened, form, target, table=table, index=index, update=update, same_encoder=True,
+        progress=partial(Progress, "export"),
+    )  # fmt: skip
     address = without_password(target)
     reader = FORMATS[form].reader.format(target=address, table=table)
     typer.echo(f"{address} is {opened.system}'s: {result}; {reader}")

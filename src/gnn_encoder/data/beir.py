@@ -133,7 +133,11 @@ def _read(
     records = [record for _, record in rows]
     places = beir_places.table_of(records) if with_places else None
     if of_passages and places is not None and _names_no_document(places):
-        return _read(block, names, False, Problems())  # the records have lost fields that are no places
+        # These records have lost fields that are no places, so the rows that are left are read again.
+        left = {number for number, _ in rows}
+        again = (line for line in block.lines(Problems()) if line[0] in left)
+        records = [record for _, record in _records(again, block.name, Problems())]
+        places, known = None, set(names)
     texts = [[record[name] for record in records] for name in names]
     return texts, places, [number for number, _ in rows], of_records(records, known)
 

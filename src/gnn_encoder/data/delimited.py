@@ -144,8 +144,8 @@ def quoted_rows(
 ) -> Iterator[Rows]:
     """Reads rows as `csv.reader` reads them, below line `header`; columns as in `plain_rows`.
 
-    A row over several lines is a problem where quotes of a text, not doubled, may have made it: where each of the lines
-    has all columns, or text follows the closing quote.
+    A row over several lines is a problem where quotes of a text, not doubled, may have made it: where text follows the
+    closing quote, or, between tabs, each of the lines has all columns. A quoted text may well have commas in each line.
     """
     rest, first = "", 0  # an unfinished row and its first line
     for block in _below(read_blocks(path, problems, name), header):
@@ -219,7 +219,7 @@ def _is_right(row: _Row, record: str, line: int, columns: range, problems: Probl
     if (
         not wrong
         and last > line
-        and (row.followed or all(text_line.count(delimiter) + 1 in columns for text_line in lines))
+        and (row.followed or (delimiter == "\t" and all(text_line.count("\t") + 1 in columns for text_line in lines)))
     ):
         wrong = f"a field begins with a quote that is closed in line {last}: double it if it is text"
     if not wrong and row.returned:
@@ -313,7 +313,8 @@ def _names_columns(names: list[str], column_of: Mapping[str, int]) -> bool:
 
 
 def read_candidates(path: Path, problems: Problems, name: str) -> Iterator[CandidateRows]:
-    """Reads rows of query, passage and two more columns (a rank, a score) or as many as a header line names."""
+    """Reads rows of query, passage and at most two more columns (a rank, a score), or at most as many as a header line
+    names."""
     header = Header.of(path, True)
     column_of = header.columns(POOL_COLUMNS)
     is_named = len(column_of) == len(POOL_COLUMNS)

@@ -14,7 +14,7 @@ import re
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from threading import Timer
@@ -47,9 +47,9 @@ class Unreadable(Exception):
 
 @dataclass
 class Content:
-    """The blocks of a file. `guessed`: its text does not say in which encoding it is, and was read as Windows-1252."""
+    """The blocks of a file. `guessed`: its text is not UTF-8 and names no encoding that fits: read as Windows-1252."""
 
-    blocks: Iterable[Block]
+    blocks: list[Block]
     guessed: bool = False
 
 
@@ -111,17 +111,18 @@ class FileReader:
 
 
 def read(path: Path) -> Content:
-    """Returns the content of a file; this, or to iterate its blocks, raises Unreadable or whatever a library raises."""
+    """Returns the content of a file; raises Unreadable or whatever a library raises."""
     ending, size = path.suffix.lower(), path.stat().st_size
     largest = LARGEST_TEXT if ending in TEXTS else LARGEST
     if size > largest:
         raise Unreadable(f"{size:,} bytes; a {ending} file has at most {largest:,}")
     if ending == ".pdf":
-        return Content(_pdf_blocks(path))
+        return Content(list(_pdf_blocks(path)))
     if ending in WITH_LIBRARIES:
-        return Content(_office_blocks(path))
+        return Content(list(_office_blocks(path)))
     text, guessed = decoded(path.read_bytes())
-    return Content(PARSERS.get(ending, _paragraphs)(text.replace("\r\n", "\n").replace("\r", "\n")), guessed)
+    parsed = PARSERS.get(ending, _paragraphs)(text.replace("\r\n", "\n").replace("\r", "\n"))
+    return Content(list(parsed), guessed)
 
 
 def decoded(data: bytes) -> tuple[str, bool]:
@@ -132,18 +133,21 @@ def decoded(data: bytes) -> tuple[str, bool]:
     """
     if b"\0" in data[:4096] and data[:2] not in (b"\xff\xfe", b"\xfe\xff"):
         raise Unreadable("binary, not text")
-    named = CHARSET.search(data[:2048])
+    named, wrong = CHARSET.search(data[:2048]), ""
     encodings = ["utf-16"] if data[:2] in (b"\xff\xfe", b"\xfe\xff") else ["utf-8-sig"]
     encodings += [named[1].decode()] if named else []
     for encoding in encodings:
         try:
             return data.decode(encoding), False
+        except UnicodeDecodeError as error:
+            line, name = error.object.count(b"\n", 0, error.start) + 1, encoding.removesuffix("-sig").upper()
+            wrong = wrong or f"byte 0x{error.object[error.start]:02x} in line {line} is not {name}"
         except (UnicodeError, LookupError):
             continue
     try:
         return data.decode("cp1252"), True
     except UnicodeDecodeError:
-        raise Unreadable("neither UTF-8 nor Windows-1252: convert it to UTF-8") from None
+        raise Unreadable(f"{wrong}, and the file is not Windows-1252 either: mend or convert it") from None
 
 
 def _paragraphs(text: str) -> Iterator[Block]:

@@ -25,7 +25,7 @@ from gnn_encoder.artifacts.texts import folded
 from gnn_encoder.data.clicks_by_chance import by_chance, propensities
 from gnn_encoder.data.log_rows import Clicks
 from gnn_encoder.data.rows import Label, Query
-from gnn_encoder.data.validation import Problems, refusal
+from gnn_encoder.data.validation import Kind, Problems, refusal
 from gnn_encoder.errors import UserError
 from gnn_encoder.settings.foundation import Ingest
 
@@ -58,9 +58,10 @@ class QueryLog:
         path = log_file(settings)
         self._name, self.traffic = path.name, dict[str, float]()
         self.remarks, self.rows = list[str](), list[Query | Label]()
-        clicks = Clicks.read(path, problems)
+        of_log = _OfLog(problems)
+        clicks = Clicks.read(path, of_log)
         if not len(clicks.query):
-            reasons = "; ".join(map(str, problems.all())) or "it has none"
+            reasons = "; ".join(map(str, of_log.all())) or "it is empty, or has a header line and no rows"
             raise UserError(f"{path} has no row that can be used: {reasons}: mend the log and run again")
         if settings.on_bad_rows == "refuse" and (wrong := problems.all()):
             raise UserError(refusal(f"{settings.dataset} with {path}", wrong))
@@ -172,6 +173,19 @@ class QueryLog:
     def _remark(self, rows: np.ndarray, clicks: np.ndarray, remark: str) -> None:
         if rows.any():
             self.remarks.append(f"{self._name}: {int(rows.sum()):,} rows, {clicks[rows].sum():,.0f} clicks, {remark}")
+
+
+class _OfLog(Problems):
+    """The problems of a log, which are added to those of the whole data, too."""
+
+    def __init__(self, whole: Problems) -> None:
+        super().__init__()
+        self._whole = whole
+
+    def add(self, kind: Kind, file: str, line: int | None = None, detail: str = "") -> None:
+        """As of `Problems`."""
+        super().add(kind, file, line, detail)
+        self._whole.add(kind, file, line, detail)
 
 
 def log_file(settings: Ingest) -> Path:

@@ -10,6 +10,9 @@ from gnn_encoder.data.cutting import words_in
 from gnn_encoder.data.questions import Questions
 from gnn_encoder.data.splits import TRAIN
 
+SLICE = 16_384
+"""Queries that are Python strings at a time: a log may have millions."""
+
 
 def question_counts(questions: Questions, passages: int) -> dict[str, Any]:
     """The fields of a `DataReport` about queries and labels, given a corpus of `passages`."""
@@ -23,7 +26,9 @@ def question_counts(questions: Questions, passages: int) -> dict[str, Any]:
     trained = np.bincount(asking & 0xFFFFFFFF, minlength=passages)
     shared = trained[passage] > (split == TRAIN)
     labelled, warm = np.unique(questions.query[positive]), np.unique(questions.query[positive][shared])
-    words = [words_in(text) for text in questions.queries["text"].to_pylist()]
+    texts = questions.queries["text"]
+    starts = range(0, len(texts), SLICE)
+    words = sum(words_in(text) for start in starts for text in texts.slice(start, SLICE).to_pylist())
     return {
         **{
             name: {split: int((codes == code).sum()) for code, split in enumerate(SPLITS)}
@@ -40,7 +45,7 @@ def question_counts(questions: Questions, passages: int) -> dict[str, Any]:
         "trained": int(questions.trained.sum()),
         "dev_before_draw": questions.dev_before_draw,
         "isolated_passages": passages - len(np.unique(passage)),
-        "query_words": sum(words) / max(len(words), 1),
+        "query_words": words / max(len(texts), 1),
     }
 
 

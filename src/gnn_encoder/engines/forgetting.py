@@ -32,7 +32,7 @@ from gnn_encoder import __version__
 from gnn_encoder.artifacts import Bundle, WrittenQueries
 from gnn_encoder.artifacts.added_labels import ADDED_LABELS, read_labels
 from gnn_encoder.artifacts.digests import text_digests
-from gnn_encoder.artifacts.finished_run import BUNDLE, BUNDLES, bundles_of
+from gnn_encoder.artifacts.finished_run import BUNDLE, BUNDLES, bundles_of, check_place
 from gnn_encoder.artifacts.folder import MANIFEST, Manifest, digest_of, read_manifest
 from gnn_encoder.artifacts.history import read_history
 from gnn_encoder.artifacts.passages import CORPUS_SCHEMA, StoredTable, passage_text
@@ -44,7 +44,7 @@ from gnn_encoder.engines import forgotten_stores, lifeline, pipelines, prune
 from gnn_encoder.engines.climbed import KEPT_RERANKERS, rung_of
 from gnn_encoder.engines.climbing import climbing_again, climbs_again
 from gnn_encoder.engines.forgotten_files import Traces, without_answers
-from gnn_encoder.engines.latest import FORGOTTEN, KEPT_LABELS, same_data
+from gnn_encoder.engines.latest import FORGOTTEN, KEPT_LABELS
 from gnn_encoder.engines.local_run import Outcome
 from gnn_encoder.engines.provenance import DATA
 from gnn_encoder.engines.supervision import Show
@@ -116,8 +116,6 @@ class Forgetting:
         self.holding = defaultdict[Path, set[tuple[str, str]]](set)
         self.texts: set[str] = set()
         self.began = time.time()
-        data = self.latest / "dataset"
-        self._data = read_manifest(data).settings if data.exists() else {}  # before an update with another `dataset`
 
     def note(self, change: str, *objects: Path | str) -> None:
         """Notes what is "rewritten", "deleted", or "left" because it may have a text and is not changed here."""
@@ -127,7 +125,7 @@ class Forgetting:
 
     def notes(self) -> dict[str, list[str]]:
         """Returns what was noted, of interrupted attempts, too."""
-        notes: dict[str, dict[str, None]] = {change: {} for change in ("began", "rewritten", "deleted", "left")}
+        notes: dict[str, dict[str, None]] = {change: {} for change in ("began", "data", "rewritten", "deleted", "left")}
         for line in self._unfinished.read_text("utf-8").splitlines() if self._unfinished.exists() else ():
             with suppress(ValueError):  # it was cut
                 change, one = json.loads(line)
@@ -171,6 +169,8 @@ class Forgetting:
         self.file.parent.mkdir(exist_ok=True)
         if not digests <= forgotten.names or not self.notes()["began"]:  # else the command of an interrupted attempt
             self.note("began", str(time.time()))
+        if (data := self.latest / "dataset").exists():  # before an update, which may have another `dataset`
+            self.note("data", str(read_manifest(data).settings.get("dataset", "")))
         self.began = float(self.notes()["began"][-1])
         forgotten.names.update(digests)
         self.look()
@@ -281,12 +281,13 @@ class Forgetting:
 
     def _is_of_latest(self, champion: Version, affected: Mapping[Path, Manifest]) -> bool:
         """Whether a champion is of the data in `latest/`: by its tag, by its dataset, or if the root has no other."""
+        of_latest = self.notes()["data"]
         if SOURCE in champion.tags:
-            return bool(champion.tags[SOURCE] == self._data.get("dataset", ""))
+            return champion.tags[SOURCE] in of_latest
         of_bundle = (one.inputs.get("dataset") for one in affected.values() if one.digest == champion.tags.get(DIGEST))
         digests, datasets = set(of_bundle), [one for one in self.manifests().values() if one.schema == "dataset"]
         known = [one for one in datasets if one.digest in digests]
-        return all(same_data(one.settings, self._data) for one in known or datasets)
+        return all(one.settings.get("dataset", "") in of_latest for one in known or datasets)
 
     def _successor(self, registry: Registry, champion: Version, versions: Sequence[Version]) -> str:
         bundle, former = Bundle.read((self.latest / BUNDLE).resolve()), champion.tags.get(ADDRESS, "")
@@ -432,6 +433,9 @@ def forget(
     """
     root = root.resolve()
     prune.check_root(root)
+    check_place(root)
+    for uri in prune.stores(root):
+        prune.registries(uri, root)  # or it ends here, before an update that may take long
     job, latest = Forgetting(root), root / "latest"
     job.begin(wanted)
     job.take_labels_out()

@@ -1,7 +1,8 @@
 """The engine of this machine: runs a graph's calls in order, and reuses results of equal calls.
 
 `python -m gnn_encoder.engines.local JOB` is a process of its own, so that a run can be interrupted and killed with all
-its steps (`supervision`). A job is a JSON file: `calls` (each a `Call`), `folder` for the outputs, and `containers`.
+its steps (`supervision`). A job is a JSON file: `calls` (each a `Call`), `folder` for the outputs, `containers`, and
+`registered`, the versions of the models that calls promote to.
 
 The result of a call is reused for equal arguments and equal contents of the inputs, wherever they lie. A file of the
 cache has the addresses of the outputs; outputs that are gone or damaged are made again.

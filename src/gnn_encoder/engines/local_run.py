@@ -17,9 +17,10 @@ from gnn_encoder.artifacts.folder import read_manifest
 from gnn_encoder.artifacts.report import Decision
 from gnn_encoder.engines import lifeline
 from gnn_encoder.engines.containers import Containers
-from gnn_encoder.engines.local import Call
+from gnn_encoder.engines.local import PROMOTE, Call
 from gnn_encoder.engines.supervision import Event, Show, supervise
 from gnn_encoder.errors import UserError
+from gnn_encoder.flow.arguments import StepArguments
 from gnn_encoder.report.table import columns, markdown
 from gnn_encoder.tracking.context import CHECKPOINTS, TOKENS
 from gnn_encoder.tracking.pipeline_run import PipelineLog
@@ -89,14 +90,16 @@ def run_calls(
                 shutil.rmtree(leftover, ignore_errors=True)
         if shutil.disk_usage(root).free < FULL_BYTES:
             raise UserError(f"No space left on device: {root}; free space, or give another --root")
+        promotions = [StepArguments.model_validate_json(call.arguments) for call in calls if call.step == PROMOTE]
+        models = {str(one.settings["model_name"]) for one in promotions}
         log.parent.mkdir(exist_ok=True)
         log.touch()  # the next run of this root closes what a killed one left open if the log is here
         parent = PipelineLog(root, name, params, {"log": str(log)})
         outcome = Outcome("KILLED", log)
-        job = {
+        job: dict[str, Any] = {
             "calls": [asdict(call) for call in calls],
             "folder": str(root / "pipeline"),
-            "registered": parent.registered,
+            "registered": parent.registered(models),
             "containers": asdict(containers) if containers else None,
         }
         try:

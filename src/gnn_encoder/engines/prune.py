@@ -26,7 +26,7 @@ from gnn_encoder.machine.disk import entries
 from gnn_encoder.promotion.registry import BUNDLE, DIGEST, Registry, Version, open_registry
 from gnn_encoder.storage import cache_folder, is_remote
 from gnn_encoder.tracking import mlflow_runs
-from gnn_encoder.tracking.pipeline_run import LATE, STORES, impatient, noted_stores, own_store, tracking_uri
+from gnn_encoder.tracking.pipeline_run import LATE, SQLITE, STORES, impatient, noted_stores, own_store, tracking_uri
 
 OUTPUTS, PARTS, CHECKPOINTS, FETCHED = (
     "outputs of earlier runs",
@@ -172,8 +172,7 @@ def leftovers(root: Path) -> Iterator[Path]:
 def _checkpoints(root: Path, runs: Iterable[_Run], uris: Iterable[str]) -> list[Path]:
     """Returns the checkpoints that no kept run can resume.
 
-    They are the checkpoints of finished calls; if every kept run has come to its end, they are all checkpoints. The
-    answers of
+    They are the checkpoints of finished calls, or all checkpoints if every kept run has come to its end. The answers of
     language models (`answers-…`) and the vectors of embeddings services (`paid-…`) stay: they are paid for, and an
     update asks for those of new passages alone.
     """
@@ -232,13 +231,18 @@ def stores(root: Path) -> list[str]:
 def registries(uri: str, root: Path) -> list[Registry]:
     """Returns every registered model in a store of a root."""
     try:
+        file = Path(uri.removeprefix(SQLITE).partition("?")[0])
+        if uri.startswith(SQLITE) and uri in noted_stores(root) and not file.is_file():
+            raise UserError(f"no MLflow store {uri}")  # MLflow would make an empty one
         with impatient(), mlflow_runs.reaching(uri) as client:
             return [open_registry(uri, model.name) for model in mlflow_runs.all_pages(client.search_registered_models)]
     except UserError as error:
-        if uri == tracking_uri(root):
+        if uri not in noted_stores(root):
             raise
-        where = f"runs of {root} have logged there, and may be registered: set MLFLOW_TRACKING_URI"
-        raise UserError(f"{error}; {where}, or, if the store is gone, take it out of {root / STORES}") from None
+        raise UserError(
+            f"{error}; bundles of {root} may be registered there: start it (with a password: set MLFLOW_TRACKING_URI "
+            f"to its address), or, if it is gone, delete its line in {root / STORES}"
+        ) from None
 
 
 def _versions(uri: str, root: Path) -> list[Version]:

@@ -142,7 +142,7 @@ def chosen_use(
     uses, pairs = candidate_uses(settings), labelled_pairs(data)
     if len(uses) == 1 or not len(pairs[0]):
         return uses[0], {}
-    depth = min(depth_of(settings.measure, 1000), len(data.passages))
+    depth = min(depth_of(settings.measure), len(data.passages))
     dev = labelled_queries(data.judged("dev"))
     if len(dev) >= max(settings.smallest_dev, 1):
         queries = _evenly(dev)

@@ -42,12 +42,24 @@ def held_out_places(values: np.ndarray, group: np.ndarray) -> np.ndarray:
 
 
 def weighted_run(
-    data: Dataset, weights: Sequence[float], measure: str, summed: Summed, run: Run, depth: int, scores: np.ndarray
+    data: Dataset,
+    weights: Sequence[float],
+    measure: str,
+    summed: Summed,
+    run: Run,
+    depth: int,
+    scores: np.ndarray,
+    unscaled: float | None = None,
 ) -> tuple[Run, float, dict[str, Any]]:
     """Returns a run summed with the first of `weights` that has the highest measure, the weight, and facts about it.
 
     Dev queries are ranked by the weights that the others choose. Without labelled dev queries, the weight is the middle
-    one, without facts. run, depth, scores: as `summed` takes them.
+    one, without facts.
+
+    Args:
+        run, depth, scores: as `summed` takes them.
+        unscaled: a weight whose sums have a scale of their own. It is not mixed with others, because the scores of a
+            run's first hits are compared with each other.
     """
     qrels = data.judged("dev")
     dev = labelled_queries(qrels)
@@ -60,9 +72,11 @@ def weighted_run(
         return summed(run.of(queries), depth, scores[np.isin(of_score, queries)], weight)
 
     values = np.stack([measured(of(dev, weight), dev) for weight in weights])
-    weight, places = weights[first_best(values)], held_out_places(values, data.groups[dev])
+    weight, figures = weights[first_best(values)], dict(zip(weights, values.mean(axis=1).tolist(), strict=True))
+    alike = [place for place, other in enumerate(weights) if (other == unscaled) == (weight == unscaled)]
+    places = np.take(alike, held_out_places(values[alike], data.groups[dev]))
     kept = summed(run, depth, scores, weight)
     parts = [kept.where(~np.isin(kept.query, dev))]
     parts += [of(dev[places == place], weights[place]) for place in np.unique(places).tolist()]
-    figures = dict(zip(weights, values.mean(axis=1).tolist(), strict=True))
-    return Run.concatenate(parts), weight, {"tuned_on": "dev", "tuned_by": measure, "figures": figures}
+    facts = {"tuned_on": "dev", "tuned_by": measure, "figures": figures, "in_sample": len(alike) == 1}
+    return Run.concatenate(parts), weight, facts

@@ -115,7 +115,7 @@ def explain_reranked(
             parts = scorer.explain(data, question, row)
         if reranking and weight < 1:
             parts = [Contribution(source, amount * weight / span if span else 0.0) for source, amount in parts]
-            scaling = "scaling of the re-ranker's scores, the least of which is 0" if parts else "the re-ranker"
+            scaling = "scaling: the re-ranker's lowest score counts as 0" if parts else "the re-ranker"
             parts.append(Contribution(scaling, hit.score - shares[row] - sum(part.amount for part in parts)))
             share = f"{reranking.first_stage}, in the sum with {weight:.2f} of the re-ranker, both from 0 to 1"
             parts = [Contribution(share, shares[row]), *parts]
@@ -130,7 +130,7 @@ def explain_parts(
     if not searcher.bundle.has_vectors:
         return explain_by_words(searcher, question, k, only)
     if searcher.bundle.fusion_path:
-        with searcher.reading:  # the tokenizers of BM25 have a state
+        with searcher.reading:  # as `Retriever.search` does, so that one thread at a time does heavy work
             return explain_by_fusion(searcher, question, k, only)
     return explain_by_labels(searcher, question, k, queries, only)
 

@@ -143,7 +143,7 @@ def _check(settings: Settings, graph: Graph, cluster: Cluster) -> None:
     in_folders = (*FOLDERS, DocumentFolder.format)
     if not is_remote(settings.ingest.dataset) and open_source(settings.ingest).format in in_folders:
         local.append(settings.ingest.dataset)
-    files = {"ingest": ("labels", "log", "forgotten"), "write_queries": ("prompts", "examples")}
+    files = {"ingest": ("labels", "log", "forgotten"), "encode": ("vectors",), "write_queries": ("prompts", "examples")}
     for step, name in ((step, name) for step, names in files.items() for name in names):
         if file := getattr(getattr(settings, step), name):
             how = f"leave {step}.{name} out, or run here"
@@ -151,8 +151,7 @@ def _check(settings: Settings, graph: Graph, cluster: Cluster) -> None:
     for step, values in ((node.step, node.settings) for node in graph.nodes):
         models = [model for name in BACKBONES if (model := getattr(values, name, "")) not in ("", *NO_FOLDERS)]
         local += [model for model in models if Path(model).is_dir()]
-        named = [getattr(values, "bundle", "") or getattr(values, "source", "")]
-        named += [getattr(values, name, "") for name in ("word_vectors", "vectors")]
+        named = getattr(values, "bundle", "") or getattr(values, "source", ""), getattr(values, "word_vectors", "")
         local += [name for name in named if not is_remote(name) and name not in ("", BM25, POOL, *MADE_WORD_VECTORS)]
         processes, gpu = getattr(values, "processes", 1), cluster.needs(step).gpu
         if gpu and processes != "auto" and processes > gpu.count:

@@ -132,19 +132,26 @@ class AddressEncoder(TextEncoder):
     def _request(self, texts: Sequence[str]) -> np.ndarray:
         """Returns the vectors fp32 [n, d] of one request, or of several smaller ones."""
         try:
-            answer = self._answer(
-                lambda client: client.embeddings.create(model=self.model, input=list(texts), encoding_format="float")
-            )
+            answer = self._embeddings(texts)
             rows = sorted((one.index, one.embedding) for one in answer.data)
             vectors = np.array([vector for _, vector in rows], np.float32)
             if [index for index, _ in rows] != list(range(len(texts))) or vectors.ndim != 2:
                 raise ValueError(f"{len(rows)} vectors for {len(texts)} texts")
-        except RefusedText:
+        except RefusedText as error:
             if len(texts) > 1:
                 half = len(texts) // 2
                 return np.concatenate([self._request(texts[:half]), self._request(texts[half:])])
             if len(texts[0]) > SHORTEST:
-                return self._request([texts[0][: max(len(texts[0]) // 2, SHORTEST)]])
+                try:
+                    return self._request([texts[0][: max(len(texts[0]) // 2, SHORTEST)]])
+                except RefusedText as shorter:
+                    shorter.text = texts[0]
+                    raise
+            try:
+                self._embeddings(["word"])
+            except RefusedText:  # a wrong model or parameter, for example
+                raise Unreachable(str(error)) from None
+            error.text = texts[0]
             raise
         except (AttributeError, TypeError, ValueError) as error:
             raise self._unreachable(f"its answer is not OpenAI's: {one_line(error)}") from None
@@ -152,6 +159,11 @@ class AddressEncoder(TextEncoder):
             wrong = f"a vector of {vectors.shape[1]} numbers, or one that is not finite, instead of {self.width}"
             raise self._unreachable(wrong)
         return at_unit_length(vectors) if self.normalize else vectors
+
+    def _embeddings(self, texts: Sequence[str]) -> Any:
+        return self._answer(
+            lambda client: client.embeddings.create(model=self.model, input=list(texts), encoding_format="float")
+        )
 
     def _answer(self, request: Callable[[Any], Any]) -> Any:
         if not self.address:
@@ -171,6 +183,9 @@ class AddressEncoder(TextEncoder):
 
 class RefusedText(Unreachable):
     """The service refuses a text, or a request with several texts; it may answer others."""
+
+    text = ""
+    """The first `LONGEST` characters of the text, where it is known."""
 
 
 def _requests(texts: Sequence[str]) -> Iterator[list[str]]:

@@ -15,6 +15,7 @@ from typing import Any
 from gnn_encoder.errors import UserError
 from gnn_encoder.planning.facts import DataFacts
 from gnn_encoder.planning.rates import DROPOUT, Rates
+from gnn_encoder.training.dev import CANDIDATES as DEV_CANDIDATES
 
 LENGTHS = (256, 192, 160, 128, 96, 64)
 """Tokens to which passages may be cut."""
@@ -33,8 +34,6 @@ ENCODINGS = ("dense_retrieve", "build_graph")
 """Calls that encode the corpus, in windows if passages are read so: by DPR and by M_de. The rung as it is has done so
 before. `RESERVE` has to be enough for a run that recommends DPR and encodes it once more."""
 POOL, CANDIDATES, NEIGHBORS, QUERIES_OF_PASSAGE, DEV_QUERIES = 1000, 8, 10, 3, 60
-RERANKED_PAIRS = 20
-"""Pairs of a dev query that the cross-encoder scores, after its epoch and at its end (`training.dev.CANDIDATES`)."""
 MISSED = 0.5
 """Share of the labels whose passage is not among the candidates; these pairs are scored, too. It was 0.8 with passages
 of 16 words."""
@@ -232,7 +231,7 @@ class _Sized:
             "the dual encoder": {"train_dpr": self.epoch, "train_dual_encoder": self.epochs * self.epoch},
             "the cross-encoder and its scores": {
                 "train_cross_encoder": 2 * self.examples * self.pair / rates.training
-                + 2 * RERANKED_PAIRS * min(DEV_QUERIES, facts.queries["dev"]) * self.pair / rates.encoding,
+                + 2 * DEV_CANDIDATES * min(DEV_QUERIES, facts.queries["dev"]) * self.pair / rates.encoding,
                 "score_candidates": (self.queries * CANDIDATES + MISSED * self.examples) * self.pair / rates.encoding,
             },
             "trying graphs": {

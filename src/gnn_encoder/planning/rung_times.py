@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from gnn_encoder.planning.facts import LONGEST, DataFacts
 from gnn_encoder.planning.plan import LENGTHS
 from gnn_encoder.planning.rates import Rates
+from gnn_encoder.settings.reranking import TrainReranker
 from gnn_encoder.settings.rungs import AS_IT_IS, LABELS, RERANKING, WORDS
 from gnn_encoder.settings.systems import RERANKED
+from gnn_encoder.training.dev import CANDIDATES as DEV_CANDIDATES
 
 FIXED = {WORDS: 10.0, AS_IT_IS: 6.0, LABELS: 18.0, RERANKING: 40.0}
 """Seconds of each rung for a small data set, beside what follows: somewhat more than two cores of an AMD EPYC take."""
@@ -80,9 +82,11 @@ def reranking_seconds(facts: DataFacts, rates: Rates, pair: int, depth: int, dra
     trained = drawn or facts.queries["train"]
     tokens = min(facts.mean_query(64) + facts.mean_passage(pair), pair)
     examples = 2 * facts.labels * trained / facts.queries["train"]
+    watched = min(facts.queries["dev"], TrainReranker().dev_queries) * min(DEV_CANDIDATES, facts.passages)
     return {
         "first_stage": (PER_SEARCH + PER_SEARCHED * facts.passages) * (trained + facts.measured),
-        f"train_reranker: {RERANKED}": examples * tokens / (rates.training or rates.encoding / TRAINED_SLOWER),
+        f"train_reranker: {RERANKED}": examples * tokens / (rates.training or rates.encoding / TRAINED_SLOWER)
+        + watched * tokens / rates.encoding,
         f"rerank: {RERANKED}": facts.measured * min(depth, facts.passages) * tokens / rates.encoding,
         RERANKING: _tables(facts, RERANKING),
     }

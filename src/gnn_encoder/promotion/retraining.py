@@ -17,7 +17,7 @@ from gnn_encoder.evaluation.measures import mean_name
 from gnn_encoder.evaluation.strata import MEANING
 from gnn_encoder.flow.arguments import ORIGIN, StepArguments
 from gnn_encoder.flow.graph import Graph
-from gnn_encoder.promotion.gate import KEEP
+from gnn_encoder.promotion.gate import KEEP, PROMOTE
 from gnn_encoder.promotion.registry import CHAMPION, DECISION, REASON, RUNG, Registry, Version
 from gnn_encoder.settings.measures import ALL
 from gnn_encoder.settings.pipeline import Settings
@@ -72,14 +72,16 @@ def plan(job: Job) -> Plan:
     digests, rung = arguments[last_decision.title].source_digests, last_decision.label
     origin = {part: digests[part] for part in ORIGIN}
     # A process can end after it has registered a version that passed the gate, and before it moves the aliases.
-    is_undone = newest is not None and newest.tags.get(DECISION) != KEEP and newest.number not in champions
-    for version in filter(None, (champion, None if is_undone else newest)):
+    undone = newest if newest and newest.tags.get(DECISION) == PROMOTE and newest.number not in champions else None
+    if undone is champion:  # a user has set the alias
+        undone = None
+    for version in filter(None, (champion, None if undone else newest)):
         if not _changed(origin, version) and version.tags.get(RUNG, "") == rung:
             news = f"nothing to do: data, settings and code are those of {_described(version)}"
             return Plan(arguments, origin, version, news, known)
     news = f"no version of {name} is registered yet"
-    if newest and is_undone:
-        news = f"version {newest.number} passed the gate, but its promotion did not end"
+    if undone:
+        news = f"version {undone.number} passed the gate, but its promotion did not end"
     elif last := champion or newest:
         differing = ", ".join(part.removeprefix("run.") for part in _changed(origin, last))
         news = f"changed since {_described(last)}: {differing}"

@@ -166,15 +166,12 @@ class Searcher:
         return min(k, max(1, len(self.bundle.passages)))
 
 
-def served_weight(
-    bundle: Bundle, fuse: bool | None = None, weight: float | None = None, run: Path | None = None
-) -> tuple[float | None, str]:
+def served_weight(bundle: Bundle, fuse: bool | None = None, weight: float | None = None) -> tuple[float | None, str]:
     """Returns the weight of the vectors in the sum with BM25 that a search is to use, and the ranking in words.
 
     Args:
         fuse: whether the search was asked to fuse; None: as the run that chose the bundle recommends.
         weight: the weight that was asked for, which asks for a fusion, too.
-        run: as in `fusion_weight`.
 
     Returns:
         None, and no words, for the vectors alone.
@@ -188,7 +185,7 @@ def served_weight(
     if (fuse or weight is not None) and bundle.fusion_path:
         raise UserError(f"{bundle.system} ranks by words, too: leave the fusion with BM25 and its weight out")
     if fuse or weight is not None:
-        return fusion_weight(bundle, weight, run)
+        return fusion_weight(bundle, weight)
     if fuse is None and serving.weight is not None:
         return serving.weight, f"{serving.first_stage.system}: {_in_words(serving.weight)}, as recommended"
     return None, ""

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from gnn_encoder.errors import UserError, one_line
-from gnn_encoder.models.address import RefusedText
+from gnn_encoder.models.address import LONGEST, RefusedText
 from gnn_encoder.retrieval.search import Hit
 from gnn_encoder.serving.batching import Ask
 from gnn_encoder.serving.following import Served
@@ -51,7 +51,12 @@ def answers_of(served: Served, asks: Sequence[Ask]) -> list[Answer]:
 
 
 def _hits(served: Served, asks: Sequence[Ask]) -> list[list[dict[str, Any]] | UserError]:
-    """The hits of questions that have the same arguments, or for all of them the reason why there are none."""
+    """The hits of questions that have the same arguments, or for all of them the reason why there are none.
+
+    A question that the service of an encoder refuses has that reason alone, and the others are asked once more.
+    """
+    if not asks:
+        return []
     first = asks[0]
     try:
         if first.explain:
@@ -68,10 +73,13 @@ def _hits(served: Served, asks: Sequence[Ask]) -> list[list[dict[str, Any]] | Us
             rights=first.rights,
             min_confidence=first.min_confidence,
         )
+    except RefusedText as error:
+        refused = [ask.question[:LONGEST] == error.text for ask in asks]
+        if not any(refused):
+            return [error] * len(asks)
+        others = iter(_hits(served, [ask for ask, is_refused in zip(asks, refused, strict=True) if not is_refused]))
+        return [error if is_refused else next(others) for is_refused in refused]
     except UserError as error:
-        if isinstance(error, RefusedText) and len(asks) > 1:  # the others get their hits
-            half = len(asks) // 2
-            return _hits(served, asks[:half]) + _hits(served, asks[half:])
         return [error] * len(asks)
     return [[asdict(hit) for hit in hits] for hits in hit_lists]
 

@@ -130,7 +130,11 @@ def create_app(
             answers = await _unless_gone(request, batcher.ask(asks))
         except Busy as busy:
             raise Refused(429, str(busy), {"Retry-After": str(busy.seconds)}) from None
-        results = [{"question": question, "hits": _hits(one)} for question, one in zip(questions, answers, strict=True)]
+        names = [f"question {i} of {len(questions)}: " for i in range(1, len(questions) + 1)] if questions[1:] else [""]
+        results = [
+            {"question": question, "hits": _hits(one, name)}
+            for question, one, name in zip(questions, answers, names, strict=True)
+        ]
         served = answers[0].served
         if log:
             narrowed = body.filter is not None or rights is not None
@@ -172,7 +176,9 @@ def create_app(
         )
         return JSONResponse(facts.model_dump())
 
-    @app.post("/feedback", response_model=Kept, responses=refusals(401, 403, 413, 421, 422, 507), dependencies=bearer)
+    @app.post(
+        "/feedback", response_model=Kept, responses=refusals(401, 403, 413, 421, 422, 503, 507), dependencies=bearer
+    )
     async def mark(vote: Vote, request: Request) -> Response:
         """Keeps that a passage answers a question, as a label for the next training."""
         if feedback is None:
@@ -185,6 +191,9 @@ def create_app(
         try:
             kept = await asyncio.to_thread(feedback.mark, vote.question, vote.passage_id, vote.relevant)
             figures.votes.labels(str(vote.relevant).lower()).inc()
+        except Damaged as error:
+            _log(one_line(error))
+            raise Refused(503, "the file of labels is damaged: the server's log says where") from None
         except UserError as error:
             raise Refused(507, one_line(error)) from None
         return JSONResponse({"labels": None if rights else kept})
@@ -216,14 +225,14 @@ def _add_health(app: FastAPI, followed: Followed, figures: Figures) -> None:
         return Response(generate_latest(figures.registry), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-def _hits(answer: Answer) -> list[dict[str, Any]]:
-    """Returns the hits of a question; raises Refused if there is an error in their place."""
+def _hits(answer: Answer, name: str) -> list[dict[str, Any]]:
+    """Returns the hits of a question; raises Refused if there is an error in their place, with the question's name."""
     if isinstance(answer.hits, Damaged):
         _log(f"version {answer.served.version}: {one_line(answer.hits)}")
         raise Refused(503, "a file of the bundle, or of its run, is damaged: the server's log says which")
     if isinstance(answer.hits, RefusedText):
         _log(one_line(answer.hits))
-        raise Refused(422, "the service that encodes questions refuses this one: ask it in other words")
+        raise Refused(422, f"{name}the service that encodes questions refuses this one: ask it in other words")
     if isinstance(answer.hits, Unreachable):
         _log(one_line(answer.hits))
         raise Refused(503, "the service that encodes questions gives no vectors: the server's log says why")

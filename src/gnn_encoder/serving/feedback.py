@@ -8,7 +8,7 @@ from threading import Lock
 from gnn_encoder.artifacts.added_labels import AddedLabel, new_query_id, read_labels, write_labels
 from gnn_encoder.artifacts.replacing import replacing
 from gnn_encoder.artifacts.texts import folded
-from gnn_encoder.errors import UserError
+from gnn_encoder.errors import Damaged, UserError
 
 MOST = 10_000
 """Labels that one file takes: each change writes the file anew."""
@@ -33,10 +33,17 @@ class Feedback:
             raise UserError(f"{path} cannot be written ({error.strerror}): name another file by --labels") from None
 
     def mark(self, question: str, passage_id: str, relevant: bool) -> int:
-        """Adds or removes a label; returns how many there are. Raises UserError if the file is full or damaged."""
+        """Adds or removes a label; returns how many there are.
+
+        Raises:
+            UserError: the file is full. `Damaged`: another program has damaged it.
+        """
         question = question.strip()
         with self._lock:
-            self._refresh()
+            try:
+                self._refresh()
+            except UserError as error:
+                raise Damaged(str(error)) from error
             form = folded(question)
             labels = [label for label in self._labels if label.passage_id != passage_id or folded(label.query) != form]
             if relevant and len(labels) == len(self._labels):

@@ -106,7 +106,11 @@ def of_documents(names: Sequence[str]) -> list[str]:
     return [name for name in names if re.search(r"\((doc|D)\b", name)]
 
 
-def depth_of(name: str, whole: int) -> int:
+LOOKED_AT = 1000
+"""Passages that stand for the whole list where a measure has no k, or is of documents."""
+
+
+def depth_of(name: str, whole: int = LOOKED_AT) -> int:
     """Returns how many passages a measure looks at: the first k, or `whole` if it has no k or is of documents."""
     return (0 if of_documents((name,)) else cutoff(name)) or whole
 

@@ -367,7 +367,8 @@ class WeighReranker(StepSettings):
     """Hits that the re-ranker orders. The pipeline sets it."""
     reranker_weights: Annotated[tuple[Fraction, ...], Field(min_length=1)] = tuple(i / 20 for i in range(21))
     """Values of w: the first that is best on dev queries is taken, and without labelled dev queries the middle one. 0
-    has to be the first of them, so that on dev no sum is below the first stage, which a tie leaves as it is."""
+    has to be the first of them, so that the chosen weight's mean on dev is not below the first stage's, which a tie
+    leaves as it is."""
     reranker: Literal["cross_encoder", "bert_dmn", "colbert"] = "cross_encoder"
     """The re-ranker of a ladder's last rung, trained with the settings of `train_reranker`."""
     above: Literal["training", "labels"] = "training"

@@ -32,7 +32,7 @@ SMALLEST, LARGEST = 1e-30, 2**31 - 1
 """Bounds of the absolute value of a number other than 0. Row numbers and FAISS parameters are int32, models fp32."""
 
 
-ADDRESS = re.compile("[a-zA-Z][a-zA-Z0-9+.-]*://")
+_ADDRESS = re.compile("[a-zA-Z][a-zA-Z0-9+.-]*://")
 
 
 def known_names(unknown: object, known: Iterable[str]) -> str:
@@ -66,8 +66,6 @@ def shown(value: Any) -> str:
 class Checked(BaseModel):
     """The base of all settings: unknown keys are errors, and values cannot be changed.
 
-    No address holds a secret: settings are in MLflow, in reports and in what is submitted to a cluster.
-
     Every number is 0 or has an absolute value from `SMALLEST` to `LARGEST`. Other numbers would make a step fail hours
     later, and NaN and infinity would reach the step as null, because JSON has no such numbers.
     """
@@ -83,8 +81,6 @@ class Checked(BaseModel):
                 raise ValueError(f"must have an absolute value from {SMALLEST} to {LARGEST:,}, or be 0")
             if isinstance(part, str) and "\0" in part:
                 raise ValueError("holds a NUL character, which no name or path may have")
-            if isinstance(part, str) and ADDRESS.match(part) and without_password(part) != part:
-                raise ValueError("has a password or a key, and settings are stored for others to read: leave it out")
         return value
 
     def _problems(self) -> Iterator[str]:
@@ -99,4 +95,18 @@ class Checked(BaseModel):
 
 
 class StepSettings(Checked):
-    """The base of the settings of every step."""
+    """The base of the settings of every step.
+
+    No address holds a secret: settings are in MLflow, in reports and in what is submitted to a cluster.
+    """
+
+    @field_validator("*")
+    @classmethod
+    def _refuse_secrets(cls, value: Any) -> Any:
+        for part in value if isinstance(value, tuple) else [value]:
+            if isinstance(part, str) and _ADDRESS.match(part) and without_password(part) != part:
+                raise ValueError(
+                    "has a password or a key, and settings are stored for others to read: leave it out (a service's "
+                    "key is in OPENAI_API_KEY, a store's in the variables of AWS)"
+                )
+        return value

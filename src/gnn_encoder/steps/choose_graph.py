@@ -38,7 +38,7 @@ from gnn_encoder.settings.studies import with_seeds
 from gnn_encoder.settings.systems import DUAL_ENCODER
 from gnn_encoder.training.variants import train_variant
 
-DEV, PERMUTATIONS, WHOLE = "dev", 2000, 1000
+DEV, PERMUTATIONS = "dev", 2000
 
 
 @step(chosen_graph="graph", graph_choice="graph_choice")
@@ -113,7 +113,7 @@ class _Trial:
         return figures
 
     def _measured(self, passages: np.ndarray, query_vectors: np.ndarray) -> np.ndarray:
-        depth = min(depth_of(self.settings.measure, WHOLE), len(passages))
+        depth = min(depth_of(self.settings.measure), len(passages))
         left_out = self.data.identical[self.query_rows]
         scores, hits = search_without(partial(exact.search, passages, query_vectors), left_out, depth)
         run = Run.from_hits(self.query_rows, hits, scores)

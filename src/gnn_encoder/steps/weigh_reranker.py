@@ -23,7 +23,7 @@ def weigh_reranker(
     first, other = (Run.read(path).of(evaluated_queries(data)) for path in (first_run, ranking))
     scores = scores_of(other, first.where(first.rank <= depth))
     total, weight, tuned = weighted_run(
-        data, settings.reranker_weights, settings.measure, weighed, first, depth, scores
+        data, settings.reranker_weights, settings.measure, weighed, first, depth, scores, unscaled=1.0
     )
     served = served_facts(System.of(ranking), weight=weight)
     total.write(run, FIRST_AND_RERANKED, reranker_weight=weight, **tuned, **served)

@@ -20,6 +20,7 @@ PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT
 """When a run opens, no work can be lost, so a server that does not answer is reported soon."""
 PICTURE, TABLE = "systems.svg", "systems.json"
 """Files of a pipeline's run."""
+SQLITE = "sqlite:///"
 LATE = "late"
 """Tag of a pipeline's run that ended because its time was up."""
 STORES = "stores.txt"
@@ -37,14 +38,8 @@ class PipelineLog:
         name_of_root = _quotable(root)
         with impatient(), mlflow_runs.reaching(self.uri) as client:
             self._client = client
-            versions = mlflow_runs.all_pages(client.search_model_versions)
-            self.registered = [(version.name, str(version.version)) for version in versions]
-            """Model and number of every registered version in the store."""
             self._experiment = mlflow_runs.experiment_id(client, artifact_location=location)
-            running = client.search_runs(
-                [self._experiment], f"attributes.status = 'RUNNING' and tags.root = '{name_of_root}'"
-            )
-            for stale in of_root(running, root):
+            for stale in of_root(self._running(f"tags.root = '{name_of_root}'"), root):
                 self._close(stale.info.run_id, "KILLED")
             self.run_id = mlflow_runs.create_run(client, self._experiment, name)
             self._log = StepLog(client, self.run_id)
@@ -52,6 +47,12 @@ class PipelineLog:
         if (store := without_password(self.uri)) not in noted_stores(root) and self.uri != own_store(root):
             with (root / STORES).open("a", encoding="utf-8") as file:
                 file.write(f"{store}\n")
+
+    def registered(self, models: Iterable[str]) -> list[tuple[str, str]]:
+        """Returns model and number of every registered version of some models."""
+        with mlflow_runs.store_errors(self.uri):
+            found = [mlflow_runs.all_pages(self._client.search_model_versions, f"name = '{name}'") for name in models]
+        return [(version.name, str(version.version)) for versions in found for version in versions]
 
     def environment(self) -> dict[str, str]:
         """The environment variables that make a step log under this run."""
@@ -112,6 +113,7 @@ class PipelineLog:
         with self._tolerating():
             if is_late:
                 self._log.tag(LATE, "yes")
+                self._close_steps(self.run_id, "KILLED")
             self._close(self.run_id, status)
 
     @contextmanager
@@ -125,12 +127,15 @@ class PipelineLog:
             print(f"warning: {error}", file=sys.stderr)
 
     def _close(self, run_id: str, status: str) -> None:
-        for open_run in (*self._running(f"tags.mlflow.parentRunId = '{run_id}'"), run_id):
-            self._client.set_terminated(open_run, status)
+        self._close_steps(run_id, status)
+        self._client.set_terminated(run_id, status)
 
-    def _running(self, condition: str) -> list[str]:
-        runs = self._client.search_runs([self._experiment], f"attributes.status = 'RUNNING' and {condition}")
-        return [str(run.info.run_id) for run in runs]
+    def _close_steps(self, run_id: str, status: str) -> None:
+        for step in self._running(f"tags.mlflow.parentRunId = '{run_id}'"):
+            self._client.set_terminated(step.info.run_id, status)
+
+    def _running(self, condition: str) -> list[Any]:
+        return list(self._client.search_runs([self._experiment], f"attributes.status = 'RUNNING' and {condition}"))
 
 
 def _quotable(root: Path) -> str:
@@ -159,14 +164,17 @@ def runs_of(client: Any, root: Path) -> list[Any]:
 
 
 def tracking_uri(root: Path) -> str:
-    """`MLFLOW_TRACKING_URI` if the user set it, otherwise a SQLite store in the root."""
-    return os.environ.get("MLFLOW_TRACKING_URI") or own_store(root)
+    """`MLFLOW_TRACKING_URI` if the user set it, otherwise a SQLite store in the root; a file with its whole path."""
+    uri = os.environ.get("MLFLOW_TRACKING_URI") or own_store(root)
+    file = uri.removeprefix(SQLITE)
+    is_relative = uri.startswith(SQLITE) and file[:1] not in ("", "/", "%")  # a quoted path begins with %2F
+    return f"{SQLITE}{Path(file).resolve()}" if is_relative else uri
 
 
 def noted_stores(root: Path) -> list[str]:
     """The addresses without passwords of the stores, but for the root's own one, to which its runs have logged."""
     file = root / STORES
-    return file.read_text("utf-8").split() if file.is_file() else []
+    return file.read_text("utf-8").splitlines() if file.is_file() else []
 
 
 def own_store(root: Path) -> str:
@@ -174,7 +182,7 @@ def own_store(root: Path) -> str:
     path = str(root / "mlflow.db")
     # Slashes are quoted too; otherwise MLflow would create the folders of the quoted path. Paths without ? and % stay
     # unquoted, because the address is an argument of `promote`.
-    return f"sqlite:///{quote(path, '') if set('?%') & set(path) else path}"
+    return f"{SQLITE}{quote(path, '') if set('?%') & set(path) else path}"
 
 
 def existing_store(root: Path) -> str:

@@ -29,7 +29,9 @@ ITEM = re.compile(
     r"(?=\S)"
 )
 """The beginning of a line of a list. Chinese and Japanese have marks of their own, and no space after a mark."""
-QUOTES = "\"'`*_“”„«»‘’「」『』"
+QUOTES = "\"'`*_“”„«»‘’"
+JAPANESE_QUOTES = "「」", "『』"
+"""Marks that also stand around a name within a query, so only those around a whole query are taken away."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,8 @@ def queries_in(answer: str, count: int, is_cut: bool = False) -> list[str]:
     queries: dict[str, str] = {}
     for line in listed:
         query = printable(ITEM.sub("", line)).strip(QUOTES + " ")
+        if query[:1] + query[-1:] in JAPANESE_QUOTES and query.count(query[0]) == 1:
+            query = query[1:-1]
         if any(map(str.isalnum, query)) and len(query) <= LONGEST and f"{TAG}>" not in query:
             queries.setdefault(query.casefold(), query)
     return list(queries.values())[:count]

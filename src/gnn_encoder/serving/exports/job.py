@@ -20,7 +20,7 @@ from gnn_encoder.artifacts.texts import is_blank
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.encoding import encode_texts
 from gnn_encoder.models.backbone import ADDRESS
-from gnn_encoder.models.dual_encoder import TextEncoder
+from gnn_encoder.models.dual_encoder import LAYOUT, TextEncoder
 from gnn_encoder.retrieval.learned_fusion import Alone, read_fusion
 from gnn_encoder.retrieval.parts import FEATURES
 from gnn_encoder.tracking.progress import NewProgress
@@ -63,9 +63,9 @@ class Job:
 
     @cached_property
     def encoder_digest(self) -> str:
-        """The digest of the query encoder's weights, or of its address."""
+        """The digest of the query encoder's weights and layout (pooling, prompts, lengths), or of its address."""
         files = self.bundle.manifest.files.items()
-        kinds = (".safetensors", f"/{ADDRESS}")
+        kinds = (".safetensors", f"/{ADDRESS}", f"/{LAYOUT}")
         return digest_of({n: f.sha256 for n, f in files if n.startswith(f"{QUERY_ENCODER}/") and n.endswith(kinds)})
 
     @cached_property
