@@ -144,9 +144,9 @@ class Cache:
     def _is_gone(self, decision: Path) -> bool:
         """Whether the store of models lacks the version of a decision: it was lost, or restored from a backup."""
         facts = Decision.read(decision).facts
-        return facts["version"] is not None and (
-            self._registered is not None and (facts["model_name"], str(facts["version"])) not in self._registered
-        )
+        if facts["version"] is None or self._registered is None:
+            return False
+        return (facts["model_name"], str(facts["version"])) not in self._registered
 
     def _keep(self, key: str, outputs: Mapping[str, str]) -> None:
         entry = self.folder / CACHE / f"{key}.json"

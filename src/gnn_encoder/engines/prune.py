@@ -18,6 +18,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from gnn_encoder.artifacts.finished_run import check_place
 from gnn_encoder.artifacts.folder import MANIFEST
@@ -231,7 +232,7 @@ def stores(root: Path) -> list[str]:
 def registries(uri: str, root: Path) -> list[Registry]:
     """Returns every registered model in a store of a root."""
     try:
-        file = Path(uri.removeprefix(SQLITE).partition("?")[0])
+        file = Path(unquote(uri.removeprefix(SQLITE).partition("?")[0]))
         if uri.startswith(SQLITE) and uri in noted_stores(root) and not file.is_file():
             raise UserError(f"no MLflow store {uri}")  # MLflow would make an empty one
         with impatient(), mlflow_runs.reaching(uri) as client:
