@@ -272,6 +272,11 @@ def test_each_line_of_a_quoted_text_may_have_as_many_commas_as_a_row(tmp_path: P
         problems = Problems()
         (tmp_path / "log.csv").write_text(f'query,passage\n"{text}",p1\n', encoding="utf-8")
         assert Clicks.read(tmp_path / "log.csv", problems).texts == [text] and not problems.all()
+    rows = ["query,passage,clicks", '"best pizza,d1,3', 'cheap 12",d2,4', "last,d3,1", ""]
+    (tmp_path / "log.csv").write_text("\n".join(rows), encoding="utf-8")
+    problems = Problems()
+    assert Clicks.read(tmp_path / "log.csv", problems).texts == ["last"]
+    assert "closed in line 3: double it if it is text" in str(problems.all())
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t"])

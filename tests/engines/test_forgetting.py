@@ -31,7 +31,7 @@ from gnn_encoder.engines import forgetting, pipelines, reranking
 from gnn_encoder.engines.latest import linked, with_added_labels
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.answers import JOURNAL
-from gnn_encoder.promotion.registry import CHAMPION, DATASET, open_registry
+from gnn_encoder.promotion.registry import CHAMPION, DATASET, Version, open_registry
 from gnn_encoder.settings.presets import changed_settings, parse_settings
 from gnn_encoder.storage import CACHE, put_folder
 from gnn_encoder.tracking.context import CHECKPOINTS
@@ -206,11 +206,28 @@ def test_each_later_run_of_the_root_leaves_them_out(updated: Path) -> None:
     assert other.ingest.forgotten == ""
 
 
+def test_a_champion_is_of_the_data_that_an_interrupted_attempt_has_moved(updated: Path) -> None:
+    def of_latest(**move: str) -> bool:
+        job = forgetting.Forgetting(updated)
+        if move:
+            job.note("data", json.dumps(move))
+        champion = Version("1", 0.0, {"dataset": "/old"}, (CHAMPION,), "", "")
+        return job._is_of_latest(champion, {})
+
+    (updated / "forgotten").mkdir(exist_ok=True)
+    present = read_manifest(updated / "latest" / "dataset")
+    assert present.settings["dataset"] == "/data" and not of_latest()
+    assert not of_latest(**{"from": "/old", "to": "/old", "digest": "0"}), "a run of other data since"
+    assert of_latest(**{"from": "/old", "to": "/data", "digest": "0"}), "its update has read the moved data"
+    (updated / "forgotten" / forgetting.UNFINISHED).unlink()
+    assert of_latest(**{"from": "/old", "to": "/old", "digest": present.digest})
+
+
 def test_a_moved_root_loses_nothing(updated: Path) -> None:
     (updated / "latest" / "gone").symlink_to(updated / "pipeline" / "gone")
     moved = updated.rename(updated.with_name("moved"))
     before = sorted(moved.rglob("*"))
-    with pytest.raises(UserError, match=r"latest/\w+ leads to .*, where nothing is: move the runs back"):
+    with pytest.raises(UserError, match=r"latest/\w+ leads to .*, where nothing is: if the runs were there, move"):
         forget(moved, {"p7"}, {QUERY})
     assert sorted(moved.rglob("*")) == before
 

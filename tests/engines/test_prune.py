@@ -155,6 +155,13 @@ def test_the_bundles_of_registered_versions_are_kept(root: Root, monkeypatch: py
     (root.path / STORES).write_text("http://127.0.0.1:9\n")
     with pytest.raises(UserError, match=f"may be registered there: .* delete its line in {root.path / STORES}"):
         root.found()
+    (root.path / STORES).unlink()
+    with drafting(root.path / "pipeline/r/moved/bundle", "bundle") as draft:
+        (draft / "words.txt").write_text("moved")
+    assert "r/moved/bundle" in root.found()[OUTPUTS], "the control"
+    moved = {"digest": read_manifest(draft.target).digest}
+    register(open_registry(own_store(root.path), "one"), "/another/place/bundle", moved)
+    assert "r/moved/bundle" not in root.found()[OUTPUTS], "the root was moved, and has run again"
     gone = root.path / "gone" / "mlflow.db"
     (root.path / STORES).write_text(f"sqlite:///{gone}\n")
     with pytest.raises(UserError, match=f"no MLflow store sqlite:///{gone}; .* delete its line"):

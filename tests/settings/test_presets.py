@@ -163,10 +163,15 @@ def test_a_value_of_another_kind_is_refused_for_any_setting(value: str) -> None:
     ],
 )
 def test_an_address_with_a_secret_is_refused_and_not_repeated(change: str) -> None:
-    with pytest.raises(UserError, match="has a password or a key, and settings are stored") as error:
+    with pytest.raises(UserError, match="has a user, a password or a key, and settings are stored") as error:
         load_settings("quickstart", [change])
     assert "hidden" not in str(error.value)
-    assert load_settings("quickstart", ["encode.encoder=https://host:8000/v1#model"]).encode.encoder.endswith("#model")
+    for free in (
+        "https://host:8000/v1#model",
+        "http://localhost:8000#bge@q4",
+        "s3://arn:aws:s3:eu:1:accesspoint:a/b@c",
+    ):
+        assert load_settings("quickstart", [f"encode.encoder={free}"]).encode.encoder == free
 
 
 def test_a_long_value_is_shown_in_part() -> None:

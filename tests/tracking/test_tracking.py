@@ -18,7 +18,7 @@ from gnn_encoder.artifacts.folder import Manifest
 from gnn_encoder.errors import UserError
 from gnn_encoder.promotion.registry import registry_of
 from gnn_encoder.tracking import mlflow_runs
-from gnn_encoder.tracking.pipeline_run import LATE, PipelineLog, existing_store, noted_stores
+from gnn_encoder.tracking.pipeline_run import LATE, STORES, PipelineLog, existing_store, noted_stores
 
 
 @pytest.fixture(scope="module")
@@ -232,6 +232,12 @@ def test_the_stores_of_a_root_are_noted(
     assert noted_stores(tmp_path) == [uri, f"sqlite:///{spaced / 'mlflow.db'}"], "of any folder, and with spaces"
     PipelineLog(spaced, "fourth", {}, {}).finish("FINISHED")
     assert noted_stores(spaced) == [], "it is the root's own"
+    odd = spaced.rename(tmp_path / "50%25?")
+    monkeypatch.chdir(odd)
+    PipelineLog(odd, "fifth", {}, {}).finish("FINISHED")
+    assert noted_stores(odd) == [] and {path.name for path in odd.iterdir()} == {"mlflow.db"}
+    (odd / STORES).write_text("\n\n")
+    assert noted_stores(odd) == []
 
 
 def test_a_step_that_the_deadline_ended_has_not_finished(store: Path, parent: PipelineLog) -> None:

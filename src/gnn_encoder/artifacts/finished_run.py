@@ -30,8 +30,8 @@ def check_place(root: Path) -> None:
         target = link.parent / link.readlink() if link.is_symlink() else link
         if not link.exists() and not target.is_relative_to(root.resolve()):
             raise UserError(
-                f"{link} leads to {target}, where nothing is: move the runs back if they were there, or start anew "
-                f"with another --root, or delete {link.parent}"
+                f"{link} leads to {target}, where nothing is: if the runs were there, move them back, else run again "
+                "here, which makes the links anew"
             )
 
 

@@ -209,6 +209,7 @@ def _row(text: str, start: int, delimiter: str = "\t") -> _Row | None:
 def _is_right(row: _Row, record: str, line: int, columns: range, problems: Problems, name: str, delimiter: str) -> bool:
     """Whether the row of the text `record`, from `line` on, can be used; counts a problem if not."""
     kind, wrong, lines = Kind.BAD_ROW, "", record.split("\n")
+    is_rows = delimiter == "\t" or columns.start > 2  # a text with a comma may well be cut between two of them
     last = line + len(lines) - 1
     try:
         record.encode()
@@ -219,7 +220,7 @@ def _is_right(row: _Row, record: str, line: int, columns: range, problems: Probl
     if (
         not wrong
         and last > line
-        and (row.followed or (delimiter == "\t" and all(text_line.count("\t") + 1 in columns for text_line in lines)))
+        and (row.followed or (is_rows and all(text_line.count(delimiter) + 1 in columns for text_line in lines)))
     ):
         wrong = f"a field begins with a quote that is closed in line {last}: double it if it is text"
     if not wrong and row.returned:

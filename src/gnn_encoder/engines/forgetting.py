@@ -151,9 +151,9 @@ class Forgetting:
             for kind, name, *texts in texts_in(names[0]):
                 yield names, kind, name, texts
 
-    def begin(self, wanted: Mapping[str, set[str]]) -> None:
+    def begin(self, wanted: Mapping[str, set[str]], dataset: str | None) -> None:
         """Writes the digests of all that is named by id or text, and of the datasets that have it, or are behind
-        bundles with it; raises UserError for the name of nothing.
+        bundles with it; raises UserError for the name of nothing. `dataset`: of the update, if the data have moved.
         """
         forgotten, by_text = self.forgotten, {kind: set(map(folded, names)) for kind, names in wanted.items()}
         unknown = {(kind, name) for kind, names in by_text.items() for name in names}
@@ -169,8 +169,10 @@ class Forgetting:
         self.file.parent.mkdir(exist_ok=True)
         if not digests <= forgotten.names or not self.notes()["began"]:  # else the command of an interrupted attempt
             self.note("began", str(time.time()))
-        if (data := self.latest / "dataset").exists():  # before an update, which may have another `dataset`
-            self.note("data", str(read_manifest(data).settings.get("dataset", "")))
+        if (data := self.latest / "dataset").exists():
+            manifest = read_manifest(data)
+            source = manifest.settings.get("dataset", "")
+            self.note("data", json.dumps({"from": source, "to": dataset or source, "digest": manifest.digest}))
         self.began = float(self.notes()["began"][-1])
         forgotten.names.update(digests)
         self.look()
@@ -281,7 +283,13 @@ class Forgetting:
 
     def _is_of_latest(self, champion: Version, affected: Mapping[Path, Manifest]) -> bool:
         """Whether a champion is of the data in `latest/`: by its tag, by its dataset, or if the root has no other."""
-        of_latest = self.notes()["data"]
+        if not (self.latest / "dataset").exists():
+            return False
+        data = read_manifest(self.latest / "dataset")
+        source = data.settings.get("dataset", "")
+        moves = [json.loads(note) for note in self.notes()["data"]]
+        # An interrupted attempt may have updated to data that have moved.
+        of_latest = {source, *(move["from"] for move in moves if source == move["to"] or data.digest == move["digest"])}
         if SOURCE in champion.tags:
             return champion.tags[SOURCE] in of_latest
         of_bundle = (one.inputs.get("dataset") for one in affected.values() if one.digest == champion.tags.get(DIGEST))
@@ -437,7 +445,7 @@ def forget(
     for uri in prune.stores(root):
         prune.registries(uri, root)  # or it ends here, before an update that may take long
     job, latest = Forgetting(root), root / "latest"
-    job.begin(wanted)
+    job.begin(wanted, dataset)
     job.take_labels_out()
     if (settings := latest / "report" / SETTINGS).is_file():
         shutil.copyfile(settings, job.file.with_name(SETTINGS))

@@ -99,10 +99,10 @@ def run_calls(
         job: dict[str, Any] = {
             "calls": [asdict(call) for call in calls],
             "folder": str(root / "pipeline"),
-            "registered": parent.registered(models),
             "containers": asdict(containers) if containers else None,
         }
         try:
+            job["registered"] = parent.registered(models)
             handle = _Handler(outcome, parent, show, rungs, reached)
             stages = {call.title: call.stage for call in calls}
             show([{"step": "", "event": "run", "time": time.time(), "stages": stages, "log": str(log)}])

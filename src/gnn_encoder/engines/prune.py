@@ -13,7 +13,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -110,11 +110,14 @@ def _remove_empty(folder: Path) -> None:
         folder = folder.parent
 
 
-def _outputs(root: Path, versions: Iterable[Version], runs: Iterable[_Run]) -> list[Path]:
+def _outputs(root: Path, versions: Sequence[Version], runs: Iterable[_Run]) -> list[Path]:
     """Returns the artifacts under `pipeline/` that are not needed."""
     below = {artifact: [path for path, _ in entries(artifact)] for artifact in artifacts_in(root / "pipeline")}
     addresses = [version.tags.get(BUNDLE, "") for version in versions]
     waiting = [Path(address).resolve() for address in addresses if address and "://" not in address]
+    # The runs may have been moved here since they were registered.
+    lost = {version.tags.get(DIGEST) for version in versions if not Path(version.tags.get(BUNDLE, "")).exists()}
+    waiting += [artifact for artifact in below if lost and _bundle_digest(artifact) in lost]
     waiting += [output for run in runs for output in run.outputs]
     waiting += _linked(root)
     needed: set[Path] = set()
@@ -241,8 +244,8 @@ def registries(uri: str, root: Path) -> list[Registry]:
         if uri not in noted_stores(root):
             raise
         raise UserError(
-            f"{error}; bundles of {root} may be registered there: start it (with a password: set MLFLOW_TRACKING_URI "
-            f"to its address), or, if it is gone, delete its line in {root / STORES}"
+            f"{error}; bundles of {root} may be registered there: let it answer (if it has a password, "
+            f"MLFLOW_TRACKING_URI has to name it), or, if it is gone, delete its line in {root / STORES}"
         ) from None
 
 

@@ -33,7 +33,8 @@ def written_remarks(splits: Sequence[str]) -> list[str]:
 def in_sample_remarks(facts: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Returns which dev figures are of queries that have chosen a weight of their system; `facts`: of each system.
 
-    A weight of 0 leaves a system as it is. A sum with BM25 ranks each dev query by the weight that the others choose.
+    A weight of 0 leaves a system as it is. A sum with BM25, or with a re-ranker that is not best alone, ranks each dev
+    query by the weight that the others choose.
     """
     tuned = [name for name, of in facts.items() if of.get("in_sample")]
     said = f"dev figures of {', '.join(tuned)} (and of their sums) are in-sample: these queries chose a weight there"

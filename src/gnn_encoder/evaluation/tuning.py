@@ -49,17 +49,17 @@ def weighted_run(
     run: Run,
     depth: int,
     scores: np.ndarray,
-    unscaled: float | None = None,
+    alike: Callable[[float, float], bool] = lambda one, other: True,
 ) -> tuple[Run, float, dict[str, Any]]:
     """Returns a run summed with the first of `weights` that has the highest measure, the weight, and facts about it.
 
-    Dev queries are ranked by the weights that the others choose. Without labelled dev queries, the weight is the middle
-    one, without facts.
+    Dev queries are ranked by the weights that the others choose among those whose sums have the same scale: the scores
+    of a run's first hits are compared with each other. If there is no other, the facts say `in_sample`. Without
+    labelled dev queries, the weight is the middle one, without facts.
 
     Args:
         run, depth, scores: as `summed` takes them.
-        unscaled: a weight whose sums have a scale of their own. It is not mixed with others, because the scores of a
-            run's first hits are compared with each other.
+        alike: whether the sums with two weights have the same scale.
     """
     qrels = data.judged("dev")
     dev = labelled_queries(qrels)
@@ -73,10 +73,10 @@ def weighted_run(
 
     values = np.stack([measured(of(dev, weight), dev) for weight in weights])
     weight, figures = weights[first_best(values)], dict(zip(weights, values.mean(axis=1).tolist(), strict=True))
-    alike = [place for place, other in enumerate(weights) if (other == unscaled) == (weight == unscaled)]
-    places = np.take(alike, held_out_places(values[alike], data.groups[dev]))
+    same = [place for place, other in enumerate(weights) if alike(weight, other)]
+    places = np.take(same, held_out_places(values[same], data.groups[dev]))
     kept = summed(run, depth, scores, weight)
     parts = [kept.where(~np.isin(kept.query, dev))]
     parts += [of(dev[places == place], weights[place]) for place in np.unique(places).tolist()]
-    facts = {"tuned_on": "dev", "tuned_by": measure, "figures": figures, "in_sample": len(alike) == 1}
+    facts = {"tuned_on": "dev", "tuned_by": measure, "figures": figures, "in_sample": weight > 0 and len(same) == 1}
     return Run.concatenate(parts), weight, facts

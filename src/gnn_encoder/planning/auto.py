@@ -24,7 +24,7 @@ from gnn_encoder.pipelines.ladder import ladder
 from gnn_encoder.planning import AUTO
 from gnn_encoder.planning.data_size import with_written
 from gnn_encoder.planning.facts import DataFacts, data_facts
-from gnn_encoder.planning.plan import DoesNotFit, pair_length, plan_run
+from gnn_encoder.planning.plan import DEV_QUERIES, DoesNotFit, pair_length, plan_run
 from gnn_encoder.planning.plan_file import PlannedClimb, read_plan, write_plan
 from gnn_encoder.planning.rates import DROPOUT, Rates, machine, measure_rates
 from gnn_encoder.planning.rung_times import GUARD, Candidate, affordable, reranking_seconds, rung_ends
@@ -327,7 +327,7 @@ def _speeds(candidates: Sequence[Candidate], rate: str) -> str:
 def _reranker_settings(pair: int, depth: int, below: str) -> dict[str, dict[str, Any]]:
     training = {
         "epochs": 1, "negative_depth": 30, "learning_rate": 2e-4, "head_learning_rate": 1e-3, "pair_length": pair,
-        "dev_queries": 60, "dropout": DROPOUT, "depth": depth,
+        "dev_queries": DEV_QUERIES, "dropout": DROPOUT, "depth": depth,
     }  # fmt: skip
     return {"train_reranker": training, "weigh_reranker": {"above": below}}
 

@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gnn_encoder.planning.facts import LONGEST, DataFacts
-from gnn_encoder.planning.plan import LENGTHS
+from gnn_encoder.planning.plan import DEV_QUERIES, LENGTHS
 from gnn_encoder.planning.rates import Rates
-from gnn_encoder.settings.reranking import TrainReranker
 from gnn_encoder.settings.rungs import AS_IT_IS, LABELS, RERANKING, WORDS
 from gnn_encoder.settings.systems import RERANKED
 from gnn_encoder.training.dev import CANDIDATES as DEV_CANDIDATES
@@ -82,7 +81,7 @@ def reranking_seconds(facts: DataFacts, rates: Rates, pair: int, depth: int, dra
     trained = drawn or facts.queries["train"]
     tokens = min(facts.mean_query(64) + facts.mean_passage(pair), pair)
     examples = 2 * facts.labels * trained / facts.queries["train"]
-    watched = min(facts.queries["dev"], TrainReranker().dev_queries) * min(DEV_CANDIDATES, facts.passages)
+    watched = 2 * min(facts.queries["dev"], DEV_QUERIES) * min(DEV_CANDIDATES, facts.passages)
     return {
         "first_stage": (PER_SEARCH + PER_SEARCHED * facts.passages) * (trained + facts.measured),
         f"train_reranker: {RERANKED}": examples * tokens / (rates.training or rates.encoding / TRAINED_SLOWER)

@@ -5,13 +5,16 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from gnn_encoder.errors import UserError, one_line
+from gnn_encoder.errors import Unreachable, UserError, one_line
 from gnn_encoder.models.address import LONGEST, RefusedText
 from gnn_encoder.retrieval.search import Hit
 from gnn_encoder.serving.batching import Ask
 from gnn_encoder.serving.following import Served
 from gnn_encoder.serving.retriever import Explanation
 from gnn_encoder.settings.systems import LEXICAL
+
+ROUNDS = 3
+"""Searches for the questions of a batch that share their arguments, if the service of an encoder refuses some."""
 
 
 @dataclass(frozen=True)
@@ -50,10 +53,11 @@ def answers_of(served: Served, asks: Sequence[Ask]) -> list[Answer]:
     return [answers[position] for position in range(len(asks))]
 
 
-def _hits(served: Served, asks: Sequence[Ask]) -> list[list[dict[str, Any]] | UserError]:
+def _hits(served: Served, asks: Sequence[Ask], rounds: int = ROUNDS) -> list[list[dict[str, Any]] | UserError]:
     """The hits of questions that have the same arguments, or for all of them the reason why there are none.
 
-    A question that the service of an encoder refuses has that reason alone, and the others are asked once more.
+    A question that the service of an encoder refuses has that reason alone, and the others are asked again, for at most
+    so many `rounds`: others wait meanwhile.
     """
     if not asks:
         return []
@@ -77,7 +81,9 @@ def _hits(served: Served, asks: Sequence[Ask]) -> list[list[dict[str, Any]] | Us
         refused = [ask.question[:LONGEST] == error.text for ask in asks]
         if not any(refused):
             return [error] * len(asks)
-        others = iter(_hits(served, [ask for ask, is_refused in zip(asks, refused, strict=True) if not is_refused]))
+        left = [ask for ask, is_refused in zip(asks, refused, strict=True) if not is_refused]
+        busy = Unreachable("the encoder's service refused several questions of this batch: ask again")
+        others = iter(_hits(served, left, rounds - 1) if rounds > 1 else [busy] * len(left))
         return [error if is_refused else next(others) for is_refused in refused]
     except UserError as error:
         return [error] * len(asks)

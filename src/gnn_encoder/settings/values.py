@@ -104,9 +104,10 @@ class StepSettings(Checked):
     @classmethod
     def _refuse_secrets(cls, value: Any) -> Any:
         for part in value if isinstance(value, tuple) else [value]:
-            if isinstance(part, str) and _ADDRESS.match(part) and without_password(part) != part:
+            address = part.partition("#")[0] if isinstance(part, str) and _ADDRESS.match(part) else ""
+            if not address.startswith("s3://arn:") and without_password(address) != address:
                 raise ValueError(
-                    "has a password or a key, and settings are stored for others to read: leave it out (a service's "
-                    "key is in OPENAI_API_KEY, a store's in the variables of AWS)"
+                    "has a user, a password or a key, and settings are stored for others to read: leave it out (a "
+                    "service's key is in OPENAI_API_KEY, a store's in the variables of AWS)"
                 )
         return value

@@ -1,5 +1,6 @@
 """Adds to a re-ranker's scores how likely the query generator writes the query of a passage (SS-BERT 3.4)."""
 
+from operator import eq
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +29,7 @@ def evaluate_passages(
         queries, inverse = np.unique(query, return_inverse=True)
         likelihood = likelihood / query_ids(generator, data.query_texts(queries)).lengths[inverse]
     total, weight, tuned = weighted_run(
-        data, settings.generator_weights, settings.measure, evaluated, before, depth, likelihood
+        data, settings.generator_weights, settings.measure, evaluated, before, depth, likelihood, eq
     )
     total.write(run, settings.system, generator_weight=weight, **tuned)
     return {

@@ -23,11 +23,16 @@ def weigh_reranker(
     first, other = (Run.read(path).of(evaluated_queries(data)) for path in (first_run, ranking))
     scores = scores_of(other, first.where(first.rank <= depth))
     total, weight, tuned = weighted_run(
-        data, settings.reranker_weights, settings.measure, weighed, first, depth, scores, unscaled=1.0
+        data, settings.reranker_weights, settings.measure, weighed, first, depth, scores, _alike
     )
     served = served_facts(System.of(ranking), weight=weight)
     total.write(run, FIRST_AND_RERANKED, reranker_weight=weight, **tuned, **served)
     return {"weight": weight, "headline": f"weight {weight:.2f} on the re-ranker's scores of {len(scores):,} hits"}
+
+
+def _alike(weight: float, other: float) -> bool:
+    """Whether sums have the same scale: with weight 1 `weighed` returns the re-ranker's own scores."""
+    return (weight == 1) == (other == 1)
 
 
 def scores_of(run: Run, hits: Run) -> np.ndarray:

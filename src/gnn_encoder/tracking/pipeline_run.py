@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from gnn_encoder import __version__
 from gnn_encoder.artifacts.folder import Manifest
@@ -50,7 +50,8 @@ class PipelineLog:
 
     def registered(self, models: Iterable[str]) -> list[tuple[str, str]]:
         """Returns model and number of every registered version of some models."""
-        with mlflow_runs.store_errors(self.uri):
+        with impatient(), mlflow_runs.store_errors(self.uri):
+            mlflow_runs.await_lock(self.uri)
             found = [mlflow_runs.all_pages(self._client.search_model_versions, f"name = '{name}'") for name in models]
         return [(version.name, str(version.version)) for versions in found for version in versions]
 
@@ -166,20 +167,25 @@ def runs_of(client: Any, root: Path) -> list[Any]:
 def tracking_uri(root: Path) -> str:
     """`MLFLOW_TRACKING_URI` if the user set it, otherwise a SQLite store in the root; a file with its whole path."""
     uri = os.environ.get("MLFLOW_TRACKING_URI") or own_store(root)
-    file = uri.removeprefix(SQLITE)
-    is_relative = uri.startswith(SQLITE) and file[:1] not in ("", "/", "%")  # a quoted path begins with %2F
-    return f"{SQLITE}{Path(file).resolve()}" if is_relative else uri
+    file, mark, options = uri.removeprefix(SQLITE).partition("?")
+    if not uri.startswith(SQLITE) or file[:1] in ("", "/", "%"):  # a quoted path begins with %2F
+        return uri
+    return f"{_sqlite(Path(unquote(file)).resolve())}{mark}{options}"
 
 
 def noted_stores(root: Path) -> list[str]:
     """The addresses without passwords of the stores, but for the root's own one, to which its runs have logged."""
     file = root / STORES
-    return file.read_text("utf-8").splitlines() if file.is_file() else []
+    return list(filter(None, file.read_text("utf-8").splitlines())) if file.is_file() else []
 
 
 def own_store(root: Path) -> str:
     """The address of the SQLite store in a root."""
-    path = str(root / "mlflow.db")
+    return _sqlite(root / "mlflow.db")
+
+
+def _sqlite(file: Path) -> str:
+    path = str(file)
     # Slashes are quoted too; otherwise MLflow would create the folders of the quoted path. Paths without ? and % stay
     # unquoted, because the address is an argument of `promote`.
     return f"{SQLITE}{quote(path, '') if set('?%') & set(path) else path}"
