@@ -52,6 +52,15 @@ def ingested(settings: Ingest, path: Path) -> tuple[Dataset, DataReport]:
     return Dataset(path), report
 
 
+@pytest.fixture(params=["one block", "a line a block", "Python"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How the file is read."""
+    if request.param == "a line a block":
+        monkeypatch.setattr(lines_module, "BLOCK_BYTES", 64)
+    if request.param == "Python":
+        monkeypatch.setattr(beir, "json_lines", lambda *_: None)
+
+
 def in_python(dataset: Dataset) -> dict[str, tuple[str, list[Any]]]:
     """Type and values of each field; an empty list is no value."""
     fields = read_fields(dataset.path, len(dataset.passages))
@@ -61,12 +70,8 @@ def in_python(dataset: Dataset) -> dict[str, tuple[str, list[Any]]]:
     return {f.name: (kind_of(f.type), columns[f.name]) for f in fields.schema}
 
 
-@pytest.mark.parametrize("way", ["one block", "a line a block", "Python"])
-def test_fields_are_typed_however_the_file_is_read(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if way == "a line a block":
-        monkeypatch.setattr(lines_module, "BLOCK_BYTES", 64)
-    if way == "Python":
-        monkeypatch.setattr(beir, "json_lines", lambda *_: None)
+@pytest.mark.usefixtures("way")
+def test_fields_are_typed_however_the_file_is_read(tmp_path: Path) -> None:
     corpus = [{**passage, **more} for passage, more in zip(PASSAGES, VALUES, strict=True)]
     folder = write_beir(tmp_path / "beir", lines(corpus))
     dataset, report = ingested(Ingest(dataset=str(folder)), tmp_path / "dataset")
@@ -86,12 +91,8 @@ def test_fields_stay_with_their_passages_when_rows_are_left_out(tmp_path: Path) 
     assert dataset.passages.ids().to_pylist() == [f"d{i}" for i in range(6)]
 
 
-@pytest.mark.parametrize("way", ["one block", "a line a block", "Python"])
-def test_values_of_a_row_and_of_its_metadata(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if way == "a line a block":
-        monkeypatch.setattr(lines_module, "BLOCK_BYTES", 64)
-    if way == "Python":
-        monkeypatch.setattr(beir, "json_lines", lambda *_: None)
+@pytest.mark.usefixtures("way")
+def test_values_of_a_row_and_of_its_metadata(tmp_path: Path) -> None:
     values: list[dict[str, Any]] = [
         {"metadata": {"groups": ["a"], "size": 2**53 + 1}},
         {"groups": ["b"], "size": 2},
@@ -107,12 +108,8 @@ def test_values_of_a_row_and_of_its_metadata(way: str, tmp_path: Path, monkeypat
     assert in_python(dataset)["size"] == ("text", ["9007199254740993", "2", None, "2.5", None, None])
 
 
-@pytest.mark.parametrize("way", ["one block", "a line a block", "Python"])
-def test_whole_numbers_that_fp64_rounds_are_texts(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if way == "a line a block":
-        monkeypatch.setattr(lines_module, "BLOCK_BYTES", 64)
-    if way == "Python":
-        monkeypatch.setattr(beir, "json_lines", lambda *_: None)
+@pytest.mark.usefixtures("way")
+def test_whole_numbers_that_fp64_rounds_are_texts(tmp_path: Path) -> None:
     large = [10**19 + i for i in range(6)]
     corpus = [
         {
@@ -133,14 +130,8 @@ def test_whole_numbers_that_fp64_rounds_are_texts(way: str, tmp_path: Path, monk
     }
 
 
-@pytest.mark.parametrize("way", ["one block", "a line a block", "Python"])
-def test_where_passages_stand_is_a_field_if_only_metadata_name_a_document(
-    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if way == "a line a block":
-        monkeypatch.setattr(lines_module, "BLOCK_BYTES", 64)
-    if way == "Python":
-        monkeypatch.setattr(beir, "json_lines", lambda *_: None)
+@pytest.mark.usefixtures("way")
+def test_where_passages_stand_is_a_field_if_only_metadata_name_a_document(tmp_path: Path) -> None:
     more = [{"metadata": {"doc_id": f"D{i}"}, "order": i, "section": f"s{i}", "parent": i % 2} for i in range(6)]
     corpus = [{**passage, **fields} for passage, fields in zip(PASSAGES, more, strict=True)]
     dataset, _ = ingested(Ingest(dataset=str(write_beir(tmp_path / "beir", lines(corpus)))), tmp_path / "dataset")
