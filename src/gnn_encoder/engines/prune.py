@@ -191,13 +191,13 @@ def _checkpoints(root: Path, runs: Iterable[_Run], uris: Iterable[str]) -> list[
 
         def finished(condition: str) -> bool:
             wanted = f"attributes.status = 'FINISHED' and {condition}"
-            found = (
+            finished_runs = (
                 client.search_runs(
                     [experiment.experiment_id for experiment in client.search_experiments()], wanted, max_results=1
                 )
                 for client in clients
             )
-            return any(LATE not in run.data.tags for runs in found for run in runs)
+            return any(LATE not in run.data.tags for page in finished_runs for run in page)
 
         if all("'" not in run.name and finished(f"attributes.run_name = '{run.name}'") for run in runs):
             return folders

@@ -73,10 +73,15 @@ def weighted_run(
 
     values = np.stack([measured(of(dev, weight), dev) for weight in weights])
     weight, figures = weights[first_best(values)], dict(zip(weights, values.mean(axis=1).tolist(), strict=True))
-    same = [place for place, other in enumerate(weights) if alike(weight, other)]
-    places = np.take(same, held_out_places(values[same], data.groups[dev]))
+    same_scale = [index for index, other in enumerate(weights) if alike(weight, other)]
+    chosen = np.take(same_scale, held_out_places(values[same_scale], data.groups[dev]))
     kept = summed(run, depth, scores, weight)
     parts = [kept.where(~np.isin(kept.query, dev))]
-    parts += [of(dev[places == place], weights[place]) for place in np.unique(places).tolist()]
-    facts = {"tuned_on": "dev", "tuned_by": measure, "figures": figures, "in_sample": weight > 0 and len(same) == 1}
+    parts += [of(dev[chosen == index], weights[index]) for index in np.unique(chosen).tolist()]
+    facts = {
+        "tuned_on": "dev",
+        "tuned_by": measure,
+        "figures": figures,
+        "in_sample": weight > 0 and len(same_scale) == 1,
+    }
     return Run.concatenate(parts), weight, facts

@@ -99,8 +99,10 @@ def _sample(data: Dataset, encoder: TextEncoder, seed: int) -> tuple[Tokens, Tok
     rows = np.sort(generator.permutation(len(data.passages))[:TEXTS])
     passages = list(islice(cycle(data.passages.take(rows).full_texts()), TEXTS))
     queries = data.query_texts(np.sort(generator.permutation(len(data.queries))[:TEXTS]))
-    asked = Tokens.of(encoder.tokenizer, queries or passages, longest if queries else min(longest, UNKNOWN_QUERY))
-    return asked, Tokens.of(encoder.tokenizer, passages, longest)
+    query_tokens = Tokens.of(
+        encoder.tokenizer, queries or passages, longest if queries else min(longest, UNKNOWN_QUERY)
+    )
+    return query_tokens, Tokens.of(encoder.tokenizer, passages, longest)
 
 
 def _encoding(model: DualEncoder, tokens: Tokens) -> float:
@@ -134,13 +136,16 @@ def _training(model: DualEncoder, queries: Tokens, passages: Tokens, settings: T
     generator = np.random.default_rng(settings.seed)
     read, propagated, updated, steps = 0, 0.0, 0.0, 0
     for step in count():
-        asked = generator.integers(len(queries), size=size)
-        given = generator.integers(len(passages), size=PASSAGES * size)
+        query_rows = generator.integers(len(queries), size=size)
+        passage_rows = generator.integers(len(passages), size=PASSAGES * size)
         _wait()
         started = time.monotonic()
         with computing_as_trained(model, settings.precision):
             with autocast(settings.precision):
-                vectors = embed(model.query_encoder, queries, asked), embed(model.passage_encoder, passages, given)
+                vectors = (
+                    embed(model.query_encoder, queries, query_rows),
+                    embed(model.passage_encoder, passages, passage_rows),
+                )
                 loss = contrastive_loss(*vectors, positive, excluded, 1.0)
             loss.backward()
         _wait()
@@ -152,7 +157,7 @@ def _training(model: DualEncoder, queries: Tokens, passages: Tokens, settings: T
         if step < WARM_UP:
             continue
         propagated, updated = propagated + ended - started, updated + time.monotonic() - ended
-        read, steps = read + int(queries.lengths[asked].sum() + passages.lengths[given].sum()), steps + 1
+        read, steps = read + int(queries.lengths[query_rows].sum() + passages.lengths[passage_rows].sum()), steps + 1
         if propagated + updated > SECONDS:
             break
     whole = STEP_QUERIES * (queries.lengths.mean() + PASSAGES * passages.lengths.mean())

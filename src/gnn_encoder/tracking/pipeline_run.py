@@ -52,8 +52,12 @@ class PipelineLog:
         """Returns model and number of every registered version of some models."""
         with impatient(), mlflow_runs.store_errors(self.uri):
             mlflow_runs.await_lock(self.uri)
-            found = [mlflow_runs.all_pages(self._client.search_model_versions, f"name = '{name}'") for name in models]
-        return [(version.name, str(version.version)) for versions in found for version in versions]
+            versions = [
+                version
+                for name in models
+                for version in mlflow_runs.all_pages(self._client.search_model_versions, f"name = '{name}'")
+            ]
+        return [(version.name, str(version.version)) for version in versions]
 
     def environment(self) -> dict[str, str]:
         """The environment variables that make a step log under this run."""
