@@ -13,4 +13,4 @@ def facts(
 ) -> DataFacts:
     lengths = np.sort(np.random.default_rng(0).geometric(1 / tokens, 500) + 2)
     queries = {"train": train, "dev": dev, "test": 500}
-    return DataFacts(passages, queries, round(1.2 * train), shared, lengths, np.arange(5, 35))
+    return DataFacts(passages, queries, round(1.2 * train), shared, lengths, np.arange(5, 35), lengths + tokens // 3)

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from itertools import product
 
+import numpy as np
 import pytest
 from plan_inputs import RATES, facts
 
@@ -115,6 +116,23 @@ def test_neighbours_take_time_in_the_training_of_the_gnn(passages: int, shared: 
     of_an_epoch -= plan.calls["train_dual_encoder"] / settings.train_dual_encoder.epochs
     expected = 2 * data.labels * neighbours * data.mean_query(128) / RATES.training
     assert of_an_epoch == pytest.approx(expected, rel=0.01)
+
+
+def test_labels_passages_count_with_their_own_length() -> None:
+    """A passage of each example is a label's, the other is any; a pair of each, too."""
+    data, length = facts(tokens=60), 256
+    plan = plan_run(data, RATES, 36_000.0, "minilm")
+    assert plan.settings["shared"]["passage_length"] == length
+    query = data.query_tokens.mean()
+    mean = {"any": np.minimum(data.passage_tokens, length).mean()}
+    mean |= {"labelled": np.minimum(data.labelled_tokens, length).mean()}
+    expected = data.labels * (query + mean["labelled"] + mean["any"]) / RATES.training + 1000 * mean["any"] / 30_000.0
+    assert plan.calls["train_dpr"] == pytest.approx(expected)
+    pairs = [np.minimum(query + tokens, 160).mean() for tokens in (data.labelled_tokens, data.passage_tokens)]
+    scored = 2 * 20 * 60 * pairs[1] / RATES.encoding  # dev candidates, after the epoch and at the end
+    assert plan.calls["train_cross_encoder"] == pytest.approx(data.labels * sum(pairs) / RATES.training + scored)
+    scored = 2_400 * 8 * pairs[1] + 0.5 * data.labels * pairs[0]
+    assert plan.calls["score_candidates"] == pytest.approx(scored / RATES.encoding)
 
 
 def test_trials_of_graphs_take_longer_with_more_passages() -> None:

@@ -14,6 +14,7 @@ from torch import nn
 
 from gnn_encoder.artifacts import Dataset
 from gnn_encoder.inference.tokens import Tokens
+from gnn_encoder.models.backbone import load_tokenizer
 from gnn_encoder.models.dual_encoder import DualEncoder, TextEncoder
 from gnn_encoder.planning import rates as measuring
 from gnn_encoder.planning.facts import data_facts
@@ -30,6 +31,11 @@ def test_facts_are_counted(tiny_dataset: Dataset, tiny_backbone: Path) -> None:
     counted = data_facts(tiny_dataset, str(tiny_backbone), 0)
     assert (counted.passages, counted.queries, counted.labels) == (100, {"train": 60, "dev": 20, "test": 20}, 60)
     assert counted.shared == 0.0  # each passage has one query
+    labelled = set(tiny_dataset.split_qrels("train").passage.tolist())
+    lengths = Tokens.of(
+        load_tokenizer(str(tiny_backbone)), tiny_dataset.passages.take(sorted(labelled)).full_texts(), 512
+    ).lengths
+    assert counted.labelled_tokens.tolist() == sorted(lengths.tolist()) and len(labelled) == 60
     assert len(counted.passage_tokens) == 100 and counted.mean_passage(8) <= 8 < counted.mean_passage(64)
 
 

@@ -12,7 +12,7 @@ from gnn_encoder.models.backbone_files import sentence_transformers_layout, tran
 from gnn_encoder.settings.shared import LongPassages, shared_tokens
 
 SAMPLE = 600
-"""Passages, and queries, whose tokens are counted."""
+"""Passages, queries, and labels' passages, whose tokens are counted."""
 CUT = LongPassages()
 LONGEST, UNCUT = 512, 2**20
 """Tokens to which these texts are cut, and passages of which all windows are read."""
@@ -29,6 +29,7 @@ class DataFacts:
     shared              share of the training labels whose passage is relevant to another training query, too
     passage_tokens      int64, ascending, the tokens of a sample of the passages, with special tokens
     query_tokens        the same of queries
+    labelled_tokens     the same of the relevant passages of a sample of the labels, which may be longer than others
     drawn               labelled training queries that the user's `ingest.max_trained_queries` draws; 0: it is not set
     reading             how dual encoders read long passages
     """
@@ -39,6 +40,7 @@ class DataFacts:
     shared: float
     passage_tokens: np.ndarray
     query_tokens: np.ndarray
+    labelled_tokens: np.ndarray
     drawn: int = 0
     reading: LongPassages = CUT
 
@@ -50,6 +52,15 @@ class DataFacts:
     def mean_passage(self, length: int) -> float:
         """Mean number of tokens of a passage that is cut to `length`."""
         return float(np.minimum(self.passage_tokens, length).mean())
+
+    def mean_labelled(self, length: int) -> float:
+        """The same of a label's passage."""
+        return float(np.minimum(self.labelled_tokens, length).mean())
+
+    def mean_pair(self, query: float, length: int, labelled: bool = False) -> float:
+        """Mean number of tokens of a query of `query` tokens with a passage, or a label's, both cut to `length`."""
+        tokens = self.labelled_tokens if labelled else self.passage_tokens
+        return float(np.minimum(query + tokens, length).mean())
 
     def mean_read(self, length: int) -> float:
         """Mean number of tokens that an encoding of the corpus reads of a passage, in windows of `length`."""
@@ -72,17 +83,20 @@ def data_facts(data: Dataset, backbone: str, seed: int, reading: LongPassages = 
     generator = np.random.default_rng(seed)
     tokenizer = load_tokenizer(transformer_of(backbone, sentence_transformers_layout(backbone)))
     passage_rows = np.sort(generator.permutation(len(data.passages))[:SAMPLE])
-    texts = data.passages.take(passage_rows).full_texts()
     query_rows = np.sort(generator.permutation(len(data.queries))[:SAMPLE])
-    of_passages, of_queries = (
-        np.sort(Tokens.of(tokenizer, sample, most).lengths) if sample else np.array([UNKNOWN_QUERY])
-        for sample, most in ((texts, UNCUT if reading.in_windows else LONGEST), (data.query_texts(query_rows), LONGEST))
-    )
     train = data.split_qrels("train").positive()
+    labelled_rows = np.sort(generator.permutation(train.passage)[:SAMPLE])
+
+    def lengths(texts: list[str], most: int = LONGEST) -> np.ndarray:
+        return np.sort(Tokens.of(tokenizer, texts, most).lengths)
+
+    passages = lengths(data.passages.take(passage_rows).full_texts(), UNCUT if reading.in_windows else LONGEST)
+    queries = lengths(data.query_texts(query_rows)) if len(query_rows) else np.array([UNKNOWN_QUERY])
+    labelled = lengths(data.passages.take(labelled_rows).full_texts()) if len(labelled_rows) else passages
     counts = {split: len(labelled_queries(data.judged(split))) for split in ("train", "dev", "test")}
     per_passage = np.bincount(train.passage, minlength=len(data.passages))
     shared = float((per_passage[train.passage] > 1).mean()) if len(train.passage) else 0.0
     trained = len(np.unique(data.trained_labels.query))
     drawn = trained if trained < counts["train"] else 0
-    lengths = of_passages, of_queries
-    return DataFacts(len(data.passages), counts, len(train.passage), shared, *lengths, drawn, reading)
+    sizes = len(data.passages), counts, len(train.passage), shared
+    return DataFacts(*sizes, passages, queries, labelled, drawn, reading)

@@ -146,7 +146,12 @@ class _Sized:
     @property
     def pair(self) -> float:
         """Mean tokens of a query with a passage."""
-        return min(self.query + self.passage, pair_length(self.length))
+        return self.facts.mean_pair(self.query, pair_length(self.length))
+
+    @property
+    def labelled_pair(self) -> float:
+        """Mean tokens of a query with a passage that is relevant to it."""
+        return self.facts.mean_pair(self.query, pair_length(self.length), labelled=True)
 
     @property
     def examples(self) -> float:
@@ -166,7 +171,8 @@ class _Sized:
     @property
     def epoch(self) -> float:
         """Of the dual encoder: a query, its passage and a hard negative, and the dev pool."""
-        training = self.examples * (self.query + 2 * self.passage) / self.rates.training
+        tokens = self.query + self.facts.mean_labelled(self.length) + self.passage
+        training = self.examples * tokens / self.rates.training
         return training + min(POOL, self.facts.passages) * self.passage / self.rates.encoding
 
     @property
@@ -197,7 +203,8 @@ class _Sized:
         """The other queries as nodes: their vectors, a pair for each label, and the propagations."""
         propagations = len(self.variants) * (self.gnn_epochs + 1) + self.gnn_epochs + 2
         vectors = (2 + self.gnn_epochs) * self.query / self.rates.encoding
-        return self.others * (vectors + propagations * PER_NODE) + self.other_labels * self.pair / self.rates.encoding
+        scores = self.other_labels * self.labelled_pair / self.rates.encoding
+        return self.others * (vectors + propagations * PER_NODE) + scores
 
     @property
     def holds_all(self) -> bool:
@@ -230,9 +237,12 @@ class _Sized:
             },
             "the dual encoder": {"train_dpr": self.epoch, "train_dual_encoder": self.epochs * self.epoch},
             "the cross-encoder and its scores": {
-                "train_cross_encoder": 2 * self.examples * self.pair / rates.training
+                "train_cross_encoder": self.examples * (self.labelled_pair + self.pair) / rates.training
                 + 2 * DEV_CANDIDATES * min(DEV_QUERIES, facts.queries["dev"]) * self.pair / rates.encoding,
-                "score_candidates": (self.queries * CANDIDATES + MISSED * self.examples) * self.pair / rates.encoding,
+                "score_candidates": (
+                    self.queries * CANDIDATES * self.pair + MISSED * self.examples * self.labelled_pair
+                )
+                / rates.encoding,
             },
             "trying graphs": {
                 "build_graph": self.retrieved_edges if self.scores_edges else 0.0,

@@ -79,12 +79,13 @@ def reranking_seconds(facts: DataFacts, rates: Rates, pair: int, depth: int, dra
         pair: tokens to which pairs are cut. drawn: queries that are trained on; 0: all.
     """
     trained = drawn or facts.queries["train"]
-    tokens = min(facts.mean_query(64) + facts.mean_passage(pair), pair)
-    examples = 2 * facts.labels * trained / facts.queries["train"]
+    query = facts.mean_query(64)
+    tokens = facts.mean_pair(query, pair)
+    trained_tokens = facts.labels * trained / facts.queries["train"] * (facts.mean_pair(query, pair, True) + tokens)
     watched = 2 * min(facts.queries["dev"], DEV_QUERIES) * min(DEV_CANDIDATES, facts.passages)
     return {
         "first_stage": (PER_SEARCH + PER_SEARCHED * facts.passages) * (trained + facts.measured),
-        f"train_reranker: {RERANKED}": examples * tokens / (rates.training or rates.encoding / TRAINED_SLOWER)
+        f"train_reranker: {RERANKED}": trained_tokens / (rates.training or rates.encoding / TRAINED_SLOWER)
         + watched * tokens / rates.encoding,
         f"rerank: {RERANKED}": facts.measured * min(depth, facts.passages) * tokens / rates.encoding,
         RERANKING: _tables(facts, RERANKING),
