@@ -27,7 +27,7 @@ from gnn_encoder.artifacts.folder import read_manifest
 from gnn_encoder.artifacts.history import Record, write_history
 from gnn_encoder.artifacts.report import Decision
 from gnn_encoder.data.forgotten import Forgotten
-from gnn_encoder.engines import forgetting, pipelines, reranking
+from gnn_encoder.engines import forgetting, forgotten_versions, pipelines, reranking
 from gnn_encoder.engines.latest import linked, with_added_labels
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.answers import JOURNAL
@@ -212,7 +212,8 @@ def test_a_champion_is_of_the_data_that_an_interrupted_attempt_has_moved(updated
         if move:
             job.note("data", json.dumps(move))
         champion = Version("1", 0.0, {"dataset": "/old"}, (CHAMPION,), "", "")
-        return job._is_of_latest(champion, {})
+        moves = [json.loads(noted) for noted in job.notes()["data"]]
+        return forgotten_versions._is_of_latest(champion, job.latest, job.manifests(), {}, moves)
 
     (updated / "forgotten").mkdir(exist_ok=True)
     present = read_manifest(updated / "latest" / "dataset")

@@ -1,6 +1,7 @@
 """A text that is forgotten is seen in every kind of file, and its lines alone leave the file."""
 
 import json
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,8 @@ from gnn_encoder.engines.forgotten_files import Traces, renewed
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.answers import JOURNAL
 from gnn_encoder.judging.grading import Judgement
-from gnn_encoder.judging.pool import POOL, Pool, PooledPassage, pooled, write_records
+from gnn_encoder.judging.people import Act, PeoplesFile
+from gnn_encoder.judging.pool import POOL, Pool, PooledPassage, as_json, pooled, write_records
 
 
 def test_a_text_is_seen_as_json_and_html_write_it(tmp_path: Path) -> None:
@@ -69,8 +71,9 @@ def test_the_folder_of_judge_loses_the_queries_that_show_a_text(tmp_path: Path) 
     hits = {"BM25": [["p1"], ["p1", "p7"], ["p1"]]}
     queries = {"q1": "one", "q2": "two", "q3": QUERY}
     write_records(tmp_path / POOL, pooled(queries, hits, passages))
-    for name in ("order.jsonl", "people.jsonl"):
-        (tmp_path / name).write_text("".join(json.dumps({"query_id": query}) + "\n" for query in queries) + '{"quer')
+    acts = {query: as_json(Act(query, "p1", 2, "2026-01-01T00:00:00Z")) for query in queries}
+    (tmp_path / "people.jsonl").write_text("".join(acts.values()) + '{"quer')
+    (tmp_path / "order.jsonl").write_text("".join(json.dumps({"query_id": query}) + "\n" for query in queries))
     grades = {"q1": (1, "it helps"), "q2": (0, ""), "q3": (3, "it says so")}
     judgements = [Judgement(query, queries[query], "p1", *grade, "model") for query, grade in grades.items()]
     write_records(tmp_path / "judgements.jsonl", judgements)
@@ -80,9 +83,16 @@ def test_the_folder_of_judge_loses_the_queries_that_show_a_text(tmp_path: Path) 
     (tmp_path / "answers").mkdir()
     (tmp_path / "answers" / JOURNAL).write_text(journal)
     assert not renewed(tmp_path, tmp_path, Traces(["of another", "the"])) and with_text(tmp_path, PASSAGE)
+    with closing(PeoplesFile(tmp_path / "people.jsonl")) as server:
+        with pytest.raises(UserError, match="another server takes grades"):
+            renewed(tmp_path, tmp_path, Traces([PASSAGE, QUERY]))
+        server.add("q1", "p1", 3)
+    acts["q1"] += (tmp_path / "people.jsonl").read_text().splitlines(keepends=True)[-1]
+    assert with_text(tmp_path, PASSAGE), "nothing is changed while a server may add a grade"
     assert renewed(tmp_path, tmp_path, Traces([PASSAGE, QUERY]))
     assert not with_text(tmp_path, PASSAGE, QUERY) and Pool(tmp_path / POOL).queries == {"q1": "one"}
-    assert (tmp_path / "people.jsonl").read_text() == '{"query_id": "q1"}\n'
+    assert (tmp_path / "people.jsonl").read_text() == acts["q1"]
+    assert (tmp_path / "order.jsonl").read_text() == '{"query_id": "q1"}\n'
     assert (tmp_path / "answers" / JOURNAL).read_text() == journal.splitlines(keepends=True)[0], "it is paid for"
 
 

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from errno import ENOSPC
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from http_server import JSON, Server, ids, serving
 
 from gnn_encoder import Retriever
 from gnn_encoder.artifacts import Bundle, Dataset, drafting
-from gnn_encoder.artifacts.added_labels import read_labels, write_labels
+from gnn_encoder.artifacts.added_labels import AddedLabel, read_labels, write_labels
 from gnn_encoder.artifacts.replacing import replacing
 from gnn_encoder.cli.serving import listening_at
 from gnn_encoder.errors import UserError
@@ -246,6 +248,14 @@ def test_feedback_is_labels_of_the_next_training(
         patch.setattr(feedback, "MOST", 41)
         status, answer = vote(server, question="one more", passage_id="p1")
         assert status == 507 and "41 labels" in answer["detail"] and len(read_labels(file)) == 41
+
+        def fail(path: Path, labels: list[AddedLabel]) -> None:
+            raise OSError(ENOSPC, os.strerror(ENOSPC))
+
+        patch.setattr(feedback, "MOST", 42)
+        patch.setattr(feedback, "write_labels", fail)
+        status, answer = vote(server, question="one more", passage_id="p1")
+        assert status == 507 and "cannot be kept: No space left" in answer["detail"] and len(read_labels(file)) == 41
     kept = file.read_bytes()
     with serving(bundles["vectors"], labels=file) as server:  # another program damages the file meanwhile
         file.write_text("no label\n")

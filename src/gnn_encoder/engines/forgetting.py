@@ -37,13 +37,14 @@ from gnn_encoder.artifacts.folder import MANIFEST, Manifest, digest_of, read_man
 from gnn_encoder.artifacts.history import read_history
 from gnn_encoder.artifacts.passages import CORPUS_SCHEMA, StoredTable, passage_text
 from gnn_encoder.artifacts.replacing import replace_content
-from gnn_encoder.artifacts.report import SETTINGS, Decision
+from gnn_encoder.artifacts.report import SETTINGS
 from gnn_encoder.artifacts.texts import folded, text_lines
 from gnn_encoder.data.forgotten import Forgotten
 from gnn_encoder.engines import forgotten_stores, lifeline, pipelines, prune
 from gnn_encoder.engines.climbed import KEPT_RERANKERS, rung_of
 from gnn_encoder.engines.climbing import climbing_again, climbs_again
 from gnn_encoder.engines.forgotten_files import Traces, without_answers
+from gnn_encoder.engines.forgotten_versions import withdraw_versions
 from gnn_encoder.engines.latest import FORGOTTEN, KEPT_LABELS
 from gnn_encoder.engines.local_run import Outcome
 from gnn_encoder.engines.provenance import DATA
@@ -52,21 +53,8 @@ from gnn_encoder.errors import UserError
 from gnn_encoder.inference.answers import JOURNAL
 from gnn_encoder.judging.pool import POOL
 from gnn_encoder.labels.versions import FOLDER, Versions
-from gnn_encoder.promotion.registry import BUNDLE as ADDRESS
-from gnn_encoder.promotion.registry import (
-    CHAMPION,
-    DATASET,
-    DECISION,
-    DIGEST,
-    QUERIES,
-    REASON,
-    SOURCE,
-    Registry,
-    Version,
-)
-from gnn_encoder.storage import Transfer, cache_folder, is_remote, put_folder
-from gnn_encoder.tracking import mlflow_runs
-from gnn_encoder.tracking.pipeline_run import addressed, impatient, own_store
+from gnn_encoder.storage import cache_folder
+from gnn_encoder.tracking.pipeline_run import own_store
 from gnn_encoder.update.paid import forget as forget_paid
 
 KINDS = ("queries", "passages")
@@ -244,78 +232,15 @@ class Forgetting:
             return climbing_again(self.latest.resolve(), dataset, [], self.root).run
         return partial(pipelines.update, self.latest, dataset, [], self.root)
 
-    def withdraw_versions(self, affected: Mapping[Path, Manifest], traces: Traces) -> None:
-        """Deletes registered versions of bundles with the texts, and what object stores and MLflow have of runs.
-
-        The bundle in `latest/` takes the place of a champion of the same data.
-        """
-        digests = {manifest.digest for manifest in affected.values() if manifest.schema == "bundle"}
-        decisions = [Decision.read(path).facts for path, of in self.manifests().items() if of.schema == "decision"]
-        sent = {facts.get("bundle", "") for facts in decisions if facts.get("bundle_digest") in digests}
-
-        withdrawn: list[tuple[Registry, Version]] = []
-
-        def is_gone(version: Version) -> bool:
-            return version.tags.get(DIGEST) in digests or Path(version.tags.get(ADDRESS) or "/") in affected
-
+    def clean_stores(self, affected: Mapping[Path, Manifest], traces: Traces) -> None:
+        """Withdraws registered versions, and takes the texts out of what object stores and MLflow have of runs."""
         uris = prune.stores(self.root)
-        for registry in (registry for uri in uris for registry in prune.registries(uri, self.root)):
-            with impatient():
-                versions = registry.versions()
-                gone = [version for version in versions if is_gone(version)]
-                if champion := next((version for version in gone if CHAMPION in version.aliases), None):
-                    if self._is_of_latest(champion, affected):
-                        registry.promote(self._successor(registry, champion, versions))
-                    else:
-                        self.note("deleted", f"models:/{registry.name}@{CHAMPION}")
-            withdrawn += [(registry, version) for version in gone]
-        sent.update(version.tags.get(ADDRESS, "") for _, version in withdrawn)
-        for address in sorted(filter(is_remote, sent)):
-            forgotten_stores.remove(address, self.note)
-        for registry, version in withdrawn:
-            with impatient():
-                registry.withdraw(version.number)
-            self.note("deleted", f"models:/{registry.name}/{version.number}")
+        moves = [json.loads(move) for move in self.notes()["data"]]
+        withdraw_versions(uris, self.root, self.manifests(), affected, moves, self.note)
         forgotten_stores.remove_checkpoints(self.root, uris, self.note)
         for uri in uris:
             if uri != own_store(self.root):
                 forgotten_stores.clean_runs(uri, self.root, traces, self.began, self.note)
-
-    def _is_of_latest(self, champion: Version, affected: Mapping[Path, Manifest]) -> bool:
-        """Whether a champion is of the data in `latest/`: by its tag, by its dataset, or if the root has no other."""
-        if not (self.latest / "dataset").exists():
-            return False
-        data = read_manifest(self.latest / "dataset")
-        source = data.settings.get("dataset", "")
-        moves = [json.loads(note) for note in self.notes()["data"]]
-        # An interrupted attempt may have updated to data that have moved.
-        of_latest = {source, *(move["from"] for move in moves if source == move["to"] or data.digest == move["digest"])}
-        if SOURCE in champion.tags:
-            return champion.tags[SOURCE] in of_latest
-        of_bundle = (one.inputs.get("dataset") for one in affected.values() if one.digest == champion.tags.get(DIGEST))
-        digests, datasets = set(of_bundle), [one for one in self.manifests().values() if one.schema == "dataset"]
-        known = [one for one in datasets if one.digest in digests]
-        return all(one.settings.get("dataset", "") in of_latest for one in known or datasets)
-
-    def _successor(self, registry: Registry, champion: Version, versions: Sequence[Version]) -> str:
-        bundle, former = Bundle.read((self.latest / BUNDLE).resolve()), champion.tags.get(ADDRESS, "")
-        digest, address = bundle.manifest.digest, str(bundle.path)
-        if known := next((version.number for version in versions if version.tags.get(DIGEST) == digest), ""):
-            return known
-        reason = f"version {champion.number} without forgotten texts; not measured"
-        tags = {name: value for name, value in champion.tags.items() if name in (QUERIES, SOURCE)}
-        tags[DATASET] = read_manifest(self.latest / "dataset").digest
-        tags |= {DIGEST: digest, DECISION: "forget", REASON: reason}
-        if is_remote(former):
-            address = f"{former.rpartition('/')[0]}/{digest}"
-            put_folder(bundle.path, address, Transfer(f"sending {bundle.path}"))
-        with addressed(registry.uri), mlflow_runs.reaching(registry.uri) as client:
-            run = mlflow_runs.create_run(client, mlflow_runs.experiment_id(client), pipelines.dated("forget"))
-            named = Registry(client, registry.uri, registry.name, run)
-            model = named.log_model(bundle, address, {}, read_manifest(self.latest / "dataset"))
-            number = named.register(address, tags, {}, reason, model)
-            client.set_terminated(run)
-        return number
 
     def clean_files(self, affected: Mapping[Path, Manifest], traces: Traces) -> None:
         """Takes the texts out of caches, logs and MLflow's copies of files, by one rule for each kind of them."""
@@ -457,7 +382,7 @@ def forget(
         job.note("rewritten", *bundles_of(latest))
     with lifeline.take(root):
         affected, traces = job.affected(), Traces(job.texts)
-        job.withdraw_versions(affected, traces)
+        job.clean_stores(affected, traces)
         for target in exports:
             forgotten_stores.renew(str(target), latest, traces, job.note)
         job.clean_files(affected, traces)

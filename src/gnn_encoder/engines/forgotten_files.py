@@ -9,7 +9,7 @@ import zlib
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from html import escape
 from itertools import accumulate
@@ -28,6 +28,7 @@ from gnn_encoder.artifacts.texts import folded
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.answers import JOURNAL
 from gnn_encoder.judging.grading import grade_in, read_judgements
+from gnn_encoder.judging.people import PeoplesFile
 from gnn_encoder.judging.pool import ANSWERS, FIGURES, JUDGEMENTS, LABELS, ORDER, PEOPLE, POOL, QRELS
 from gnn_encoder.serving.exports import export
 from gnn_encoder.serving.exports.job import FACTS
@@ -231,14 +232,22 @@ def _without_judged(folder: Path, traces: Traces) -> bool:
     """Takes the queries that have a text, or a passage with one, out of a folder of `judge`, with their grades.
 
     Of the model's answers stay those whose grade and reason only other queries have. The pool is replaced last, so that
-    another attempt finishes this one.
+    another attempt finishes this one. Raises UserError while a server takes grades for the folder.
     """
-    paths = [path for name in (ORDER, PEOPLE, LABELS, JUDGEMENTS, POOL) if (path := folder / name).is_file()]
-    # A killed process may have begun the last line.
-    lines = {path: [line for line in path.read_bytes().splitlines(True) if line.endswith(b"\n")] for path in paths}
-    gone = {json.loads(line)["query_id"] for line in lines[folder / POOL] if traces.has_row(line)}
+    gone = {json.loads(line)["query_id"] for line in _whole_lines(folder / POOL) if traces.has_row(line)}
     if not gone:
         return False
+    with closing(PeoplesFile(folder / PEOPLE)):
+        _take_out(gone, folder)
+    return True
+
+
+def _whole_lines(path: Path) -> list[bytes]:
+    """Returns a file's lines without the last one that a killed process may have begun."""
+    return [line for line in path.read_bytes().splitlines(True) if line.endswith(b"\n")]
+
+
+def _take_out(gone: set[str], folder: Path) -> None:
     if (journal := folder / ANSWERS / JOURNAL).is_file():
         reasons: dict[bool, set[tuple[int | None, str]]] = {True: set(), False: set()}
         for judged in read_judgements(folder / JUDGEMENTS):
@@ -246,9 +255,10 @@ def _without_judged(folder: Path, traces: Traces) -> bool:
         without_answers(journal, lambda answer: grade_in(answer) in reasons[False] - reasons[True])
     for name in (QRELS, FIGURES):
         (folder / name).unlink(missing_ok=True)
-    for path in paths:
-        replace_content(path, b"".join(line for line in lines[path] if json.loads(line)["query_id"] not in gone))
-    return True
+    for path in (folder / name for name in (ORDER, PEOPLE, LABELS, JUDGEMENTS, POOL)):
+        if path.is_file():
+            kept = [line for line in _whole_lines(path) if json.loads(line)["query_id"] not in gone]
+            replace_content(path, b"".join(kept))
 
 
 def bundle_of(latest: Path, system: str, served: str, target: Path | str) -> Bundle:

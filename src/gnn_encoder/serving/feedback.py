@@ -36,7 +36,7 @@ class Feedback:
         """Adds or removes a label; returns how many there are.
 
         Raises:
-            UserError: the file is full. `Damaged`: another program has damaged it.
+            UserError: the file is full, or cannot be written. `Damaged`: another program has damaged it.
         """
         question = question.strip()
         with self._lock:
@@ -53,7 +53,10 @@ class Feedback:
                 labels.append(AddedLabel(new_query_id(question), question, passage_id, now))
             elif relevant:
                 return len(self._labels)
-            self._write(labels)
+            try:
+                self._write(labels)
+            except OSError as error:
+                raise UserError(f"the label cannot be kept: {error.strerror}") from None
             self._labels = labels
             return len(labels)
 
