@@ -14,12 +14,12 @@ import numpy as np
 from gnn_encoder.artifacts import Dataset, KnownPositives
 from gnn_encoder.artifacts.arrays import Rows
 from gnn_encoder.artifacts.labelled_queries import labelled_pairs
+from gnn_encoder.evaluation.measures import labelled_queries
 from gnn_encoder.evaluation.tuning import folds_of
 from gnn_encoder.machine.scratch import scratch
 from gnn_encoder.retrieval import best_vectors
 from gnn_encoder.retrieval.adapter import Moments, left_out
 from gnn_encoder.retrieval.best_vectors import nearest_rows
-from gnn_encoder.retrieval.hits import Hits
 from gnn_encoder.retrieval.identical import search_without
 from gnn_encoder.retrieval.parts import Parts
 
@@ -170,11 +170,7 @@ def chosen_strength(
     targets = np.asarray(vectors[nearest], np.float32) + (0 if pulls is None else pulls[query])
     for strength in strengths:
         every = left_out(queries[query], targets, groups[query], strength, labelled.weights[pairs], moments)
-        mapped = every[order[first]]
-
-        def search(k: int, mapped: np.ndarray = mapped) -> Hits:
-            return best_vectors.search(vectors, of, mapped, k)
-
+        search = partial(best_vectors.search, vectors, of, every[order[first]])
         _, hits = search_without(search, data.identical[rows], min(DEPTH, len(data.passages)))
         relevant = known.contains(rows[:, None], hits) & (hits >= 0)
         figures[strength] = float(np.where(relevant.any(axis=1), 1 / (1 + relevant.argmax(axis=1)), 0.0).mean())
@@ -222,14 +218,9 @@ def examples_of(
     return Examples(*(np.concatenate([getattr(one, field.name) for one in of_folds]) for field in fields(Examples)))
 
 
-def dev_rows(data: Dataset) -> np.ndarray:
-    """Returns the rows of the dev queries that have a positive label, ascending."""
-    return np.unique(data.split_qrels("dev").positive().query)
-
-
 def dev_examples(data: Dataset, parts: Parts, vectors: np.ndarray, folds: int) -> Examples:
-    """Returns the examples of all dev queries, whose `vectors` [n, d] are in the order of `dev_rows`."""
-    rows = dev_rows(data)
+    """Returns the examples of all labelled dev queries, whose `vectors` [n, d] are in the order of their rows."""
+    rows = labelled_queries(data.split_qrels("dev"))
     candidates = parts.candidates(data.query_texts(rows), vectors, data.identical[rows])
     relevant = KnownPositives.of(data, "dev").contains(rows[candidates.query], candidates.passage)
     labels = data.split_qrels("dev").positive()

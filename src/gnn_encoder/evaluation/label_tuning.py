@@ -19,7 +19,7 @@ from gnn_encoder.artifacts.arrays import rows_of
 from gnn_encoder.artifacts.labelled_queries import LabelledQueries, LabelUse, labelled_pairs
 from gnn_encoder.evaluation.measures import labelled_queries, measured_by
 from gnn_encoder.evaluation.recommendation import Rule, falls
-from gnn_encoder.evaluation.significance import paired_randomization
+from gnn_encoder.evaluation.significance import paired
 from gnn_encoder.evaluation.tuning import folds_of
 from gnn_encoder.machine.scratch import scratch
 from gnn_encoder.retrieval.best_vectors import best_of_blocks
@@ -34,7 +34,8 @@ from gnn_encoder.settings.systems import DUAL_ENCODER
 
 QUERIES = 1000
 """Most queries that decide, taken evenly from all."""
-PERMUTATIONS = 10_000
+P_VALUE = partial(paired, test="randomization", permutations=10_000, seed=0)
+"""Of gains [n] in the paired test."""
 COPIED = 65_536
 """Vectors in memory at a time while they are copied."""
 
@@ -168,7 +169,7 @@ def chosen_use(
     order = np.argsort(-np.round(figures, 12), kind="stable").tolist()
     losing = list(takewhile(lambda index: _loses(gains[index], warm, settings), order))
     best = order[len(losing)] if len(losing) < len(order) else 0
-    gained = _p_value(gains[best])
+    gained = P_VALUE(gains[best])
     by_chance = uses[best].weight > 0 and not uses[0].weight and gained > settings.significance
     facts = {
         "tuned_on": tuned_on,
@@ -231,9 +232,4 @@ def _evenly(rows: np.ndarray) -> np.ndarray:
 def _loses(gains: np.ndarray, warm: np.ndarray, settings: EncodeWithLabels) -> bool:
     """Returns whether warm or cold queries lose by a use; `gains` [n] over the dual encoder, `warm` bool [n]."""
     rule = Rule(settings.margin, floor_significance=settings.floor_significance)
-    return any(falls(gains, DUAL_ENCODER, {WARM: warm, COLD: ~warm}, _p_value, rule))
-
-
-def _p_value(gains: np.ndarray) -> float:
-    """Returns the p-value of gains [n] in the paired test."""
-    return float(paired_randomization(gains[:, None], PERMUTATIONS, seed=0)[0])
+    return any(falls(gains, DUAL_ENCODER, {WARM: warm, COLD: ~warm}, P_VALUE, rule))

@@ -34,10 +34,6 @@ IMPORTING = Lock()
 class Fusion(Protocol):
     """Orders candidates by their features."""
 
-    @property
-    def form(self) -> str:
-        """`trees`, `linear` or `alone`."""
-
     def scores(self, features: np.ndarray) -> np.ndarray:
         """Returns the score fp32 [r] of features [r, f]."""
 
@@ -54,7 +50,6 @@ class Alone:
 
     feature: str
     column: int
-    form: str = ALONE
 
     def scores(self, features: np.ndarray) -> np.ndarray:
         """See `Fusion`."""
@@ -78,7 +73,6 @@ class Linear:
 
     weights: np.ndarray
     bias: float
-    form: str = LINEAR
 
     @classmethod
     def fit(
@@ -131,7 +125,6 @@ class Trees:
     """LambdaMART."""
 
     booster: Any
-    form: str = TREES
 
     @classmethod
     def fit(

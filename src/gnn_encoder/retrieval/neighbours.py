@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gnn_encoder.artifacts import Dataset, Draft
+from gnn_encoder.artifacts import Dataset
 from gnn_encoder.artifacts.arrays import NEIGHBOUR_SCORES, NEIGHBOURS, read_rows
 from gnn_encoder.artifacts.parts import part_folders
 from gnn_encoder.retrieval import exact
@@ -29,12 +29,6 @@ def nearest(
     search = partial(exact.search, vectors, queries, progress=progress)
     scores, rows = search_without(search, data.identical[data.trained] - first, k)
     return scores, np.where(rows < 0, rows, rows + np.int32(first))
-
-
-def write_neighbours(draft: Draft, scores: np.ndarray, rows: np.ndarray) -> None:
-    """Writes the hits of a share."""
-    for name, array in ((NEIGHBOUR_SCORES, scores), (NEIGHBOURS, rows)):
-        np.save(draft / f"{name}.npy", array, allow_pickle=False)
 
 
 def joined_neighbours(merged: Path) -> np.ndarray:

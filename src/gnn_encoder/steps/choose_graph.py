@@ -25,7 +25,7 @@ from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.evaluation.embedding import vectors_of_queries
 from gnn_encoder.evaluation.measures import labelled_queries, mean_name, measured_by
 from gnn_encoder.evaluation.recommendation import Rule, falls
-from gnn_encoder.evaluation.significance import paired_randomization
+from gnn_encoder.evaluation.significance import paired
 from gnn_encoder.evaluation.strata import warm_strata
 from gnn_encoder.machine.scratch import scratch
 from gnn_encoder.models.dual_encoder import DualEncoder
@@ -121,10 +121,7 @@ class _Trial:
 
     def falls(self, gains: np.ndarray) -> Iterator[str]:
         """Yields the objection to a variant with these gains [n] over the dual encoder, if its cold queries fall."""
-
-        def p_value(differences: np.ndarray) -> float:
-            return float(paired_randomization(differences[:, None], PERMUTATIONS, 0)[0])
-
+        p_value = partial(paired, test="randomization", permutations=PERMUTATIONS, seed=0)
         return falls(gains, DUAL_ENCODER, {COLD: self.cold}, p_value, Rule())
 
 

@@ -6,13 +6,16 @@ so that on a CPU all scores have the bits of one task.
 
 from pathlib import Path
 
+import numpy as np
+
 from gnn_encoder.artifacts import Contents, Dataset, Draft, read_manifest
+from gnn_encoder.artifacts.arrays import NEIGHBOUR_SCORES, NEIGHBOURS
 from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.evaluation.task_figures import encoding_figures
 from gnn_encoder.inference.encoding import encode_texts, inference_dtype
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.retrieval.exact import CHUNK
-from gnn_encoder.retrieval.neighbours import nearest, write_neighbours
+from gnn_encoder.retrieval.neighbours import nearest
 from gnn_encoder.settings.graph import FindNeighbours
 from gnn_encoder.update.passage_vectors import write_vectors
 
@@ -28,7 +31,8 @@ def find_neighbours(
     queries = encode_texts(encoders.query_encoder, data.query_texts(data.trained), **settings.speed)
     searching = context.progress("searching", len(written.vectors), "passages")
     hits = nearest(data, written.vectors, queries, k, first=share.start, progress=searching)
-    write_neighbours(neighbours, *hits)
+    for name, array in zip((NEIGHBOUR_SCORES, NEIGHBOURS), hits, strict=True):
+        np.save(neighbours / f"{name}.npy", array, allow_pickle=False)
     dtype = str(inference_dtype(settings.precision))
     models = {"dual_encoder": read_manifest(dual_encoder).digest, "dtype": dtype}
     Contents.write(neighbours, models, **written.digests)

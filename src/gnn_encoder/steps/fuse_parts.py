@@ -12,7 +12,8 @@ from gnn_encoder.artifacts.digests import text_digests
 from gnn_encoder.artifacts.folder import Artifact, read_manifest
 from gnn_encoder.artifacts.parts_folder import DEV_EXAMPLES, EXAMPLES
 from gnn_encoder.engines.step import Context, Metrics, step
-from gnn_encoder.evaluation.fusion_examples import Examples, dev_rows
+from gnn_encoder.evaluation.fusion_examples import Examples
+from gnn_encoder.evaluation.measures import labelled_queries
 from gnn_encoder.machine.threads import chunk_by_core
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.retrieval.held_out import HeldOut
@@ -66,7 +67,8 @@ def fuse_parts(
     fusions[WHOLE].write(bundle / FUSION, FEATURES)
     if from_dev:
         by_fold = {fold: fusions[fold] for fold in folds}
-        HeldOut(by_fold, text_digests(data.query_texts(dev_rows(data))), examples.fold).write(bundle / FUSION)
+        questions = data.query_texts(labelled_queries(data.split_qrels("dev")))
+        HeldOut(by_fold, text_digests(questions), examples.fold).write(bundle / FUSION)
     Bundle.add_vectors(bundle, passage_vectors)
     build_index(read_rows(bundle.path, Path(VECTORS).stem), bundle / INDEX, settings)
     DualEncoder.load(dual_encoder).query_encoder.save(bundle / QUERY_ENCODER)
@@ -89,14 +91,12 @@ def learnt(settings: FuseParts, examples: Examples) -> Fusion:
     feature = ALONE.get(settings.kind, ALONE["field"])
     if settings.kind in ALONE or not examples.relevant.any() or examples.relevant.all():
         return Alone(feature, FEATURES.index(feature))
-    if settings.kind == "linear":
-        return Linear.fit(examples.features, examples.relevant, FROM_LABELS, settings.penalty)
-    trees = Trees.fit(
-        examples.features, examples.relevant, examples.sizes, FROM_LABELS, trees=settings.trees, leaves=settings.leaves,
-        rate=settings.learning_rate, smallest_leaf=settings.smallest_leaf, seed=settings.seed,
-    )  # fmt: skip
-    if np.ptp(trees.scores(examples.features)):
-        return trees
-    return Linear.fit(
-        examples.features, examples.relevant, FROM_LABELS, settings.penalty
-    )  # few candidates: no leaf can be split
+    if settings.kind == "trees":
+        trees = Trees.fit(
+            examples.features, examples.relevant, examples.sizes, FROM_LABELS, trees=settings.trees,
+            leaves=settings.leaves, rate=settings.learning_rate, smallest_leaf=settings.smallest_leaf,
+            seed=settings.seed,
+        )  # fmt: skip
+        if np.ptp(trees.scores(examples.features)):  # of few candidates no leaf can be split
+            return trees
+    return Linear.fit(examples.features, examples.relevant, FROM_LABELS, settings.penalty)

@@ -16,10 +16,10 @@ from gnn_encoder.evaluation.fusion_examples import (
     Labelled,
     chosen_strength,
     dev_examples,
-    dev_rows,
     examples_of,
     hard_negative_pulls,
 )
+from gnn_encoder.evaluation.measures import labelled_queries
 from gnn_encoder.machine.scratch import scratch_texts
 from gnn_encoder.retrieval import best_vectors
 from gnn_encoder.retrieval.adapter import Moments
@@ -77,7 +77,7 @@ def make_parts(
     np.save(parts / LENGTHS, known.lengths, allow_pickle=False)
     known.field.write(parts / FIELD)
     examples.write(parts / EXAMPLES)
-    dev = dev_rows(data)
+    dev = labelled_queries(data.split_qrels("dev"))
     if settings.trained_encoder and len(dev) >= max(settings.smallest_dev, settings.folds):
         of_dev = dev_examples(data, known, vectors_of_queries(passage_vectors, data, dev), settings.folds)
         of_dev.write(parts / DEV_EXAMPLES)

@@ -4,6 +4,7 @@ Reads the figures of the evaluation. The test figures of the recommended system 
 """
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -140,10 +141,7 @@ def _by_rule(
         for system in dict.fromkeys([*order, *first_stages.values()])
     }
     strata = warm_strata(data.judged(DEV), data.seen_labels)
-
-    def p_value(differences: np.ndarray) -> float:
-        return paired(differences, evaluate.test, evaluate.permutations, evaluate.seed)
-
+    p_value = partial(paired, test=evaluate.test, permutations=evaluate.permutations, seed=evaluate.seed)
     rule = Rule(settings.margin, settings.significance, settings.floor_significance)
     inside = {name: strata.rows(name) for name in (WARM, COLD)}
     return recommended(values, order, baseline, inside, p_value, rule, first_stages, weights)
