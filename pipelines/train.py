@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gnn_encoder.flow.graph import Artifact, Graph, Node, Output
+from gnn_encoder.flow.graph import Artifact, Graph, Output
 from gnn_encoder.pipelines.foundation import Foundation, Words, lay_foundation, with_early_refusals
 from gnn_encoder.settings import graph as graphs
 from gnn_encoder.settings import outcome
@@ -129,14 +129,10 @@ def judge(
     shown = outcome.Report(**settings.evaluate.speed, changed=flow.changed)
     page = flow.add("report", shown, rung, bundles=bundles, **explained, **read)
     # The decision does not read the page, but runs after it, so that the page exists if the decision fails.
-    last_nodes = [page, *last_decision(flow)]
-    decision = flow.add("promote", settings.promote, rung, last_nodes, bundle=chosen, runs=runs, **read).output
+    # A higher rung is decided on later.
+    below = [outputs["decision"].node for outputs in flow.rungs.values()][-1:]
+    decision = flow.add("promote", settings.promote, rung, [page, *below], bundle=chosen, runs=runs, **read).output
     return {output.name: output for output in (recommendation, chosen, page.output, decision)}
-
-
-def last_decision(flow: Graph) -> list[Node]:
-    """Returns the decision on the rung below, if there is one: a higher rung is decided on later."""
-    return [outputs["decision"].node for outputs in flow.rungs.values()][-1:]
 
 
 def bundles_without_training(

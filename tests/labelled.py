@@ -33,7 +33,7 @@ def random_labels(
 
 
 def queries_of(labels: LabelledQueries, passage: int) -> list[int]:
-    return labels.into(np.array([passage]))[1].tolist()
+    return labels.by_passage.into(np.array([passage]))[1].tolist()
 
 
 def scores_by_loop(use: LabelUse, passages: np.ndarray, labels: LabelledQueries, question: np.ndarray) -> np.ndarray:

@@ -88,7 +88,7 @@ def expected(
 def pairs(bundle: Bundle) -> set[tuple[str, int]]:
     """The labelled pairs: the query's text, and the passage."""
     assert bundle.labels and bundle.labelled
-    passage, query = bundle.labels.into(np.arange(40))
+    passage, query = bundle.labels.by_passage.into(np.arange(40))
     _, texts = bundle.labelled.names(query)
     return set(zip(texts, passage.tolist(), strict=True))
 
@@ -159,7 +159,7 @@ def state(bundle: Bundle) -> tuple[bytes, ...]:
     """Every bit that a search of a bundle reads."""
     labels, of = bundle.labels, bundle.vector_passages
     assert labels
-    arrays = (bundle.vectors, labels.vectors, *labels.into(np.arange(40)), np.empty(0) if of is None else of)
+    arrays = (bundle.vectors, labels.vectors, *labels.by_passage.into(np.arange(40)), np.empty(0) if of is None else of)
     return tuple(np.asarray(array).tobytes() for array in arrays)
 
 

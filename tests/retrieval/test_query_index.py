@@ -25,7 +25,7 @@ GONE = np.array([2, 3, 11])
 
 
 def pairs_of(labels: LabelledQueries, passages: np.ndarray) -> set[tuple[int, int]]:
-    row, query = labels.into(passages)
+    row, query = labels.by_passage.into(passages)
     return set(zip(passages[row].tolist(), query.tolist(), strict=True))
 
 
@@ -119,7 +119,7 @@ def test_changed_pairs_equal_grouping_anew_and_copy_nothing() -> None:
 
 
 def _kept(labels: LabelledQueries, held: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    passage, query = labels.into(np.arange(M))
+    passage, query = labels.by_passage.into(np.arange(M))
     return query[~held[query]], passage[~held[query]]
 
 

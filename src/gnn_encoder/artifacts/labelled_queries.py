@@ -261,10 +261,6 @@ class LabelledQueries:
         """Passage rows int64 [l] that have a labelled query, ascending."""
         return np.flatnonzero(self.by_passage.sizes)
 
-    def into(self, passages: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The pairs of some passages [b]: the place in `passages` int64 [p], ascending, and the query's row [p]."""
-        return self.by_passage.into(passages)
-
     @cached_property
     def scale(self) -> float:
         """Mean squared length of the vectors as the run had them, 1 if they have unit length: the size of a score."""

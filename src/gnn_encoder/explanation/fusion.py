@@ -43,7 +43,8 @@ def explain_by_fusion(
     hides, explained = only is not None and only.seen is not None, []
     for rank, (hit, row) in enumerate(zip(hits, order.tolist(), strict=True)):
         behind = ""
-        labelled_near = near[(near >= 0) & np.isin(near, learned.parts.labels.into(candidates.passage[[row]])[1])]
+        _, asking = learned.parts.labels.by_passage.into(candidates.passage[[row]])
+        labelled_near = near[(near >= 0) & np.isin(near, asking)]
         if len(labelled_near):
             (name,), (text,) = labelled.names(labelled_near[:1])
             behind = f": “{text}” [{name}], similarity {similarity[near == labelled_near[0]][0]:.2f}"

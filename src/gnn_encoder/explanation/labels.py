@@ -66,7 +66,7 @@ def parts_of(
         question: vector of the query [d]. row: the passage. windows: its vectors without labels [w, d], one at least.
         index: over the labelled queries, if a memory has one.
     """
-    query_rows = labels.into(np.array([row]))[1]
+    query_rows = labels.by_passage.into(np.array([row]))[1]
     if use.method == "softmax" and use.weight and len(query_rows):
         near, weights = (array[0] for array in Memory(labels, use, index).neighbours(question[None]))
         inside = np.isin(near, query_rows) & (weights > 0)

@@ -55,7 +55,8 @@ def declared(name: str) -> Declared:
     module = ast.parse(path.read_text("utf-8"))
     function = next(node for node in module.body if isinstance(node, ast.FunctionDef) and node.name == name)
     (decorator,) = (expression for expression in function.decorator_list if isinstance(expression, ast.Call))
-    outputs = {str(keyword.arg): _schema(keyword.value) for keyword in decorator.keywords}
+    schemas = {str(keyword.arg): keyword.value for keyword in decorator.keywords}
+    outputs = {of: str(value.value) if isinstance(value, ast.Constant) else "" for of, value in schemas.items()}
     arguments = function.args
     defaults = [None] * (len(arguments.args) - len(arguments.defaults)) + [*arguments.defaults]
     inputs = {
@@ -66,11 +67,6 @@ def declared(name: str) -> Declared:
     annotation = next(argument.annotation for argument in arguments.args if argument.arg == "settings")
     purpose = (ast.get_docstring(function) or "").partition("\n")[0]
     return Declared(name, purpose, _settings(module, ast.unparse(annotation or ast.Constant(""))), inputs, outputs)
-
-
-def _schema(value: ast.expr) -> str:
-    """Returns the schema in a decorator; a name stands for the schema of the first input."""
-    return str(value.value) if isinstance(value, ast.Constant) else ""
 
 
 def _settings(module: ast.Module, annotation: str) -> type[StepSettings]:

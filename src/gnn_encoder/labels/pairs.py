@@ -88,7 +88,7 @@ def changed_pairs(run: LabelledRun, labels: Sequence[AddedLabel]) -> ChangedPair
     numbers |= {query: len(stored) + position for position, query in enumerate(texts)}
 
     def queries_of(passage: int) -> set[int]:
-        return set(stored.into(np.array([passage]))[1].tolist())
+        return set(stored.by_passage.into(np.array([passage]))[1].tolist())
 
     queries = {passage: queries_of(passage) for passage in sorted(rows.values())}
     for label in removed:

@@ -58,7 +58,10 @@ def distinct(search: Callable[[np.ndarray, int], Hits], of: np.ndarray, queries:
     while len(todo) and most:
         vector_scores, rows = search(queries[todo], depth)
         owner = np.where(rows >= 0, of[rows], -1)
-        complete = _keep_first(scores, passage_rows, todo, vector_scores, owner) >= most
+        row, column, rank, found = first_of_each(owner, k)
+        at = (todo[row], rank)
+        scores[at], passage_rows[at] = vector_scores[row, column], owner[row, column]
+        complete = found >= most
         if depth == total:
             break
         # An approximate index may have found less than it was asked for; more of it does not help.
@@ -67,23 +70,19 @@ def distinct(search: Callable[[np.ndarray, int], Hits], of: np.ndarray, queries:
     return scores, passage_rows
 
 
-def _keep_first(
-    scores: np.ndarray, passage_rows: np.ndarray, queries: np.ndarray, vector_scores: np.ndarray, owner: np.ndarray
-) -> np.ndarray:
-    """Writes the first hit of each passage to the rows `queries` [q] of `scores` and `passage_rows` [n, k].
+def first_of_each(owner: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Returns where the `k` first different passages of each query are: row, column and rank, from 0, [e] each.
 
-    `owner` [q, r] is the passage of each vector found, best first, -1 after the last one. Returns the number of
-    different passages of each query [q].
+    `owner` [q, r] is the passage of each hit, best first; -1: none. The last array is the number of different passages
+    of each query [q].
     """
     order = np.argsort(owner, axis=1, kind="stable")
     grouped = np.take_along_axis(owner, order, axis=1)
     new = np.empty(owner.shape, bool)
     np.put_along_axis(new, order, np.diff(grouped, axis=1, prepend=-1) != 0, axis=1)
     rank = np.cumsum(new, axis=1) - 1
-    row, column = np.nonzero(new & (rank < passage_rows.shape[1]))
-    at = (queries[row], rank[row, column])
-    scores[at], passage_rows[at] = vector_scores[row, column], owner[row, column]
-    return rank[:, -1] + 1
+    row, column = np.nonzero(new & (rank < k))
+    return row, column, rank[row, column], rank[:, -1] + 1
 
 
 def best_of_blocks(blocks: Iterable[tuple[np.ndarray, np.ndarray]], queries: np.ndarray, k: int) -> Hits:

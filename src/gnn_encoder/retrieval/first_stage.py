@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from gnn_encoder.artifacts import Dataset, KnownPositives, Run, pair_keys
+from gnn_encoder.retrieval.best_vectors import first_of_each
 from gnn_encoder.retrieval.hits import Hits, merge, no_hits
 from gnn_encoder.retrieval.identical import search_without
 
@@ -130,13 +131,7 @@ def merge_candidates(runs: list[Run], queries: np.ndarray, depth: int) -> np.nda
     """
     width = len(runs) * depth
     merged = np.stack([run.hits(queries, depth) for run in runs], axis=2).reshape(len(queries), width)
-    # Later copies of a passage become -1; a stable sort puts the first copy first.
-    order = np.argsort(merged, axis=1, kind="stable")
-    ordered = np.take_along_axis(merged, order, axis=1)
-    copy = np.zeros_like(ordered, dtype=bool)
-    copy[:, 1:] = ordered[:, 1:] == ordered[:, :-1]
-    again = np.zeros_like(copy)
-    np.put_along_axis(again, order, copy, axis=1)
-    merged[again] = -1
-    keep = np.argsort(merged < 0, axis=1, kind="stable")[:, :depth]
-    return np.take_along_axis(merged, keep, axis=1)
+    row, column, rank, _ = first_of_each(merged, depth)
+    passages = np.full((len(queries), depth), -1, merged.dtype)
+    passages[row, rank] = merged[row, column]
+    return passages

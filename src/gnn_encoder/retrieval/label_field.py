@@ -74,7 +74,7 @@ class LabelField:
 
 def documents(labels: LabelledQueries, texts: TextsAt, passages: np.ndarray) -> Iterator[str]:
     """Yields the distinct texts of the labelled queries of each of `passages`, joined."""
-    owner, query = labels.into(passages)
+    owner, query = labels.by_passage.into(passages)
     of, bounds = texts(query), np.searchsorted(owner, np.arange(len(passages) + 1))
     for first, last in pairwise(bounds.tolist()):
         yield "\n".join(dict.fromkeys(of[first:last]))

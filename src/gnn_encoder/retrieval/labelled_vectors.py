@@ -51,7 +51,7 @@ def label_blocks(
         of: the passage of each vector, if some have several (`best_vectors`).
     """
     for some in in_blocks(passages):
-        owner, query = labels.into(some)
+        owner, query = labels.by_passage.into(some)
         position, rows = rows_of(of, some)
         plain = np.asarray(vectors[rows], np.float32)
         lifted, at = windows_with_labels(use, plain, None if of is None else position, owner, labels.vectors[query])

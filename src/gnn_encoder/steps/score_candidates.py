@@ -3,7 +3,6 @@
 A task that shares the work scores its share of all pairs, which are sorted by query and passage.
 """
 
-import time
 from pathlib import Path
 
 import numpy as np
@@ -36,10 +35,9 @@ def score_candidates(
     cls = PairScores.create_cls(pair_scores, len(query), scorer.model.width)
     scores = np.empty(len(query), dtype=np.float32)
     progress = context.progress("scoring", len(query), "pairs")
-    began = time.monotonic()
     score_pairs(scorer.model, *scorer.pairs(data, query, passage), scores, cls, progress=progress, **settings.speed)
     cls.flush()
-    rate = len(query) / max(time.monotonic() - began, 1e-9)
+    rate = progress.rate
     pairs = PairScores(query, passage, scores, scorer.probability(scores).astype(np.float32), cls)
     PairScores.write(pair_scores, query, passage, scores, pairs.probability)
     return pair_figures(data, pairs, rate)
