@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+from gnn_encoder.artifacts import Dataset, drafting
 from gnn_encoder.data import canonicalize, open_source
 from gnn_encoder.data.validation import DataReport
 from gnn_encoder.settings.foundation import Ingest
@@ -31,6 +32,13 @@ def write_beir(
         text = "query-id\tcorpus-id\tscore\n" + "".join("\t".join(map(str, row)) + "\n" for row in rows)
         (folder / "qrels" / f"{split}.tsv").write_text(text, encoding="utf-8")
     return folder
+
+
+def ingested(settings: Ingest, out: Path) -> tuple[Dataset, DataReport]:
+    """The dataset that is written of a data set, and the report on it."""
+    with drafting(out, "dataset") as draft:
+        report = canonicalize(open_source(settings), settings, draft=draft)
+    return Dataset(out), report
 
 
 def check(settings: Ingest) -> DataReport:

@@ -8,7 +8,7 @@ import pytest
 from evaluation_inputs import write_inputs
 
 from gnn_encoder.artifacts import Dataset, Evaluation, Run, drafting
-from gnn_encoder.models.cross_encoder import SCORER
+from gnn_encoder.models.backbone_files import SCORER
 from gnn_encoder.retrieval import scorers
 from gnn_encoder.retrieval.scorers import Contribution
 from gnn_encoder.settings import outcome as settings

@@ -7,12 +7,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import pytrec_eval
-from beir_folder import lines
+from beir_folder import ingested, lines, write_beir
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnn_encoder.artifacts import Dataset, Evaluation, Run, drafting
-from gnn_encoder.data import canonicalize, open_source
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.compare import compare
 from gnn_encoder.evaluation.documents import Documents
@@ -40,23 +39,18 @@ def random_labels(generator: np.random.Generator, split: str) -> Labels:
 
 def write(folder: Path, labels: dict[str, Labels]) -> Path:
     """A BEIR folder with these labels of its splits, and labels of two training queries."""
-    (folder / "qrels").mkdir(parents=True)
     labels = {"train": {"train0": {"p0": 1, "p30": 1}, "train1": {"p1": 1}, "train2": {"p31": 1}}, **labels}
     texts = [{"_id": f"p{i}", "title": "", "text": f"text {i}"} for i in range(PASSAGES)]
-    (folder / "corpus.jsonl").write_text(lines(texts))
     queries = [{"_id": name, "text": f"question {name}"} for of in labels.values() for name in of]
-    (folder / "queries.jsonl").write_text(lines(queries))
-    for split, of in labels.items():
-        rows = [f"{query}\t{passage}\t{label}\n" for query, ps in of.items() for passage, label in ps.items()]
-        (folder / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(rows))
-    return folder
+    rows = {
+        split: [(query, *label) for query, ps in of.items() for label in ps.items()] for split, of in labels.items()
+    }
+    return write_beir(folder, lines(texts), lines(queries), rows)
 
 
 def read(folder: Path) -> tuple[Dataset, list[str]]:
-    chosen = Ingest(dataset=str(folder), on_bad_rows="drop")
-    with drafting(folder / "dataset", "dataset") as draft:
-        remarks = canonicalize(open_source(chosen), chosen, draft=draft).remarks
-    return Dataset(folder / "dataset"), remarks
+    data, report = ingested(Ingest(dataset=str(folder), on_bad_rows="drop"), folder / "dataset")
+    return data, report.remarks
 
 
 def ranking(data: Dataset, generator: np.random.Generator) -> Run:
@@ -131,9 +125,7 @@ def test_labels_of_training_queries_are_left_out(tmp_path: Path) -> None:
     assert "train2" not in data.queries.column("query_id").to_pylist(), "it has no other label"
     assert "4 labels of dev or test name a passage that the corpus lacks: they count as missed" in remarks
     with pytest.raises(UserError, match="6 × label of an unknown passage"):
-        chosen = Ingest(dataset=str(tmp_path / "data"))
-        with drafting(tmp_path / "refused", "dataset") as draft:
-            canonicalize(open_source(chosen), chosen, draft=draft)
+        ingested(Ingest(dataset=str(tmp_path / "data")), tmp_path / "refused")
 
 
 def test_dev_queries_that_are_drawn_from_train_keep_such_labels(tmp_path: Path) -> None:

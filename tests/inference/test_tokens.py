@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gnn_encoder.artifacts import Dataset
-from gnn_encoder.artifacts.folder import CLOCK_TICK
+from gnn_encoder.artifacts.folder import CLOCK_TICK, drafting
 from gnn_encoder.inference import tokens as module
 from gnn_encoder.inference.tokens import passage_tokens
 from gnn_encoder.models.backbone import load_tokenizer
@@ -33,7 +33,7 @@ def test_made_once_and_mapped(
     ]
 
     passes = []
-    monkeypatch.setattr(module, "_write", lambda *a: passes.append(a) or write(*a))
+    monkeypatch.setattr(module, "drafting", lambda *a: passes.append(a) or drafting(*a))
     tokenizer("the state of a tokenizer that has cut and padded", truncation=True, max_length=4, padding="max_length")
     assert np.array_equal(passage_tokens(tokenizer, tiny_dataset.passages, 8).ids, tokens.ids) and not passes
     passage_tokens(tokenizer, tiny_dataset.passages, 9)
@@ -52,9 +52,6 @@ def test_made_once_and_mapped(
         ids.write_bytes(damaged)
         assert passage_tokens(tokenizer, tiny_dataset.passages, 8).ids.tobytes() == whole
         assert len(passes) == number and ids.read_bytes() == whole
-
-
-write = module._write
 
 
 def test_without_a_folder_it_is_this_process_own(

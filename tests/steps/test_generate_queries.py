@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import first_stage, write_generator
+from conftest import first_stage, write_first_run, write_generator
 from scipy.special import expit
 
 from gnn_encoder.artifacts import (
@@ -12,7 +12,6 @@ from gnn_encoder.artifacts import (
     Draft,
     GeneratedQueries,
     PairScores,
-    Run,
     drafting,
     pair_keys,
     read_manifest,
@@ -99,8 +98,7 @@ def test_hits_of_a_run_without_labels_are_drawn_as_negatives(
     tmp_path: Path, tiny_dataset: Dataset, tiny_backbone: Path, inputs: dict[str, Path]
 ) -> None:
     queries, hits = first_stage(tiny_dataset)
-    with drafting(tmp_path / "run", "run") as draft:
-        Run.from_hits(queries, hits, np.zeros(hits.shape)).write(draft)
+    write_first_run(tiny_dataset, tmp_path / "run")
     drawn = {}
     for seed in (0, 1):
         settings = settings_for(tiny_backbone, negative_depth=7, seed=seed)

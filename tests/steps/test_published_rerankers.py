@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import first_stage, write_first_run
+from conftest import write_first_run
 from published_rerankers import write_reranker
 from safetensors.numpy import load_file
 
@@ -34,11 +34,8 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def runs(tiny_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
     monkeypatch.setenv(CHECKPOINTS, str(tmp_path / "checkpoints"))
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    queries, hits = first_stage(tiny_dataset)
-    for name in ("bm25_run", "dpr_run"):
-        with drafting(tmp_path / name, "run") as draft:
-            Run.from_hits(queries, hits, np.zeros(hits.shape)).write(draft)
-    return {"dataset": tiny_dataset.path, "bm25_run": tmp_path / "bm25_run", "dpr_run": tmp_path / "dpr_run"}
+    runs = {name: write_first_run(tiny_dataset, tmp_path / name) for name in ("bm25_run", "dpr_run")}
+    return {"dataset": tiny_dataset.path, **runs}
 
 
 def settings(published: Path, **values: Any) -> dict[str, Any]:

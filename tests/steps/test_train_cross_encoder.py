@@ -4,10 +4,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import first_stage
+from conftest import write_first_run
 from safetensors.numpy import load_file
 
-from gnn_encoder.artifacts import Dataset, Run, drafting, read_manifest
+from gnn_encoder.artifacts import Dataset, Run, read_manifest
 from gnn_encoder.artifacts.history import read_history
 from gnn_encoder.errors import UserError
 from gnn_encoder.settings.foundation import TrainCrossEncoder
@@ -47,11 +47,8 @@ def test_the_order_before_is_that_of_dpr_alone(tiny_dataset: Dataset) -> None:
 def inputs(tiny_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
     monkeypatch.setenv(CHECKPOINTS, str(tmp_path / "checkpoints"))
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    queries, hits = first_stage(tiny_dataset)
-    for name in ("bm25_run", "dpr_run"):
-        with drafting(tmp_path / name, "run") as draft:
-            Run.from_hits(queries, hits, np.zeros(hits.shape)).write(draft)
-    return {"dataset": tiny_dataset.path, "bm25_run": tmp_path / "bm25_run", "dpr_run": tmp_path / "dpr_run"}
+    runs = {name: write_first_run(tiny_dataset, tmp_path / name) for name in ("bm25_run", "dpr_run")}
+    return {"dataset": tiny_dataset.path, **runs}
 
 
 def train(inputs: dict[str, Path], out: Path, backbone: Path, **settings: object) -> dict[str, np.ndarray]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from beir_folder import lines, write_beir
+from beir_folder import ingested, lines, write_beir
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import expit
@@ -22,7 +22,6 @@ from gnn_encoder.artifacts import (
     reverse_csr,
 )
 from gnn_encoder.artifacts.training_examples import ORIGINS
-from gnn_encoder.data import canonicalize, open_source
 from gnn_encoder.retrieval.first_stage import negative_pool
 from gnn_encoder.settings.foundation import Ingest, SelectTrainingSet
 from gnn_encoder.settings.graph import TrainGnn
@@ -51,10 +50,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
             "test": [(f"q{N + 1}", "d1", 1)],
         },
     )
-    ingest_settings = Ingest(dataset=str(source))
-    with drafting(folder / "dataset", "dataset") as draft:
-        canonicalize(open_source(ingest_settings), ingest_settings, draft=draft)
-    return Dataset(folder / "dataset")
+    return ingested(Ingest(dataset=str(source)), folder / "dataset")[0]
 
 
 @pytest.fixture(scope="module")

@@ -6,10 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from beir_folder import lines, write_beir
+from beir_folder import ingested, lines, write_beir
 
-from gnn_encoder.artifacts import Dataset, Graph, TrainingSet, drafting, reverse_csr
-from gnn_encoder.data import canonicalize, open_source
+from gnn_encoder.artifacts import Dataset, Graph, TrainingSet, reverse_csr
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.models.gnn import GNN, GnnConfig, GnnEncoder
 from gnn_encoder.query_graph.edge_features import EdgeFeatures
@@ -40,10 +39,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
             "test": [(f"q{N + 1}", "d1", 1)],
         },
     )
-    ingest_settings = Ingest(dataset=str(source))
-    with drafting(folder / "dataset", "dataset") as draft:
-        canonicalize(open_source(ingest_settings), ingest_settings, draft=draft)
-    return Dataset(folder / "dataset")
+    return ingested(Ingest(dataset=str(source)), folder / "dataset")[0]
 
 
 def asking(query: int) -> list[int]:

@@ -118,7 +118,16 @@ def passage_tokens(
     """
 
     def write(folder: Path) -> None:
-        _write(folder, tokenizer, passages, max_length, titles, progress, prompt)
+        lengths = [np.zeros(0, np.int64)]
+        counted = progress("tokenizing", len(passages), "passages") if progress else None
+        with (folder / IDS).open("wb") as file:
+            for batch in passages.stream():
+                part = Tokens.of(tokenizer, _texts(batch, titles), max_length, prompt)
+                part.ids.tofile(file)
+                lengths.append(part.lengths)
+                if counted:
+                    counted.advance(len(part))
+        np.save(folder / OFFSETS, _offsets(np.concatenate(lengths)), allow_pickle=False)
 
     root = os.environ.get(TOKENS)
     if not root:
@@ -166,27 +175,6 @@ def tokens_at(
 
 def _texts(passages: Passages, titles: bool) -> list[str]:
     return passages.full_texts() if titles else passages.bare_texts()
-
-
-def _write(
-    folder: Path,
-    tokenizer: Any,
-    passages: PassageTable,
-    max_length: int,
-    titles: bool,
-    progress: NewProgress | None,
-    prompt: str,
-) -> None:
-    lengths = [np.zeros(0, np.int64)]
-    counted = progress("tokenizing", len(passages), "passages") if progress else None
-    with (folder / IDS).open("wb") as file:
-        for batch in passages.stream():
-            part = Tokens.of(tokenizer, _texts(batch, titles), max_length, prompt)
-            part.ids.tofile(file)
-            lengths.append(part.lengths)
-            if counted:
-                counted.advance(len(part))
-    np.save(folder / OFFSETS, _offsets(np.concatenate(lengths)), allow_pickle=False)
 
 
 def _read(folder: Path) -> Tokens:

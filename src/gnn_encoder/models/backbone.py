@@ -222,12 +222,16 @@ def readable_tokens(backbone: Any, wanted: int) -> int:
 def published_tokens(name: str, wanted: int) -> int:
     """`wanted`, or the most tokens that an encoder of texts reads by its positions and by its published length."""
     layout = sentence_transformers_layout(name)
-    if name == MINILM:  # needs no import of transformers
-        most = min(wanted, int(read_config(name)["max_position_embeddings"]))
-    else:
-        part = transformer_of(name, layout)
-        most = readable_tokens(outline(part, of_pair=True), wanted) if read_config(part) else wanted
+    most = configured_tokens(transformer_of(name, layout), wanted, of_pair=True)
     return min(most, layout.max_tokens or most)
+
+
+def configured_tokens(name: str, wanted: int, of_pair: bool = False) -> int:
+    """As `readable_tokens`, by the config of a backbone alone, which may be missing; `of_pair` as in `load_encoder`."""
+    config = read_config(name)
+    if name == MINILM:  # needs no import of transformers
+        return min(wanted, int(config["max_position_embeddings"]))
+    return readable_tokens(outline(name, of_pair), wanted) if config else wanted
 
 
 def unused_positions(model: Any) -> int:

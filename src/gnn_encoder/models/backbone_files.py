@@ -57,6 +57,8 @@ MAY_NAME_CODE = (
     "generation_config.json",
 )  # fmt: skip
 """Files in which transformers looks for code (`auto_map`)."""
+SCORER = "scorer.json"
+"""File with the kind of a trained re-ranker, in its folder."""
 ATTENTION = (None, "eager", "sdpa")
 """Attentions that a config may name. Any other name is code that transformers would fetch from a hub and run."""
 
@@ -176,6 +178,11 @@ def sentence_transformers_layout(name: str, pooling: str = "auto") -> TextLayout
 def is_published(name: str) -> bool:
     """Whether a backbone comes with the files of sentence-transformers."""
     return own_file(name, sentence_layout.MODULES) is not None
+
+
+def is_trained_reranker(name: str) -> bool:
+    """Whether a name is the folder of a re-ranker that a training here wrote."""
+    return (Path(name) / SCORER).is_file()
 
 
 def check_token_vectors(name: str) -> None:

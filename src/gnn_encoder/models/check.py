@@ -12,6 +12,7 @@ from gnn_encoder.errors import UserError
 from gnn_encoder.flow.graph import Node
 from gnn_encoder.models.backbone import (
     check_pairs,
+    configured_tokens,
     load_encoder,
     load_tokenizer,
     outline,
@@ -21,6 +22,7 @@ from gnn_encoder.models.backbone import (
 from gnn_encoder.models.backbone_files import (
     check_files,
     check_token_vectors,
+    is_trained_reranker,
     read_config,
     resolve_backbone,
     sentence_transformers_layout,
@@ -115,19 +117,12 @@ class _Models:
                 most = published_tokens(name, wanted)
             else:
                 loaded = self.loaded(name)
-                most = self._positions(name, wanted) if loaded is None else readable_tokens(loaded[0], wanted)
+                most = configured_tokens(name, wanted) if loaded is None else readable_tokens(loaded[0], wanted)
             if most < wanted:
                 raise UserError(
                     f"{step}.{setting} = {wanted}: backbone {name!r} reads at most {most} tokens; "
                     f"set {step}.{setting} to {most} or less"
                 )
-
-    @staticmethod
-    def _positions(name: str, wanted: int) -> int:
-        config = read_config(name)
-        if name == MINILM:  # needs no import of transformers
-            return min(wanted, int(config["max_position_embeddings"]))
-        return readable_tokens(outline(name), wanted) if config else wanted
 
     @staticmethod
     def check_training(name: str, step: str, values: StepSettings) -> None:
@@ -219,16 +214,10 @@ def _check(models: _Models, step: str, values: StepSettings) -> None:
         models.is_new("words", values.backbone)
         models.loaded(values.backbone)
     elif isinstance(values, SelectQueries) and (name := values.agreeing_reranker):
-        if models.is_new("re-ranker", name) and not (Path(name).is_dir() and _is_trained(name)):
+        if models.is_new("re-ranker", name) and not is_trained_reranker(name):
             _check_published(name, late=False)
     elif isinstance(values, TrainQueryGenerator) and models.is_new("generator", values.generator):
         _check_generator(values)
-
-
-def _is_trained(name: str) -> bool:
-    from gnn_encoder.models.cross_encoder import is_trained  # imports torch
-
-    return is_trained(name)
 
 
 def _check_published(name: str, late: bool) -> None:

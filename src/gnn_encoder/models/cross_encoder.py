@@ -13,8 +13,6 @@ from gnn_encoder.models.backbone import check_pairs, load_encoder, load_tokenize
 from gnn_encoder.models.packed import Row
 
 LAYOUT, HEAD = "cross_encoder.json", "head.safetensors"
-SCORER = "scorer.json"
-"""File with the kind of a trained re-ranker in its folder; without it the re-ranker is a cross-encoder."""
 
 
 class CrossEncoder(nn.Module):
@@ -69,8 +67,3 @@ class CrossEncoder(nn.Module):
         model = cls.from_backbone(str(folder), json.loads((folder / LAYOUT).read_text("utf-8"))["max_length"])
         model.head.load_state_dict(load_file(folder / HEAD))
         return model
-
-
-def is_trained(name: str) -> bool:
-    """Returns whether a name is the folder of a re-ranker that a training here wrote."""
-    return (Path(name) / SCORER).is_file()

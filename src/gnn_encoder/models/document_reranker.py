@@ -102,15 +102,10 @@ class DocumentReranker(nn.Module):
     @classmethod
     def load(cls, folder: str | Path) -> "DocumentReranker":
         """Read what `save` wrote."""
-        return cls(LateInteraction.load(folder), cls.load_context(folder))
-
-    @staticmethod
-    def load_context(folder: str | Path) -> ContextMatching:
-        """Read the network alone, for work on stored token vectors."""
-        folder = Path(folder)
+        folder, text = Path(folder), LateInteraction.load(folder)
         layout = json.loads((folder / LAYOUT).read_text("utf-8"))
         types = tuple(layout["network"].pop("edge_types"))
         config = DocumentGatConfig(edge_types=types, **layout["network"])
         context = ContextMatching(layout["kind"], config, layout["unit_length"])
         context.load_state_dict(load_file(folder / WEIGHTS))
-        return context
+        return cls(text, context)

@@ -27,8 +27,9 @@ from gnn_encoder.inference.scoring import Pairs, PairTokens, PublishedPairs, log
 from gnn_encoder.inference.sentences import SentencePairs, Sentences
 from gnn_encoder.inference.tokens import Tokens, tokens_at
 from gnn_encoder.inference.words import WordPairs
+from gnn_encoder.models.backbone_files import SCORER, is_trained_reranker
 from gnn_encoder.models.bert_dmn import BertDmn
-from gnn_encoder.models.cross_encoder import SCORER, CrossEncoder, is_trained
+from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.models.document_reranker import DocumentReranker
 from gnn_encoder.models.dual_encoder import device
 from gnn_encoder.models.late_interaction import LateInteraction
@@ -276,7 +277,7 @@ def open_scorer(name: str) -> Scorer:
     Raises:
         UserError: as `PublishedReranker.published`.
     """
-    if is_trained(name):
+    if is_trained_reranker(name):
         return load_scorer(Path(name))
     return PublishedScorer(PublishedReranker.published(name))
 
