@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from gnn_encoder.artifacts import Dataset, Run, read_manifest
+from gnn_encoder.artifacts import Dataset, read_manifest
 from gnn_encoder.artifacts.arrays import CHUNK, EVALUATED, QUERIES, at_unit_length, read_rows, read_scored
 from gnn_encoder.evaluation.collected import SPLITS, evaluated_queries
 from gnn_encoder.evaluation.measures import labelled_queries, measured_by
 from gnn_encoder.machine.scratch import scratch
 from gnn_encoder.retrieval import best_vectors
-from gnn_encoder.retrieval.identical import search_without
+from gnn_encoder.retrieval.identical import run_by
 
 UNIT = 5e-3
 """Largest difference from 1 of the length of a unit vector whose numbers are fp16."""
@@ -57,8 +57,7 @@ def figures_by_dimension(path: Path, data: Dataset, dimensions: Sequence[int], m
             for start in range(0, len(vectors), CHUNK):
                 cut[start : start + CHUNK] = _first(vectors[start : start + CHUNK], dimension, is_unit)
         search = partial(best_vectors.search, cut, of, _first(queries, dimension, is_unit))
-        scores, passages = search_without(search, left_out, min(DEPTH, len(data.passages)))
-        run, means = Run.from_hits(rows, passages, scores), dict[str, float]()
+        run, means = run_by(search, rows, left_out, min(DEPTH, len(data.passages))), dict[str, float]()
         for split in SPLITS:
             if len(labelled := labelled_queries(judged[split])):
                 means[split] = float(measured[split](run, labelled).mean())

@@ -24,7 +24,7 @@ from gnn_encoder.evaluation.tuning import folds_of
 from gnn_encoder.machine.scratch import scratch
 from gnn_encoder.retrieval.best_vectors import best_of_blocks
 from gnn_encoder.retrieval.hits import Hits, merge
-from gnn_encoder.retrieval.identical import search_without
+from gnn_encoder.retrieval.identical import run_by
 from gnn_encoder.retrieval.labelled_vectors import in_blocks, label_blocks
 from gnn_encoder.retrieval.memory import Labelled, Memory, find_labelled
 from gnn_encoder.retrieval.query_index import nearest_queries
@@ -82,8 +82,7 @@ class Trial:
 
     def ranked(self, use: LabelUse) -> Run:
         """Returns the ranking of the queries with a use of the labels."""
-        scores, rows = search_without(partial(self._searched, use), self.left_out, self.depth)
-        return Run.from_hits(self.queries, rows, scores)
+        return run_by(partial(self._searched, use), self.queries, self.left_out, self.depth)
 
     def _searched(self, use: LabelUse, k: int) -> Hits:
         """Returns the `k` best passages; `k` is the same in all calls."""

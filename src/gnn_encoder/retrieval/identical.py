@@ -27,6 +27,12 @@ def search_without(search: Callable[[int], Hits], left_out: np.ndarray | None, k
     return np.take_along_axis(scores, order, axis=1)[:, :k], np.take_along_axis(rows, order, axis=1)[:, :k]
 
 
+def run_by(search: Callable[[int], Hits], queries: np.ndarray, left_out: np.ndarray | None, k: int) -> Run:
+    """Returns the hits of `search_without` as the run of some `queries` [n], rows of the data."""
+    scores, rows = search_without(search, left_out, k)
+    return Run.from_hits(queries, rows, scores)
+
+
 def run_without(run: Run, identical: np.ndarray) -> Run:
     """Returns a run without the hits that are the query itself; `identical` as `Dataset.identical`."""
     keep = identical[run.query] != run.passage

@@ -17,7 +17,7 @@ from gnn_encoder.retrieval.bm25 import Bm25
 from gnn_encoder.retrieval.filters import Selection
 from gnn_encoder.retrieval.fusion import UNTUNED, convex
 from gnn_encoder.retrieval.hits import Hits
-from gnn_encoder.retrieval.identical import search_without
+from gnn_encoder.retrieval.identical import run_by
 from gnn_encoder.retrieval.label_field import LabelField
 from gnn_encoder.retrieval.learned_fusion import Alone, Fusion, read_fusion
 from gnn_encoder.retrieval.parts import FEATURES, Parts
@@ -107,8 +107,7 @@ class LearnedSearch:
                 search: Callable[[int], Hits] = partial(self.parts.nearest_passages, adapted, only=only)
             else:
                 search = partial(self.parts.by_labelled_words, questions, only=only)
-            scores, rows = search_without(search, left_out, min(k, passages))
-            return Run.from_hits(np.asarray(queries, np.int32), rows, scores)
+            return run_by(search, np.asarray(queries, np.int32), left_out, min(k, passages))
         candidates = self.parts.candidates(questions, vectors, left_out, only)
         question, passage, score = candidates.query, candidates.passage, self.fusion.scores(candidates.features)
         order = np.lexsort((passage, -score, question))

@@ -20,7 +20,7 @@ from gnn_encoder.inference.numpy_bert import Bert
 from gnn_encoder.models.backbone import ADDRESS
 from gnn_encoder.retrieval.filters import Filters, Selection
 from gnn_encoder.retrieval.fusion import UNTUNED, fuse
-from gnn_encoder.retrieval.identical import search_without
+from gnn_encoder.retrieval.identical import run_by
 from gnn_encoder.retrieval.passage_index import PassageIndex
 
 if TYPE_CHECKING:
@@ -241,15 +241,13 @@ def ranking(
     if weight is None and index.learned:
         return index.learned.run(queries, questions, vectors, k, left_out, only)
     if weight is None or bm25 is None:
-        scores, rows = search_without(partial(index.search, vectors, only=only), left_out, k)
-        return Run.from_hits(queries, rows, scores)
+        return run_by(partial(index.search, vectors, only=only), queries, left_out, k)
     depth = max(k, DEPTH)
-    scores, rows = search_without(partial(bm25.search, questions, only=only), left_out, depth)
-    lexical = Run.from_hits(queries, rows, scores)
+    lexical = run_by(partial(bm25.search, questions, only=only), queries, left_out, depth)
     if not weight:
         return lexical.of(queries, k)
-    scores, rows = search_without(partial(index.search, vectors, only=only), left_out, depth)
-    return fuse(lexical, Run.from_hits(queries, rows, scores), weight, k)[0]
+    dense = run_by(partial(index.search, vectors, only=only), queries, left_out, depth)
+    return fuse(lexical, dense, weight, k)[0]
 
 
 def served_run(

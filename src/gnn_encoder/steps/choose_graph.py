@@ -16,7 +16,6 @@ from gnn_encoder.artifacts import (
     Draft,
     Graph,
     GraphChoice,
-    Run,
     TrainingSet,
     read_manifest,
     read_vectors,
@@ -31,7 +30,7 @@ from gnn_encoder.machine.scratch import scratch
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.query_graph.narrowing import narrowed
 from gnn_encoder.retrieval import exact
-from gnn_encoder.retrieval.identical import search_without
+from gnn_encoder.retrieval.identical import run_by
 from gnn_encoder.settings.graph import BuildGraph, ChooseGraph, GraphShape, TrainGnn
 from gnn_encoder.settings.measures import COLD, depth_of
 from gnn_encoder.settings.studies import with_seeds
@@ -115,8 +114,7 @@ class _Trial:
     def _measured(self, passages: np.ndarray, query_vectors: np.ndarray) -> np.ndarray:
         depth = min(depth_of(self.settings.measure), len(passages))
         left_out = self.data.identical[self.query_rows]
-        scores, hits = search_without(partial(exact.search, passages, query_vectors), left_out, depth)
-        run = Run.from_hits(self.query_rows, hits, scores)
+        run = run_by(partial(exact.search, passages, query_vectors), self.query_rows, left_out, depth)
         return self.measured(run, self.query_rows)
 
     def falls(self, gains: np.ndarray) -> Iterator[str]:

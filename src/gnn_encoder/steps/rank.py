@@ -16,7 +16,7 @@ from gnn_encoder.machine.scratch import scratch
 from gnn_encoder.models.dual_encoder import DualEncoder, TextEncoder
 from gnn_encoder.retrieval import best_vectors
 from gnn_encoder.retrieval.held_out import HeldOut
-from gnn_encoder.retrieval.identical import search_without
+from gnn_encoder.retrieval.identical import run_by
 from gnn_encoder.retrieval.passage_index import PassageIndex
 from gnn_encoder.retrieval.search import ranking
 from gnn_encoder.settings.outcome import Rank
@@ -81,7 +81,6 @@ def rank(
                 encoder, data, vectors, settings, create, context.progress, **settings.speed
             )
         queries = encoded(encoders.query_encoder)
-        scores, passages = search_without(partial(best_vectors.search, vectors, of, queries), left_out, depth)
-        ranked = Run.from_hits(rows, passages, scores)
+        ranked = run_by(partial(best_vectors.search, vectors, of, queries), rows, left_out, depth)
     ranked.write(run, settings.system, **facts)
     return {"hits": len(ranked.query), "headline": f"{len(rows):,} queries"}

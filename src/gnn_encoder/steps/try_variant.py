@@ -19,7 +19,7 @@ from gnn_encoder.evaluation.strata import warm_strata
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.query_graph.narrowing import narrowed
 from gnn_encoder.retrieval import exact
-from gnn_encoder.retrieval.identical import search_without
+from gnn_encoder.retrieval.identical import run_by
 from gnn_encoder.settings.graph import BuildGraph, TryVariant
 from gnn_encoder.settings.labels import EncodeWithLabels
 from gnn_encoder.settings.measures import WARM
@@ -50,15 +50,16 @@ def try_variant(
     trained: Metrics = {}
     if settings.labels:
         run = _with_labels(settings.labels, data, queries, passages, query_rows, settings.depth)
-    elif not settings.trains:
-        run = _searched(data, passages, query_rows, np.asarray(queries[query_rows]), settings.depth)
     else:
-        built = BuildGraph.model_validate(read_manifest(graph).settings)
-        arrays, encoders = narrowed(Graph.read(graph), built, settings), DualEncoder.load(dual_encoder)
-        passages, of_queries, trained = train_variant(
-            context, settings, data, TrainingSet.read(training_set), encoders, arrays, queries, passages
-        )
-        run = _searched(data, passages, query_rows, of_queries(query_rows), settings.depth)
+        vectors = np.asarray(queries[query_rows])
+        if settings.trains:
+            built = BuildGraph.model_validate(read_manifest(graph).settings)
+            arrays, encoders = narrowed(Graph.read(graph), built, settings), DualEncoder.load(dual_encoder)
+            passages, of_queries, trained = train_variant(
+                context, settings, data, TrainingSet.read(training_set), encoders, arrays, queries, passages
+            )
+            vectors = of_queries(query_rows)
+        run = run_by(partial(exact.search, passages, vectors), query_rows, data.identical[query_rows], settings.depth)
     ids = data.judged_ids()
     measured = {split: per_query(run, qrels[split], rows[split], ids) for split in SPLITS if len(rows[split])}
     warm = {split: warm_strata(qrels[split], data.seen_labels).rows(WARM) for split in measured}
@@ -71,14 +72,6 @@ def try_variant(
     }
     headline = ", ".join(f"{split} MRR@10 {values[:, 0].mean():.3f}" for split, values in measured.items())
     return {**trained, **means, "headline": headline}
-
-
-def _searched(
-    data: Dataset, passages: np.ndarray, query_rows: np.ndarray, query_vectors: np.ndarray, depth: int
-) -> Run:
-    """Ranks passages [m, d] for the queries `query_rows` [n] with their `query_vectors` [n, d]."""
-    scores, hits = search_without(partial(exact.search, passages, query_vectors), data.identical[query_rows], depth)
-    return Run.from_hits(query_rows, hits, scores)
 
 
 def _with_labels(
