@@ -11,9 +11,10 @@ import torch
 from published_folders import encoders_of, published_vectors, refusal, vectors_of_both, worst_cosine, write_transformer
 from safetensors import safe_open
 from saved_states import wait_for_each
+from small_training import examples_of
 from torch import nn
 
-from gnn_encoder.artifacts import Dataset, TrainingSet
+from gnn_encoder.artifacts import Dataset
 from gnn_encoder.flow.graph import Node
 from gnn_encoder.inference.tokens import Tokens
 from gnn_encoder.models.check import check_models
@@ -37,14 +38,6 @@ SETTINGS = TrainDpr(
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {kind: write_transformer(tmp_path_factory.mktemp("raw") / kind, kind) for kind in KINDS}
-
-
-def examples_of(data: Dataset) -> TrainingSet:
-    labels = data.split_qrels("train")
-    return TrainingSet(
-        data.query_texts(labels.query), labels.query, labels.passage,
-        np.full((len(labels.query), 1), -1, dtype=np.int32), np.zeros(len(labels.query)),
-    )  # fmt: skip
 
 
 def train(model: DualEncoder, data: Dataset, folder: Path, monkeypatch, settings: TrainDpr = SETTINGS) -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from ordered_sums import OrderedSums
 from safetensors.torch import load_file
+from small_training import two_encoders
 
 from gnn_encoder.artifacts import Dataset, PairScores, Qrels, TrainingSet, drafting
 from gnn_encoder.errors import UserError
@@ -150,11 +151,8 @@ def inputs(
     with drafting(tmp_path / "training_set", "training_set") as draft:
         texts, origin = tiny_dataset.query_texts(labels.query), np.zeros(len(labels.query), dtype=np.int8)
         TrainingSet(texts, labels.query, labels.passage, negatives, origin).write(draft)
-    torch.manual_seed(0)
     with drafting(tmp_path / "start", "model") as draft:
-        DualEncoder.from_backbone(
-            str(tiny_backbone), pooling="mean", normalize="no", query_length=32, passage_length=32, share_encoders=False
-        ).save(draft.path)
+        two_encoders(tiny_backbone).save(draft.path)
     with drafting(tmp_path / "pair_scores", "pair_scores") as draft:
         query, passage, score = scored_pairs(tiny_dataset)
         PairScores.create_cls(draft, len(query), 2).flush()

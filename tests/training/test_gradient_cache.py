@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import torch
 from ordered_sums import OrderedSums
+from small_training import examples_of, two_encoders
 from torch import nn
 
-from gnn_encoder.artifacts import Dataset, Graph, TrainingSet, reverse_csr
+from gnn_encoder.artifacts import Dataset, Graph, reverse_csr
 from gnn_encoder.inference.encoding import autocast, encode_texts
 from gnn_encoder.inference.tokens import Tokens
 from gnn_encoder.models.dual_encoder import DualEncoder
@@ -33,10 +34,7 @@ pytestmark = pytest.mark.usefixtures("on_cpu")
 
 @pytest.fixture(scope="module")
 def encoders(tiny_backbone) -> DualEncoder:
-    torch.manual_seed(0)
-    return DualEncoder.from_backbone(
-        str(tiny_backbone), pooling="mean", normalize="no", query_length=32, passage_length=32, share_encoders=False
-    )
+    return two_encoders(tiny_backbone)
 
 
 @pytest.fixture(autouse=True)
@@ -177,14 +175,11 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.mark.parametrize("layers", [0, 1, 2])
 def test_through_the_gnn(encoders, tiny_dataset: Dataset, layers, parts: list[str]) -> None:
     generator = np.random.default_rng(0)
-    queries, labels = tiny_dataset.query_rows("train"), tiny_dataset.split_qrels("train")
+    queries = tiny_dataset.query_rows("train")
     edges = np.stack([generator.permutation(100)[:8] for _ in queries]).astype(np.int32)
     features = generator.standard_normal((*edges.shape, 6)).astype(np.float16)
     graph = Graph(queries, edges, edges < -1, features, *reverse_csr(edges, 100))
-    negatives = generator.integers(0, 100, (len(labels.query), 4)).astype(np.int32)
-    examples = TrainingSet(
-        tiny_dataset.query_texts(labels.query), labels.query, labels.passage, negatives, np.zeros(len(labels.query))
-    )
+    examples = examples_of(tiny_dataset, generator.integers(0, 100, (60, 4)).astype(np.int32))
     model = GnnEncoder(encoders, GNN(GnnConfig(width=32, edge_width=6, layers=layers)))
     vectors = generator.standard_normal((100, 32)).astype(np.float32)
     settings = TrainGnn(mask="folds", mask_fraction=0.2, batch_size=12)
@@ -209,16 +204,11 @@ def test_through_the_gnn(encoders, tiny_dataset: Dataset, layers, parts: list[st
 def test_the_setting_reaches_contrastive_training(
     encoders, tiny_dataset: Dataset, tmp_path, monkeypatch, on, parts
 ) -> None:
-    labels = tiny_dataset.split_qrels("train")
-    examples = TrainingSet(
-        tiny_dataset.query_texts(labels.query), labels.query, labels.passage,
-        np.full((len(labels.query), 1), -1, dtype=np.int32), np.zeros(len(labels.query)),
-    )  # fmt: skip
     settings = TrainDpr(epochs=1, batch_size=8, dev_queries=0, gradient_cache=on)
     monkeypatch.setenv(CHECKPOINTS, str(tmp_path))
     with mlflow_runs.step_log("test", params={}, tags={}) as run:
         context = Context("test", run, "key")
-        train_contrastive(copy.deepcopy(encoders), examples, tiny_dataset, settings, context)
+        train_contrastive(copy.deepcopy(encoders), examples_of(tiny_dataset), tiny_dataset, settings, context)
     assert bool(parts) == on
 
 

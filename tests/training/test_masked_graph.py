@@ -5,9 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from small_training import examples_of, two_encoders
 
-from gnn_encoder.artifacts import Dataset, Graph, TrainingSet, reverse_csr
-from gnn_encoder.models.dual_encoder import DualEncoder
+from gnn_encoder.artifacts import Dataset, Graph, reverse_csr
 from gnn_encoder.models.gnn import GNN, GnnConfig, GnnEncoder
 from gnn_encoder.query_graph.edge_features import EdgeFeatures
 from gnn_encoder.query_graph.propagation import Propagation
@@ -19,20 +19,14 @@ from gnn_encoder.training.prefetch import batches_of
 @pytest.fixture(scope="module")
 def parts(tiny_dataset: Dataset, tiny_backbone):
     """A model and a random graph over the tiny dataset, in which each query retrieved its own positive."""
-    torch.manual_seed(0)
-    encoders = DualEncoder.from_backbone(
-        str(tiny_backbone), pooling="mean", normalize="no", query_length=32, passage_length=32, share_encoders=False
-    )
+    encoders = two_encoders(tiny_backbone)
     generator = np.random.default_rng(0)
     queries, labels = tiny_dataset.query_rows("train"), tiny_dataset.split_qrels("train")
     edges = np.stack([generator.permutation(100)[:8] for _ in queries]).astype(np.int32)
     edges[np.searchsorted(queries, labels.query), 0] = labels.passage
     features = generator.standard_normal((*edges.shape, 6)).astype(np.float16)
     graph = Graph(queries, edges, edges < -1, features, *reverse_csr(edges, 100))
-    negatives = generator.integers(0, 100, (len(labels.query), 4)).astype(np.int32)
-    examples = TrainingSet(
-        tiny_dataset.query_texts(labels.query), labels.query, labels.passage, negatives, np.zeros(len(labels.query))
-    )
+    examples = examples_of(tiny_dataset, generator.integers(0, 100, (len(labels.query), 4)).astype(np.int32))
     gnn = GNN(GnnConfig(width=32, edge_width=EdgeFeatures(graph).width))
     vectors = generator.standard_normal((100, 32)).astype(np.float32)
     return GnnEncoder(encoders, gnn).eval(), tiny_dataset, examples, graph, vectors

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 from saved_states import wait_for_each
+from small_training import examples_of, two_encoders
 
-from gnn_encoder.artifacts import Dataset, Graph, TrainingSet, reverse_csr
-from gnn_encoder.models.dual_encoder import DualEncoder
+from gnn_encoder.artifacts import Dataset, Graph, reverse_csr
 from gnn_encoder.models.gnn import GNN, GnnConfig, GnnEncoder
 from gnn_encoder.settings.graph import TrainGnn
 from gnn_encoder.tracking import mlflow_runs
@@ -39,18 +39,11 @@ class Interrupted(Exception):
 
 @pytest.fixture
 def job(tiny_dataset: Dataset, tiny_backbone: Path) -> MaskedGraphTraining:
-    torch.manual_seed(0)
-    encoders = DualEncoder.from_backbone(
-        str(tiny_backbone), pooling="mean", normalize="no", query_length=16, passage_length=16, share_encoders=False
-    )
-    generator = np.random.default_rng(0)
-    labels, nodes = tiny_dataset.split_qrels("train"), tiny_dataset.query_rows("train")
+    encoders, generator = two_encoders(tiny_backbone, 16), np.random.default_rng(0)
+    nodes = tiny_dataset.query_rows("train")
     edges = np.stack([generator.permutation(50)[:3] for _ in nodes]).astype(np.int32)
     graph = Graph(nodes, edges, edges < -1, None, *reverse_csr(edges, 100))
-    negatives = generator.integers(0, 100, (60, 4)).astype(np.int32)
-    examples = TrainingSet(
-        tiny_dataset.query_texts(labels.query), labels.query, labels.passage, negatives, np.zeros(60)
-    )
+    examples = examples_of(tiny_dataset, generator.integers(0, 100, (60, 4)).astype(np.int32))
     model = GnnEncoder(encoders, GNN(GnnConfig(width=32, edge_width=0, cached_passages=False)))
     stored = generator.standard_normal((100, 32)).astype(np.float32)
     return MaskedGraphTraining(model, tiny_dataset, examples, graph, stored, SETTINGS)

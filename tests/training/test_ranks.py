@@ -10,10 +10,10 @@ import pytest
 import torch
 import torch.distributed as dist
 from safetensors.torch import load_file, save_file
+from small_training import examples_of, two_encoders
 from torch import multiprocessing
 
-from gnn_encoder.artifacts import Dataset, Graph, PairScores, TrainingSet, reverse_csr
-from gnn_encoder.models.dual_encoder import DualEncoder
+from gnn_encoder.artifacts import Dataset, Graph, PairScores, reverse_csr
 from gnn_encoder.models.gnn import GNN, GnnConfig, GnnEncoder
 from gnn_encoder.settings.foundation import TrainDualEncoder
 from gnn_encoder.settings.graph import TrainGnn
@@ -36,15 +36,9 @@ def train(folder: Path, backbone: Path, cached: bool, workers: int = 0) -> dict[
     """20 steps with eq. 2 and distillation, then masked graph training over a random graph."""
     common = {"checkpoint_seconds": 1e-9, **COMMON, "gradient_cache": cached, "workers": workers}
     data, generator = Dataset(folder), np.random.default_rng(0)
-    labels, queries = data.split_qrels("train"), data.query_rows("train")
-    examples = TrainingSet(
-        data.query_texts(labels.query), labels.query, labels.passage,
-        generator.integers(0, 100, (len(labels.query), 4)).astype(np.int32), np.zeros(len(labels.query)),
-    )  # fmt: skip
-    torch.manual_seed(0)
-    encoders = DualEncoder.from_backbone(
-        str(backbone), pooling="mean", normalize="no", query_length=32, passage_length=32, share_encoders=False
-    )
+    queries = data.query_rows("train")
+    examples = examples_of(data, generator.integers(0, 100, (60, 4)).astype(np.int32))
+    encoders = two_encoders(backbone)
     edges = np.stack([generator.permutation(100)[:8] for _ in queries]).astype(np.int32)
     features = generator.standard_normal((*edges.shape, 6)).astype(np.float16)
     graph = Graph(queries, edges, edges < -1, features, *reverse_csr(edges, 100))

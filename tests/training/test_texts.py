@@ -5,8 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from small_training import examples_of
 
-from gnn_encoder.artifacts import Dataset, Graph, TrainingSet, reverse_csr
+from gnn_encoder.artifacts import Dataset, Graph, reverse_csr
 from gnn_encoder.models.gnn import GNN, GnnConfig
 from gnn_encoder.settings.graph import TrainGnn
 from gnn_encoder.tracking import mlflow_runs
@@ -38,7 +39,7 @@ def test_starts_as_the_stored_vectors_and_maps_queries_alone() -> None:
 def test_the_loss_falls(tiny_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(CHECKPOINTS, str(tmp_path))
     generator = np.random.default_rng(0)
-    labels, nodes = tiny_dataset.split_qrels("train"), tiny_dataset.query_rows("train")
+    nodes = tiny_dataset.query_rows("train")
     vectors = generator.standard_normal((100, 16)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     queries = np.empty((100, 16), np.float32)
@@ -48,10 +49,7 @@ def test_the_loss_falls(tiny_dataset: Dataset, tmp_path: Path, monkeypatch: pyte
     queries[every] = vectors[positive] @ np.linalg.qr(generator.standard_normal((16, 16)))[0].astype(np.float32)
     edges = np.stack([generator.permutation(100)[:4] for _ in nodes]).astype(np.int32)
     graph = Graph(nodes, edges, edges < -1, None, *reverse_csr(edges, 100))
-    examples = TrainingSet(
-        tiny_dataset.query_texts(labels.query), labels.query, labels.passage,
-        generator.integers(0, 100, (60, 4)).astype(np.int32), np.zeros(60),
-    )  # fmt: skip
+    examples = examples_of(tiny_dataset, generator.integers(0, 100, (60, 4)).astype(np.int32))
     settings = TrainGnn(epochs=30, batch_size=15, mask_fraction=0.25, gnn_learning_rate=1e-3, dev_queries=10)
 
     def fitted(rate: float) -> tuple[float, dict[str, float]]:

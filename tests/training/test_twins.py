@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 from beir_folder import ingested, lines, write_beir
+from small_training import two_encoders
 
 from gnn_encoder.artifacts import Dataset, Graph, TrainingSet, reverse_csr
-from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.models.gnn import GNN, GnnConfig, GnnEncoder
 from gnn_encoder.query_graph.edge_features import EdgeFeatures
 from gnn_encoder.settings.foundation import Ingest
@@ -75,10 +75,7 @@ def examples(dataset: Dataset) -> TrainingSet:
 
 
 def training(dataset: Dataset, graph: Graph, examples: TrainingSet, backbone: Path, mask: str) -> MaskedGraphTraining:
-    torch.manual_seed(0)
-    encoders = DualEncoder.from_backbone(
-        str(backbone), pooling="mean", normalize="no", query_length=16, passage_length=16, share_encoders=False
-    )
+    encoders = two_encoders(backbone, 16)
     model = GnnEncoder(encoders, GNN(GnnConfig(width=32, edge_width=EdgeFeatures(graph).width))).eval()
     vectors = np.random.default_rng(2).standard_normal((M, 32)).astype(np.float32)
     settings = TrainGnn.model_validate({"mask": mask, "mask_fraction": 0.2, "batch_size": 4, "negatives": 1})
