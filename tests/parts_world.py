@@ -4,6 +4,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from labelled import unit
 
 from gnn_encoder.artifacts import DatasetWriter, PassageTable, drafting
 from gnn_encoder.artifacts.labelled_queries import LabelledQueries
@@ -59,10 +60,6 @@ class World:
             lengths=np.log1p([len(text) for text in self.passage_texts]).astype(np.float32),
             pulls=self.pulls,
         )
-
-
-def unit(vectors: np.ndarray) -> np.ndarray:
-    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
 
 
 def random_texts(generator: np.random.Generator, count: int) -> list[str]:

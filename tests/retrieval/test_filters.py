@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from parts_world import SOME, D, World, random_texts, unit
+from labelled import unit
+from parts_world import SOME, D, World, random_texts
 from random_filters import columns, fits, random_filter, random_records
 
 from gnn_encoder.artifacts.labelled_queries import LabelUse

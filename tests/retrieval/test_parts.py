@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from parts_world import SOME, D, M, N, World, random_texts, unit
+from labelled import unit
+from parts_world import SOME, D, M, N, World, random_texts
 
 from gnn_encoder.artifacts.labelled_queries import LabelledQueries
 from gnn_encoder.retrieval import exact

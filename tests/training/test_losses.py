@@ -117,33 +117,32 @@ def masking(schedule: str, fraction: float, negatives: int = 1, seed: int = 0) -
     return TrainGnn(mask=schedule, mask_fraction=fraction, batch_size=5, negatives=negatives, seed=seed)
 
 
-def test_folds_are_disjoint_and_train_exactly_the_masked_queries():
+def masked_plan(schedule: str, fraction: float) -> MaskedBatches:
+    """Over 60 random examples, whose queries are the nodes."""
     examples = random_examples(60)
-    nodes = np.unique(examples.query)
-    node = np.searchsorted(nodes, examples.query)
+    nodes, node = np.unique(examples.query, return_inverse=True)
     known = KnownPositives(examples.query, examples.positive)
-    plan = MaskedBatches(examples, node, np.arange(len(nodes)), known, masking("folds", 0.2))
+    return MaskedBatches(examples, node, np.arange(len(nodes)), known, masking(schedule, fraction))
+
+
+def test_folds_are_disjoint_and_train_exactly_the_masked_queries():
+    plan = masked_plan("folds", 0.2)
     batches = list(batches_of(plan, 0))
     assert len(batches) == plan.steps_per_epoch
     assert sorted(np.concatenate([b.examples for b in batches])) == list(range(60))
     for batch in batches:
-        assert batch.masked[node[batch.examples]].all()
+        assert batch.masked[plan.node[batch.examples]].all()
         assert 0.5 < batch.masked.mean() / 0.2 < 1.5
-    none = MaskedBatches(examples, node, np.arange(len(nodes)), known, masking("none", 0.2))
-    assert not any(b.masked.any() for b in batches_of(none, 0))
+    assert not any(b.masked.any() for b in batches_of(masked_plan("none", 0.2), 0))
 
 
 @pytest.mark.parametrize("fraction", [0.15, 0.5, 0.8])
 def test_a_sampled_round_masks_beta_of_the_queries_and_trains_on_those(fraction):
-    examples = random_examples(60)
-    nodes = np.unique(examples.query)
-    node = np.searchsorted(nodes, examples.query)
-    known = KnownPositives(examples.query, examples.positive)
-    plan = MaskedBatches(examples, node, np.arange(len(nodes)), known, masking("sample", fraction))
+    plan = masked_plan("sample", fraction)
     batches = list(batches_of(plan, 0))
     assert len(batches) == plan.steps_per_epoch
-    assert {b.masked.sum() for b in batches} == {round(fraction * len(nodes))}
-    assert all(b.masked[node[b.examples]].all() for b in batches)
+    assert {b.masked.sum() for b in batches} == {round(fraction * len(plan.groups))}
+    assert all(b.masked[plan.node[b.examples]].all() for b in batches)
     drawn = {b.masked.tobytes() for b in [*batches, *batches_of(plan, 1)]}
     assert len(drawn) > 1
 
@@ -201,12 +200,8 @@ def groups_by_hand(loss: str, groups: list[tuple[float, list[float]]], margin: f
     if loss == "pairwise_softmax":
         shares = [math.exp(p) / (math.exp(p) + sum(math.exp(n) for n in negatives)) for p, negatives in groups]
         return -sum(map(math.log, shares)) / len(groups)
-    likelihoods = [1 / (1 + math.exp(-p)) for p, _ in groups] + [1 / (1 + math.exp(n)) for _, n in pairs_once(groups)]
+    likelihoods = [1 / (1 + math.exp(-p)) for p, _ in groups] + [1 / (1 + math.exp(n)) for _, n in pairs]
     return -sum(map(math.log, likelihoods)) / len(likelihoods)
-
-
-def pairs_once(groups: list[tuple[float, list[float]]]) -> list[tuple[float, float]]:
-    return [(positive, negative) for positive, negatives in groups for negative in negatives]
 
 
 def pair_plan(loss: str, negatives: int = 3) -> tuple[PairBatches, np.ndarray]:
