@@ -63,8 +63,13 @@ def bundle_of(inputs: dict[str, Path], folder: Path, name: str, **more: Any) -> 
     return folder / name
 
 
-def with_labels(dataset: Dataset, path: Path, labels: Sequence[Wanted], added: Sequence[AddedLabel] = ()) -> Path:
-    """The dataset with more training labels, as `ingest` would read them from the data, or from `added` labels."""
+def with_labels(
+    dataset: Dataset, path: Path, labels: Sequence[Wanted], added: Sequence[AddedLabel] = (), drawn: Sequence[int] = ()
+) -> Path:
+    """The dataset with more training labels, as `ingest` would read them from the data, or from `added` labels.
+
+    drawn: rows of the queries that are trained on; none: all.
+    """
     table, queries = dataset.passages.take(np.arange(len(dataset.passages))), dataset.queries.to_pydict()
     known = dict(zip(queries["text"], range(len(queries["text"])), strict=True))
     rows = {
@@ -84,5 +89,7 @@ def with_labels(dataset: Dataset, path: Path, labels: Sequence[Wanted], added: S
         writer.qrels([ids[q] for q in query], [table.ids[p] for p in passage], ones, query, passage)
         if added:
             writer.added(added)
+        if drawn:
+            writer.trained(drawn)
         writer.close()
     return path

@@ -54,6 +54,21 @@ def expected(hits: list[int], relevance: dict[int, int]) -> list[float]:
     return [1 / at[0] if at and at[0] <= 10 else 0.0, gains / ideal, precision, sum(r <= 5 for r in at) / len(relevant)]
 
 
+def test_a_measure_that_reads_ranks_counts_them_without_the_other_labels() -> None:
+    """Hits: a warm label, a cold one, and no label. Without the warm one the cold one is first."""
+    run, short = (
+        Run.from_hits(np.array([FIRST]), np.array([hits]), -np.arange(len(hits), dtype=np.float32)[None])
+        for hits in ([0, 5, 1], [5, 1])
+    )
+    qrels = qrels_of({FIRST: {0: 1, 5: 1}})
+    names = ("PRES@2", "RR@10")
+    rows = np.array([FIRST])
+    values = per_query(run, qrels, rows, IDS, names)
+    by_stratum = warm_strata(qrels, qrels_of({1: {0: 1}})).measured(values, run, IDS, names)
+    alone = per_query(short, qrels_of({FIRST: {5: 1}}), rows, IDS, names)
+    assert by_stratum["cold_labels"].tolist() == alone.tolist() == [[1.0, 1.0]]
+
+
 @pytest.mark.parametrize("seed", [0, 1])
 def test_strata_are_those_of_plain_loops(seed: int) -> None:
     generator = np.random.default_rng(seed)

@@ -142,6 +142,22 @@ def test_equal_to_an_update(
     assert np.array_equal(Bundle.read(latest / "bundle").vectors, before)
 
 
+def test_a_query_that_is_not_trained_on_gets_no_node_in_a_graph_of_trained_queries(
+    tiny_dataset: Dataset, models: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(KINDS, "trained", ({"edges": "retrieved+labelled", "queries": "trained"}, {}))
+    drawn = tiny_dataset.query_rows("train")[:30].tolist()
+    data = Dataset(with_labels(tiny_dataset, tmp_path / "drawn", [], drawn=drawn))
+    latest = finished(data.path, models, tmp_path / "run", "trained")
+    before, label = np.array(Bundle.read(latest / "bundle").vectors), Wanted(old_query(data, 45), "p11")
+    assert not len(add_labels(latest / "bundle", [label]).changed)
+    today = with_labels(data, tmp_path / "today", [label], drawn=drawn)
+    gnn = (latest / "gnn_encoder").resolve()
+    update = finished(today, models, tmp_path / "update", "trained", tmp_path / "run" / "made", gnn=gnn)
+    np.testing.assert_allclose(Bundle.read(update / "bundle").vectors, before, rtol=ROUNDED, atol=1e-5)
+    assert len(add_labels(latest / "bundle", [Wanted(old_query(data, 5), "p11")]).changed), "a trained one has a node"
+
+
 def bits(latest: Path) -> bytes:
     return Bundle.read(latest / "bundle").vectors.tobytes()
 

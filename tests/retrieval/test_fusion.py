@@ -76,6 +76,29 @@ def test_fusion_equals_dictionaries(both: tuple[Lists, Lists], weight: float, de
     assert lists_of(reciprocal) == plain(*both, [lambda _, rank, __: 1 / (60 + rank)] * 2, depth)
 
 
+@settings(max_examples=40, deadline=None)
+@given(two_rankings(), st.sampled_from(GRID))
+def test_the_first_hits_do_not_depend_on_the_depth(both: tuple[Lists, Lists], weight: float) -> None:
+    """Passages behind the summed hits follow, by their own scores, from -2 on."""
+    near = [{query: hits[:4] for query, hits in lists.items()} for lists in both]
+    behind = [{query: hits[4:] for query, hits in lists.items() if hits[4:]} for lists in both]
+    whole = [normalised(1 - weight), normalised(weight)]
+    first, then = plain(near[0], near[1], whole, 99), plain(behind[0], behind[1], whole, 99)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fusion, "DEPTH", 4)
+        fused, _ = fuse(*map(run_of, both), weight, 99)
+        shorter, _ = fuse(*map(run_of, near), weight, 99)
+    assert lists_of(shorter) == first
+    for query, hits in lists_of(fused).items():
+        summed = first.get(query, [])
+        known = {passage for passage, _ in summed}
+        assert hits[: len(summed)] == summed
+        of_behind = [(passage, score - 2) for passage, score in then.get(query, []) if passage not in known]
+        assert sorted(hits[len(summed) :]) == [(p, pytest.approx(s, abs=1e-6)) for p, s in sorted(of_behind)]
+        scores = [score for _, score in hits]
+        assert scores == sorted(scores, reverse=True)
+
+
 def test_weights_of_nought_and_one_are_the_systems_themselves() -> None:
     generator = np.random.default_rng(0)
     first, second = (

@@ -114,6 +114,7 @@ class Strata:
         removed = np.sort(pair_keys(self._qrels.query[others], self._qrels.passage[others]))
         run = run.of(self._mixed)
         run = run.where(find_pairs(removed, run.query, run.passage) < 0)
+        run = Run.by_score(run.query, run.passage, run.score)  # some measures read ranks
         return per_query(run, self._qrels.where(~others), self._mixed, passage_ids, names, documents)
 
 

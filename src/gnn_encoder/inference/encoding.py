@@ -132,7 +132,7 @@ def inference_copy(model: Module, precision: str) -> Iterator[Module]:
         packed: list[Any] = [part for part in ready.modules() if is_packed(part)]  # in training
         for part in packed:
             part.set_attn_implementation("sdpa")
-    ready.to(device=device(), dtype=dtype)
+    ready.to(device=device())  # and no type: rotary frequencies are not parameters, and stay fp32
     for name in getattr(model, "full_precision", ()) if ready is not model else ():
         setattr(ready, name, copy.deepcopy(getattr(model, name)).to(device()))
     ready.eval()

@@ -77,12 +77,18 @@ class FinishedRun:
             raise UserError(f"{folder} is not the model that built the graph; give --bundle ROOT/latest/bundle")
         return folder
 
+    def _rows_of(self, query_id: str) -> np.ndarray:
+        return np.flatnonzero(pc.equal(self.sources.dataset.queries.column("query_id"), query_id).to_numpy())
+
     def node_of(self, query_id: str) -> int:
         """Returns the node of a query in the run's graph, -1 if there is none."""
-        ids = self.sources.dataset.queries.column("query_id")
-        rows = np.flatnonzero(pc.equal(ids, query_id).to_numpy())
-        nodes = np.flatnonzero(np.isin(self.sources.graph.queries, rows))
+        nodes = np.flatnonzero(np.isin(self.sources.graph.queries, self._rows_of(query_id)))
         return int(nodes[0]) if len(nodes) else -1
+
+    def may_have_node(self, query_id: str) -> bool:
+        """Whether the graph that `build_graph` makes with a new label of a query has a node for the query."""
+        is_new = not len(self._rows_of(query_id))
+        return is_new or self.graph_settings.queries == "all" or self.node_of(query_id) >= 0
 
     def stored_edges(self, node: int) -> Edges:
         """Returns the edges of a node of the run's graph; none for -1."""
@@ -105,11 +111,12 @@ def edges_of(edges: np.ndarray, labelled: np.ndarray) -> Edges:
 def changed_nodes(run: FinishedRun, labels: Sequence[AddedLabel], former: AddedNodes | None) -> AddedNodes:
     """Returns the queries whose edges differ from the run's graph if exactly `labels` are added to the data.
 
+    A graph of `build_graph.queries: trained` has no node for a query of the data that is not trained on, and gets none.
     Vectors and features come from the run's graph or from `former`, and are computed for new queries and pairs alone.
     """
     before, now = _passages_of(run.sources.dataset.added), _passages_of(labels)
     texts = {label.query_id: label.query for label in (*run.sources.dataset.added, *labels)}
-    ids = [query for query in texts if set(before[query]) != set(now[query])]
+    ids = [query for query in texts if set(before[query]) != set(now[query]) and run.may_have_node(query)]
     queries = [texts[query] for query in ids]
     rows = run.known.passage_rows([passage for query in ids for passage in (*before[query], *now[query])])
     nodes = np.array([run.node_of(query) for query in ids], np.int64)

@@ -1,7 +1,8 @@
 """Fuses two rankings. BM25 matches the query's words, and a dense retriever matches the query's meaning.
 
 The convex combination is score = (1 − w) · first + w · second, with scores min-max normalised per query and system
-(Bruch, Gai and Ingber, 2023). Reciprocal rank fusion adds 1 / (60 + rank) (Cormack, Clarke and Büttcher, 2009) and has
+(Bruch, Gai and Ingber, 2023), over the first `DEPTH` hits: so the first hits are the same for any number of hits.
+Reciprocal rank fusion adds 1 / (60 + rank) (Cormack, Clarke and Büttcher, 2009) and has
 no parameter that is tuned here. A passage absent from a ranking gets 0 for that ranking.
 """
 
@@ -14,6 +15,9 @@ import numpy as np
 
 from gnn_encoder.artifacts import Run, pair_keys
 
+DEPTH = 1000
+"""Hits of each ranking that are normalised and summed. Passages behind them in both rankings follow in an order of
+their own, by scores from -2 to -1."""
 RRF_K = 60
 UNTUNED = 0.5
 """The weight if there are no dev queries."""
@@ -52,11 +56,15 @@ class Pool:
         hits = len(first.query)
         return cls(query, passage, rows[:hits], rows[hits:], *_groups(query))
 
-    def ranked(self, first: np.ndarray, second: np.ndarray, depth: int) -> Run:
-        """The `depth` best hits of each query by the sum of both values [r] (≥ 0); ties by ascending passage row."""
+    def sum(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        """The sum of both values [r] of each hit, float64 [u]."""
         total = np.zeros(len(self.query))
         total[self.first] += first
         total[self.second] += second
+        return total
+
+    def ranked(self, total: np.ndarray, depth: int) -> Run:
+        """The `depth` best hits of each query by their totals [u]; ties by ascending passage row."""
         score = total.astype(np.float32)  # the type of a `Run`, so that equal stored scores are ties
         row = np.repeat(np.arange(len(self.starts)), self.sizes)
         widest = int(self.sizes.max(initial=0))
@@ -67,8 +75,10 @@ class Pool:
             kept = np.flatnonzero(score >= least[row])
         else:
             kept = np.arange(len(score))
-        # One integer for query and score: the bits of non-negative floats have the same order as the floats.
-        falling = row[kept] << 32 | (0x7FFFFFFF - score[kept].view(np.int32))
+        # One integer for query and score: the bits of floats have the order of the floats, those of negative ones
+        # the reverse order.
+        bits = score[kept].view(np.int32).astype(np.int64)
+        falling = row[kept] << 32 | (0x7FFFFFFF - np.where(bits < 0, bits ^ 0x7FFFFFFF, bits))
         order = kept[np.argsort(falling, kind="stable")]
         rank = np.arange(1, len(order) + 1) - np.repeat(*_groups(self.query[order]))
         order, rank = order[rank <= depth], rank[rank <= depth].astype(np.int32)
@@ -90,9 +100,39 @@ def min_max(run: Run) -> np.ndarray:
     return np.where(span > 0, (score - low) / np.where(span > 0, span, 1.0), 1.0)
 
 
+class _Convex:
+    """The convex combination of two rankings with any weight."""
+
+    def __init__(self, pool: Pool, first: Run, second: Run) -> None:
+        self._pool, self._is_behind = pool, np.ones(len(pool.query), bool)
+        self._summed, self._behind = list[np.ndarray](), list[np.ndarray]()
+        for run, rows in ((first, pool.first), (second, pool.second)):
+            is_summed = run.rank <= DEPTH
+            self._is_behind[rows[is_summed]] = False
+            self._summed.append(_min_max_where(is_summed, run))
+            self._behind.append(_min_max_where(~is_summed, run))
+
+    def ranked(self, weight: float, depth: int) -> Run:
+        """The ranking, cut at `depth`."""
+        total = self._total(self._summed, weight)
+        if self._is_behind.any():
+            total = np.where(self._is_behind, self._total(self._behind, weight) - 2, total)
+        return self._pool.ranked(total, depth)
+
+    def _total(self, values: list[np.ndarray], weight: float) -> np.ndarray:
+        return self._pool.sum((1 - weight) * values[0], weight * values[1])
+
+
+def _min_max_where(kept: np.ndarray, run: Run) -> np.ndarray:
+    """Min-max normalised scores of the hits that a mask [r] keeps, 0 for all others."""
+    values = np.zeros(len(run.query))
+    values[kept] = min_max(run.where(kept))
+    return values
+
+
 def convex(first: Run, second: Run, weight: float, depth: int) -> Run:
     """Returns the convex combination, cut at `depth`."""
-    return Pool.of(first, second).ranked((1 - weight) * min_max(first), weight * min_max(second), depth)
+    return _Convex(Pool.of(first, second), first, second).ranked(weight, depth)
 
 
 def fuse(first: Run, second: Run, weight: float, depth: int) -> tuple[Run, Run]:
@@ -104,8 +144,8 @@ def fuse(first: Run, second: Run, weight: float, depth: int) -> tuple[Run, Run]:
     def of_block(bounds: tuple[int, int]) -> tuple[Run, Run]:
         parts = [run.between(bounds[0], bounds[1] - 1) for run in (first, second)]
         pool = Pool.of(*parts)
-        weighted = pool.ranked((1 - weight) * min_max(parts[0]), weight * min_max(parts[1]), depth)
-        return weighted, pool.ranked(1 / (RRF_K + parts[0].rank), 1 / (RRF_K + parts[1].rank), depth)
+        reciprocal = pool.sum(1 / (RRF_K + parts[0].rank), 1 / (RRF_K + parts[1].rank))
+        return _Convex(pool, *parts).ranked(weight, depth), pool.ranked(reciprocal, depth)
 
     starts = np.union1d(first.query, second.query)[::QUERIES].tolist() or [0]
     blocks = list(pairwise([*starts, np.iinfo(np.int32).max]))
@@ -118,5 +158,5 @@ def fuse(first: Run, second: Run, weight: float, depth: int) -> tuple[Run, Run]:
 
 def values_by_weight(first: Run, second: Run, values: Callable[[Run], np.ndarray], depth: int) -> np.ndarray:
     """Returns the `values` [n] of the convex combination, cut at `depth`, with each weight in `GRID` [w, n]."""
-    pool, of_first, of_second = Pool.of(first, second), min_max(first), min_max(second)
-    return np.stack([values(pool.ranked((1 - weight) * of_first, weight * of_second, depth)) for weight in GRID])
+    combination = _Convex(Pool.of(first, second), first, second)
+    return np.stack([values(combination.ranked(weight, depth)) for weight in GRID])

@@ -15,7 +15,7 @@ from gnn_encoder.artifacts.parts_folder import ADAPTER, FIELD, LENGTHS
 from gnn_encoder.errors import UserError
 from gnn_encoder.retrieval.bm25 import Bm25
 from gnn_encoder.retrieval.filters import Selection
-from gnn_encoder.retrieval.fusion import UNTUNED, convex
+from gnn_encoder.retrieval.fusion import DEPTH, UNTUNED, convex
 from gnn_encoder.retrieval.hits import Hits
 from gnn_encoder.retrieval.identical import run_by
 from gnn_encoder.retrieval.label_field import LabelField
@@ -26,9 +26,6 @@ from gnn_encoder.retrieval.query_index import open_query_index
 QUERIES, THREADS = 400, 2
 """Queries with all candidates in memory at a time in each thread. Half of the time is FAISS's and NumPy's, which let
 another thread run."""
-DEPTH = 1000
-"""Least number of hits of dense search and of BM25 behind the candidates: a hybrid's scores depend on the lowest
-hit, and so are the same for each k up to this."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +122,8 @@ class LearnedSearch:
         rank = 1 + np.arange(len(question)) - np.searchsorted(question, question)
         kept = rank <= k
         rows = np.asarray(queries, np.int32)[question[kept]]
-        return Run(rows, passage[kept].astype(np.int32), rank[kept].astype(np.int32), score[kept].astype(np.float32))
+        hits = passage[kept].astype(np.int32), rank[kept].astype(np.int32), score[kept].astype(np.float32)
+        return Run.concatenate([Run(rows, *hits)])  # sorted by query, in whatever order they were asked
 
     def _behind(
         self,

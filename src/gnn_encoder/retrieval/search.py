@@ -19,7 +19,7 @@ from gnn_encoder.errors import UserError, printable
 from gnn_encoder.inference.numpy_bert import Bert
 from gnn_encoder.models.backbone import ADDRESS
 from gnn_encoder.retrieval.filters import Filters, Selection
-from gnn_encoder.retrieval.fusion import UNTUNED, fuse
+from gnn_encoder.retrieval.fusion import DEPTH, UNTUNED, fuse
 from gnn_encoder.retrieval.identical import run_by
 from gnn_encoder.retrieval.passage_index import PassageIndex
 
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from gnn_encoder.retrieval.bm25 import Bm25
 
 NOT_TUNED = "not tuned: beside the bundle there is no report of its model with dev queries"
-DEPTH = 1000
-"""Hits of each system to fuse: the default of `evaluate.depth`, because normalised scores depend on the lowest hit."""
-
 
 ASKED = np.zeros(1, np.int32)
 """The query of a run for one question."""
