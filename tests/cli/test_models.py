@@ -109,11 +109,7 @@ def test_a_version_is_its_bundle_or_latest_where_that_leads_to_it(root: Path, tm
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(
-    root: Path,
-    arguments: list[str],
-    message: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    root: Path, arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert call(monkeypatch, *arguments, "--root", str(root)) == 2
     captured = capsys.readouterr()

@@ -236,8 +236,7 @@ def test_a_step_without_an_output_has_failed_though_it_ended_well(root: Path, mo
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("trouble", "message"),
-    [("fail", "the data is wrong: mend it"), ("full", "No space left on device: some/file")],
+    ("trouble", "message"), [("fail", "the data is wrong: mend it"), ("full", "No space left on device: some/file")]
 )
 def test_what_the_user_can_mend_is_one_line_exit_code_2_and_nothing_half_written(
     root: Path, monkeypatch: pytest.MonkeyPatch, trouble: str, message: str

@@ -17,11 +17,7 @@ FIRST, SECOND = "try_variant: 1", "try_variant: 2"
 @pytest.mark.parametrize(
     ("events", "failed", "message"),
     [
-        (
-            [(FIRST, "starting"), (FIRST, "outputs"), (SECOND, "starting"), (SECOND, "failed")],
-            SECOND,
-            "it is wrong",
-        ),
+        ([(FIRST, "starting"), (FIRST, "outputs"), (SECOND, "starting"), (SECOND, "failed")], SECOND, "it is wrong"),
         ([(FIRST, "starting"), (FIRST, "lost")], FIRST, "it is wrong; the log"),
         ([(FIRST, "starting"), (FIRST, "failed"), (FIRST, "lost")], FIRST, "it is wrong"),
         ([(FIRST, "starting"), (FIRST, "outputs"), (SECOND, "starting")], SECOND, "a process ended without a word"),

@@ -52,10 +52,7 @@ def test_a_trainjob_has_what_the_steps_pod_has_and_nothing_of_kfp(tmp_path: Path
     assert node["command"] == ["python3", *elastic.COMMAND] and node["args"] == [PLACE]
     assert node["env"] == [
         {"name": "AWS_ENDPOINT_URL", "value": "https://store:7443"},
-        {
-            "name": "AWS_SECRET_ACCESS_KEY",
-            "valueFrom": {"secretKeyRef": {"name": "store", "key": "secret-key"}},
-        },
+        {"name": "AWS_SECRET_ACCESS_KEY", "valueFrom": {"secretKeyRef": {"name": "store", "key": "secret-key"}}},
         {"name": "GNN_ENCODER_TERMINATION_LOG", "value": str(tmp_path / "log")},
     ]
     assert node["resourcesPerNode"] == REQUESTS.resources, "those of the cluster file, not those of the waiting pod"

@@ -123,11 +123,7 @@ def check_needs(step: str, container: dict[str, Any], on: dict[str, Any]) -> Non
         "annotations": {"company.example.com/contact": "search team"},
     }
     assert on["securityContext"] == {"runAsUser": "1000", "runAsGroup": "1000", "runAsNonRoot": True}
-    assert (claim["constant"], claim["mountPath"], claim["subPath"]) == (
-        "retrieval-work",
-        "/shared",
-        "work",
-    )
+    assert (claim["constant"], claim["mountPath"], claim["subPath"]) == ("retrieval-work", "/shared", "work")
 
 
 def artifacts_of(task: dict[str, Any], spec: dict[str, Any]) -> dict[str, Any]:

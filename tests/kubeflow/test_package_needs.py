@@ -47,10 +47,7 @@ def test_a_volume_of_a_storage_class() -> None:
     [
         ({"deadline_seconds": 5}, {"activeDeadlineSeconds": 5}),
         ({"ttl_seconds": 60}, {"resourceTtlOnCompletion": 60}),
-        (
-            {"ttl_seconds": {"succeeded": 70, "failed": 80}},
-            {"resourceTtlOnSuccess": 70, "resourceTtlOnFailure": 80},
-        ),
+        ({"ttl_seconds": {"succeeded": 70, "failed": 80}}, {"resourceTtlOnSuccess": 70, "resourceTtlOnFailure": 80}),
     ],
 )
 def test_limits_of_a_run_are_all_that_is_asked_for(limits: dict[str, Any], expected: dict[str, int]) -> None:

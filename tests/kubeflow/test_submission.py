@@ -41,11 +41,7 @@ class Cluster:
 
     def name(self, environment: dict[str, str]) -> None:
         """Write the cluster file."""
-        file = {
-            "images": {"cpu": "a"},
-            "defaults": {"environment": environment},
-            "pipeline_root": "s3://bucket/root",
-        }
+        file = {"images": {"cpu": "a"}, "defaults": {"environment": environment}, "pipeline_root": "s3://bucket/root"}
         self.file.write_text(yaml.safe_dump(file), "utf-8")
 
     @property

@@ -11,8 +11,7 @@ from gnn_encoder.errors import without_password
 
 
 def dashboard(
-    root: Root = DEFAULT_ROOT,
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Port on this machine.")] = 5000,
+    root: Root = DEFAULT_ROOT, port: Annotated[int, typer.Option(min=1, max=65535, help="Port on this machine.")] = 5000
 ) -> None:
     """Open MLflow's user interface on this root's runs."""
     from gnn_encoder.tracking.mlflow_runs import find_experiment, reaching

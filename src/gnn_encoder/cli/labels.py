@@ -85,8 +85,7 @@ def list_(bundle: Named = "", root: Root = DEFAULT_ROOT) -> None:
 def suggest(
     bundle: Named = "",
     queries: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="A log: a query per line, optionally with a tab and a count."),
+        Path | None, typer.Option(metavar="FILE", help="A log: a query per line, optionally with a tab and a count.")
     ] = None,
     most: Annotated[int, typer.Option("-k", min=1, max=1_000_000, help="Number of suggestions.")] = 20,
     draws: Annotated[int, typer.Option(min=1, max=1000, help="Draws of the training queries for the curve.")] = 3,

@@ -8,14 +8,7 @@ from pathlib import Path
 from gnn_encoder.artifacts.finished_run import BUNDLE, labelled_bundle
 from gnn_encoder.artifacts.folder import digest_of, read_manifest
 from gnn_encoder.engines.climbed import kept_reranker, rung_of, settings_of
-from gnn_encoder.engines.latest import (
-    CHOSEN,
-    kept_labels,
-    same_data,
-    with_added_labels,
-    with_latest,
-    without_forgotten,
-)
+from gnn_encoder.engines.latest import CHOSEN, kept_labels, same_data, with_added_labels, with_latest, without_forgotten
 from gnn_encoder.engines.local import calls_of
 from gnn_encoder.engines.local_run import Outcome, Rung, run_calls
 from gnn_encoder.engines.pipelines import (

@@ -151,12 +151,7 @@ def train_in_processes(
 
 
 def train_on_nodes(
-    run_step: Any,
-    size: int,
-    count: int,
-    context: Context,
-    settings: StepSettings,
-    drafts: Mapping[str, Draft],
+    run_step: Any, size: int, count: int, context: Context, settings: StepSettings, drafts: Mapping[str, Draft]
 ) -> dict[str, Any]:
     """Calls the step's function in the `count` pods of a TrainJob, in `size` processes each; returns rank 0's metrics.
 

@@ -132,9 +132,7 @@ def train_job(name: str, requests: Requests, training: Training, pod: Mapping[st
         "spec": {
             "runtimeRef": {"apiGroup": GROUP, "kind": requests.kind, "name": requests.runtime},
             "trainer": trainer,
-            "runtimePatches": [
-                {"manager": "gnn-encoder/step", "trainingRuntimeSpec": {"template": {"spec": patch}}},
-            ],
+            "runtimePatches": [{"manager": "gnn-encoder/step", "trainingRuntimeSpec": {"template": {"spec": patch}}}],
         },
     }
     published = models.TrainerV1alpha1TrainJob.from_dict(job)

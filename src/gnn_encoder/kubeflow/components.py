@@ -84,11 +84,7 @@ def component_text(step: Declared, image: str, name: str = "", lists: Mapping[st
     }
     document = {
         "components": {
-            f"comp-{name}": {
-                "executorLabel": f"exec-{name}",
-                "inputDefinitions": inputs,
-                "outputDefinitions": outputs,
-            }
+            f"comp-{name}": {"executorLabel": f"exec-{name}", "inputDefinitions": inputs, "outputDefinitions": outputs}
         },
         "deploymentSpec": {"executors": {f"exec-{name}": {"container": container}}},
         "pipelineInfo": {"name": name, "description": step.purpose},

@@ -101,11 +101,7 @@ def package(graph: Graph, arguments: Mapping[str, StepArguments], cluster: Clust
 
 
 def _task(
-    node: Node,
-    arguments: StepArguments,
-    output: Callable[[Artifact], Any],
-    values: Mapping[str, Any],
-    cluster: Cluster,
+    node: Node, arguments: StepArguments, output: Callable[[Artifact], Any], values: Mapping[str, Any], cluster: Cluster
 ) -> Any:
     """Adds the task of a call to the pipeline that is being compiled."""
     step = declared(node.step)

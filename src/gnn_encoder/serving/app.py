@@ -34,16 +34,7 @@ from gnn_encoder.serving.judging import PeoplesJudging, add_judging
 from gnn_encoder.serving.page import PAGE, add_page
 from gnn_encoder.serving.questions import QuestionLog
 from gnn_encoder.serving.rights import Rights
-from gnn_encoder.serving.schema import (
-    About,
-    Facets,
-    Kept,
-    Narrowed,
-    Refused,
-    SearchRequest,
-    SearchResponse,
-    Vote,
-)
+from gnn_encoder.serving.schema import About, Facets, Kept, Narrowed, Refused, SearchRequest, SearchResponse, Vote
 
 
 def create_app(

@@ -209,10 +209,7 @@ def test_what_pods_cannot_reach_is_refused(
         ),
         (["--dataset", "s3://b/d", *generator, "--set", "write_queries.prompts=kinds"], "kinds lies on this machine"),
         (["--dataset", "s3://b/d", "--set", "ingest.log=log.csv"], "leave ingest.log out"),
-        (
-            ["--pipeline", "ladder", "--dataset", "s3://b/d", "--set", "encode.vectors=k"],
-            "leave encode.vectors out",
-        ),
+        (["--pipeline", "ladder", "--dataset", "s3://b/d", "--set", "encode.vectors=k"], "leave encode.vectors out"),
         (["--cluster", str(EXAMPLE), "--set", "train_dpr.processes=2"], "gives the step 1 GPU"),
         (
             ["--cluster", "trainer.yaml", "--set", "train_gnn.nodes=2"],
