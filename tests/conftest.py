@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.pop("MLFLOW_TRACKING_URI", None)  # a test that logs to a store names it
 
 import numpy as np
 import pytest
@@ -285,7 +286,6 @@ def trained(
     from trained_root import Trained
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
         patch.setenv("OMP_NUM_THREADS", "1")
         patch.setenv("GNN_ENCODER_FORK_AFTER", "0")  # all runs of a test process have one fork server
         yield Trained(tmp_path_factory.mktemp("pipeline"), tiny_dataset, tiny_backbone, tiny_seq2seq)

@@ -49,8 +49,7 @@ def figures(root: Path) -> dict[str, float]:
     return {f"{system} {name}": value for system, means in results.items() for name, value in means.items()}
 
 
-def test_a_run_killed_twice_ends_as_an_undisturbed_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+def test_a_run_killed_twice_ends_as_an_undisturbed_one(tmp_path: Path) -> None:
     subprocess.run(command(tmp_path / "whole"), check=True)
     killed = tmp_path / "killed"
     for step in ("train_dual_encoder", "train_gnn"):

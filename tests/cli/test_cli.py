@@ -140,7 +140,6 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     tmp_path: Path,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     assert call(monkeypatch, *arguments) == 2
     captured = capsys.readouterr()
     assert captured.out == ""

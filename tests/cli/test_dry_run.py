@@ -57,11 +57,6 @@ class Root:
         return steps.executed
 
 
-@pytest.fixture(autouse=True)
-def environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-
-
 @pytest.fixture(scope="module")
 def first_root(
     tmp_path_factory: pytest.TempPathFactory, tiny_dataset: Dataset, tiny_backbone: Path, tiny_seq2seq: Path
@@ -70,9 +65,7 @@ def first_root(
     preset = folder / "tiny.yaml"
     preset.write_text(yaml.safe_dump(tiny_settings(tiny_backbone, tiny_seq2seq)))
     root = Root(folder / "root", preset, write_beir(tiny_dataset, folder / "beir"))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        assert root.run() == [*FIRST]
+    assert root.run() == [*FIRST]
     return root
 
 

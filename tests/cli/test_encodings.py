@@ -76,7 +76,6 @@ def test_signs_of_the_program_keep_their_width_and_all_others_are_escaped(termin
 
 
 def test_marks_of_good_and_bad_differ(terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     sizes = ["--preset", "quickstart", "--passages", "10000000000", "--queries", "1000"]
     with terminal:
         assert call(monkeypatch, "doctor", "--root", str(tmp_path), *sizes) == 2

@@ -27,11 +27,6 @@ def root(tmp_path_factory: pytest.TempPathFactory, tiny_dataset: Dataset, tiny_b
     return folder
 
 
-@pytest.fixture(autouse=True)
-def environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-
-
 @pytest.mark.slow
 def test_versions_are_listed_and_shown(
     root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -51,7 +51,6 @@ def inputs(tiny_dataset: Dataset, tiny_backbone: Path, tmp_path: Path) -> dict[s
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.setenv(CHECKPOINTS, str(tmp_path / "checkpoints"))
 
 

@@ -41,7 +41,6 @@ from gnn_encoder.update.paid import Paid
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.setenv(CACHE, str(tmp_path / "cache"))
     return tmp_path / "root"
 

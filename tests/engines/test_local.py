@@ -43,7 +43,6 @@ class Recorder:
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.setenv("PYTHONPATH", TESTS)
     monkeypatch.setenv(FORK_AFTER, "never")
 

@@ -63,7 +63,6 @@ class Root:
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
     monkeypatch.setenv(FORK_AFTER, "never")
     monkeypatch.setenv(CACHE, str(tmp_path / "cache"))

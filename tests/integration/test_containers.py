@@ -39,7 +39,6 @@ def image(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(autouse=True)
 def environment(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.setenv("DOCKER_HOST", engine.socket)
 
 

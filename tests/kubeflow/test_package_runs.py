@@ -24,7 +24,6 @@ from gnn_encoder.settings.pipeline import Settings
 def graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Graph:
     """Two tasks rank by words and share the work; a third merges the list of their outputs."""
     monkeypatch.setenv(FORK_AFTER, "never")
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     data = str(write_beir(tmp_path / "data"))
     settings = Settings(ingest=Ingest(dataset=data), bm25_retrieve=Bm25Retrieve(shards=2))
     graph = Graph("words")

@@ -56,10 +56,7 @@ class Root:
 
 
 @pytest.fixture
-def root(
-    tmp_path: Path, tiny_dataset: Dataset, tiny_backbone: Path, tiny_seq2seq: Path, monkeypatch: pytest.MonkeyPatch
-) -> Root:
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+def root(tmp_path: Path, tiny_dataset: Dataset, tiny_backbone: Path, tiny_seq2seq: Path) -> Root:
     return Root(tmp_path, tiny_dataset, tiny_backbone, tiny_seq2seq)
 
 

@@ -24,7 +24,7 @@ from gnn_encoder.tracking.pipeline_run import LATE, STORES, PipelineLog, existin
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID", mlflow_runs.PARENT_RUN):
+        for name in ("MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID", mlflow_runs.PARENT_RUN):
             patch.delenv(name, raising=False)
         yield tmp_path_factory.mktemp("root")
 
@@ -176,8 +176,7 @@ def test_a_run_that_the_cluster_opened_is_adopted_and_left_open(
     parent.finish("FINISHED")
 
 
-def test_without_a_store_nothing_is_logged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+def test_without_a_store_nothing_is_logged(tmp_path: Path) -> None:
     with mlflow_runs.step_log("ingest", params={}, tags={}) as run:
         run.metric("loss", 1.0, at=1)
         run.artifact(tmp_path)
@@ -295,8 +294,7 @@ def test_a_roots_store_lies_in_the_root_whatever_it_is_called(
     assert list(tmp_path.iterdir()) == [root]
 
 
-def test_a_damaged_store_is_said_at_once_and_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+def test_a_damaged_store_is_said_at_once_and_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "mlflow.db").write_bytes(b"no database" * 1000)
     began = time.monotonic()
     with pytest.raises(UserError, match=r"file is not a database; .*restore or move away a damaged one"):
