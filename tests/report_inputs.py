@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping
+from html.parser import HTMLParser
 from typing import Any
 
 import numpy as np
@@ -127,3 +128,25 @@ def render(
 
 def specs(page: str) -> list[dict]:
     return [json.loads(text) for text in re.findall(r'<script type="application/json">(.*?)</script>', page)]
+
+
+VOID = {"meta", "img", "br", "link", "input"}
+
+
+class Structure(HTMLParser):
+    """Checks that every element is closed where it must be, and collects what is referred to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.references: list[str] = []
+        self.seen: list[str] = []
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.seen.append(tag)
+        self.references += [value or "" for name, value in attributes if name in ("src", "href")]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag

@@ -4,7 +4,6 @@ import io
 import json
 import shutil
 from dataclasses import fields, is_dataclass, replace
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 import torch
 from command_line import call
 from manifests import write_manifest
+from report_inputs import Structure
 from rich.console import Console
 from tiny_graph import ROUNDED, encode, write_models
 
@@ -119,27 +119,11 @@ def test_the_command_shows_it_and_writes_the_page(
     assert page.read_text("utf-8").count("<article>") == 60
 
 
-class Structure(HTMLParser):
-    """Checks that every element is closed where it must be."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        assert not {"src", "href"} & {name for name, _ in attributes}
-        if tag != "meta":
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-
 def test_the_page_is_well_formed_and_the_terminal_says_the_same(hits: list[ExplainedHit]) -> None:
     structure = Structure()
     page = fill("explanation.html.j2", question="<b>why</b>", bundle="a bundle", hits=hits, legend=LEGEND)
     structure.feed(page)
-    assert structure.open == [] and "<b>" not in page and "prefers-color-scheme: dark" in page
+    assert structure.open == structure.references == [] and "<b>" not in page and "prefers-color-scheme: dark" in page
     screen = Console(width=100, file=io.StringIO())
     for explained in hits:
         show_hit(screen, explained)

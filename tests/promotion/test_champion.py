@@ -1,6 +1,6 @@
 """Two bundles on the present queries, whatever the champion's corpus was."""
 
-import io
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +9,7 @@ import pytest
 import torch
 from conftest import write_tiny_dataset
 from gate_inputs import write_bundle
-from rich.console import Console
+from table_cells import printed
 
 from gnn_encoder import Retriever
 from gnn_encoder.artifacts import Bundle, Dataset, DatasetWriter, drafting
@@ -38,6 +38,24 @@ def compared(data: Dataset, challenger: Searcher, champion: Searcher) -> Champio
         return Progress("promote", name, total, "queries")
 
     return compare_with_champion(data, "test", challenger, champion, "7", MEASURES, settings, progress)
+
+
+def with_passages(
+    path: Path, data: Dataset, kept: Sequence[int], labels: Iterable[tuple[int, int]],
+    more: Callable[[DatasetWriter], object] = lambda writer: None,
+) -> Dataset:  # fmt: skip
+    """The dataset with some of its passages, in an order, and labels (row of a query, row of a passage before)."""
+    passages, queries = next(data.passages.stream()), data.queries.to_pydict()
+    row_of, pairs = {row: i for i, row in enumerate(kept)}, [(int(q), int(p)) for q, p in labels]
+    with drafting(path, "dataset") as draft:
+        writer = DatasetWriter(draft)
+        writer.passages(*([column[row] for row in kept] for column in (passages.ids, passages.titles, passages.texts)))
+        writer.queries(*(queries[name] for name in ("query_id", "text", "split", "answers")))
+        ids = [queries["query_id"][q] for q, _ in pairs], [passages.ids[p] for _, p in pairs]
+        writer.qrels(*ids, [1] * len(pairs), [q for q, _ in pairs], [row_of[p] for _, p in pairs])
+        more(writer)
+        writer.close()
+    return Dataset(path)
 
 
 def test_the_same_bundle_twice_makes_no_difference(tiny_dataset: Dataset, tiny_backbone: Path, tmp_path: Path) -> None:
@@ -85,23 +103,12 @@ def test_a_re_ranker_is_measured_with_the_bundle(tiny_dataset: Dataset, tiny_bac
 def test_a_former_corpus_is_matched_by_text_ids(tiny_backbone: Path, tmp_path: Path) -> None:
     """The champion's corpus had another order, and passages that are gone: three of them it found first."""
     former = Dataset(write_tiny_dataset(tmp_path / "former"))
-    passages, labels = next(former.passages.stream()), former.split_qrels("test")
+    labels = former.split_qrels("test")
     gone = set(labels.passage[:3].tolist())
     kept = [row for row in reversed(range(100)) if row not in gone]
-    row_of = {row: i for i, row in enumerate(kept)}
-    with drafting(tmp_path / "present", "dataset") as draft:
-        writer = DatasetWriter(draft)
-        columns = (passages.ids, passages.titles, passages.texts)
-        writer.passages(*([column[row] for row in kept] for column in columns))
-        queries = former.queries.to_pydict()
-        writer.queries(*(queries[name] for name in ("query_id", "text", "split", "answers")))
-        # The three queries are answered by another passage now, of which the champion does not know.
-        pairs = [(q, p if p not in gone else kept[0]) for q, p in zip(labels.query, labels.passage, strict=True)]
-        rows, there = [int(q) for q, _ in pairs], [row_of[p] for _, p in pairs]
-        ids = [queries["query_id"][row] for row in rows], [passages.ids[p] for _, p in pairs]
-        writer.qrels(*ids, [1] * len(rows), rows, there)
-        writer.close()
-    present = Dataset(tmp_path / "present")
+    # The three queries are answered by another passage now, of which the champion does not know.
+    pairs = [(q, p if p not in gone else kept[0]) for q, p in zip(labels.query, labels.passage, strict=True)]
+    present = with_passages(tmp_path / "present", former, kept, pairs)
     champion = searcher(tmp_path / "champion", former, tiny_backbone, 10)
     comparison = compared(present, searcher(tmp_path / "challenger", present, tiny_backbone, 20), champion)
     whole = comparison.strata["all"]
@@ -111,29 +118,15 @@ def test_a_former_corpus_is_matched_by_text_ids(tiny_backbone: Path, tmp_path: P
     assert whole.challenger["RR@10"] > 0.8
 
 
-def former_dataset(path: Path, present: Dataset) -> Dataset:
-    """The dataset without the passages of its first four test queries."""
-    labels, passages = present.split_qrels("test"), next(present.passages.stream())
-    lacked = set(labels.passage[:4].tolist())
-    kept = [row for row in range(len(present.passages)) if row not in lacked]
-    row_of = {row: i for i, row in enumerate(kept)}
-    with drafting(path, "dataset") as draft:
-        writer = DatasetWriter(draft)
-        writer.passages(*([column[row] for row in kept] for column in (passages.ids, passages.titles, passages.texts)))
-        queries = present.queries.to_pydict()
-        writer.queries(*(queries[name] for name in ("query_id", "text", "split", "answers")))
-        rows = [(int(q), int(p)) for q, p in zip(labels.query, labels.passage, strict=True) if p not in lacked]
-        ids = [queries["query_id"][q] for q, _ in rows], [passages.ids[p] for _, p in rows]
-        writer.qrels(*ids, [1] * len(rows), [q for q, _ in rows], [row_of[p] for _, p in rows])
-        writer.close()
-    return Dataset(path)
-
-
 def test_queries_on_passages_that_the_champion_lacks_are_new(
     tiny_dataset: Dataset, tiny_backbone: Path, tmp_path: Path
 ) -> None:
     """The champion finds the passages of ten queries; the challenger of six, four of which the champion lacks."""
-    champion = searcher(tmp_path / "champion", former_dataset(tmp_path / "former", tiny_dataset), tiny_backbone, 10)
+    labels = tiny_dataset.split_qrels("test")
+    kept = [row for row in range(100) if row not in labels.passage[:4]]
+    pairs = [(q, p) for q, p in zip(labels.query, labels.passage, strict=True) if p in kept]
+    former = with_passages(tmp_path / "former", tiny_dataset, kept, pairs)
+    champion = searcher(tmp_path / "champion", former, tiny_backbone, 10)
     strata = compared(tiny_dataset, searcher(tmp_path / "challenger", tiny_dataset, tiny_backbone, 6), champion).strata
     old, new = strata["old"], strata["new"]
     assert (old.queries, new.queries, strata["all"].queries) == (16, 4, 20)
@@ -146,9 +139,7 @@ def test_queries_on_passages_that_the_champion_lacks_are_new(
     for stratum, paired in (("old", old), ("new", new)):
         assert by_command["strata"][stratum]["queries"] == paired.queries
         assert by_command["strata"][stratum]["results"] == {"champion": paired.other, "challenger": paired.challenger}
-    console = Console(width=80, file=io.StringIO(), force_terminal=False)
-    console.print(comparison_table(by_command), *notes(by_command))
-    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    shown = printed(comparison_table(by_command), *notes(by_command))
     assert "MRR@10, 4 new queries" in shown and "MRR@10, 16 old queries" in shown
 
 
@@ -157,29 +148,20 @@ def test_missing_passages_and_the_query_itself_are_no_hits(
 ) -> None:
     """The corpus has lost the passages of four test queries, which labels still name; the champion has them and finds
     them first. It also finds first the passage of a fifth query, which is this query itself."""
-    labels, passages = tiny_dataset.split_qrels("test"), next(tiny_dataset.passages.stream())
+    labels, ids = tiny_dataset.split_qrels("test"), tiny_dataset.passages.ids().to_pylist()
     lost = labels.passage[:4]
     kept = np.setdiff1d(np.arange(100), lost)
-    with drafting(tmp_path / "present", "dataset") as draft:
-        writer = DatasetWriter(draft)
-        columns = (passages.ids, passages.titles, passages.texts)
-        writer.passages(*([column[row] for row in kept] for column in columns))
-        queries = tiny_dataset.queries.to_pydict()
-        writer.queries(*(queries[name] for name in ("query_id", "text", "split", "answers")))
-        rows, there = labels.query[4:], np.searchsorted(kept, labels.passage[4:])
-        ids = [queries["query_id"][row] for row in rows], [passages.ids[row] for row in labels.passage[4:]]
-        writer.qrels(*ids, [1] * len(rows), rows, there)
-        writer.missing(labels.query[:4], [passages.ids[row] for row in lost], [1] * 4)
-        writer.identical(rows[:1], there[:1])
-        writer.close()
-    present = Dataset(tmp_path / "present")
+
+    def lose(writer: DatasetWriter) -> None:
+        writer.missing(labels.query[:4], [ids[row] for row in lost], [1] * 4)
+        writer.identical(labels.query[4:5], np.searchsorted(kept, labels.passage[4:5]))
+
+    pairs = zip(labels.query[4:], labels.passage[4:], strict=True)
+    present = with_passages(tmp_path / "present", tiny_dataset, kept.tolist(), pairs, lose)
     champion = searcher(tmp_path / "champion", tiny_dataset, tiny_backbone, 10)
     comparison = compared(present, champion, champion)
-    assert (comparison.gone, comparison.strata["all"].queries, set(comparison.strata)) == (
-        4,
-        20,
-        {"all", "cold", "old"},
-    )
+    assert (comparison.gone, comparison.strata["all"].queries) == (4, 20)
+    assert set(comparison.strata) == {"all", "cold", "old"}
     assert comparison.strata["all"].other["RR@10"] == pytest.approx(5 / 20)  # the fifth to the tenth but one
     assert comparison.strata["all"].other["R@1000"] == pytest.approx(15 / 20)
     by_command = _compare_bundles({"x": tmp_path / "champion"}, present, "test", MEASURES, None, "randomization")

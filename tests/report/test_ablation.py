@@ -1,13 +1,12 @@
 """The table of an ablation against plain loops; its curves."""
 
-import io
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from rich.console import Console
+from table_cells import printed
 
 from gnn_encoder.artifacts import Figures, Manifest
 from gnn_encoder.errors import UserError
@@ -87,9 +86,7 @@ def test_warm_and_cold_queries_are_compared_alone() -> None:
             assert facts["worse"][split]["worse"]["AP"] == pytest.approx(np.mean(values < full))
     everything = compared(variants, SETTINGS)
     metrics = {"baseline": FULL, "headline_split": "test", "strata": strata, **everything}
-    console = Console(width=80, file=io.StringIO(), force_terminal=False)
-    console.print(ablation_tables(metrics))
-    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    shown = printed(ablation_tables(metrics))
     warm, cold = strata["warm"]["results"]["test"]["worse"], strata["cold"]["results"]["test"]["worse"]
     assert "warm (6)" in shown and "cold (14)" in shown
     assert f"{warm['RR@10']:.3f}" in shown and f"{cold['RR@10']:.3f}" in shown

@@ -1,34 +1,12 @@
 """What the page of a report says and marks, and that it is well-formed."""
 
 import re
-from html.parser import HTMLParser
 
-from report_inputs import BASELINE, CANDIDATE, fabricated_metrics, render, specs
+from report_inputs import BASELINE, CANDIDATE, Structure, fabricated_metrics, render, specs
 
 from gnn_encoder.evaluation.measures import NAMES
 from gnn_encoder.evaluation.results import block
 from gnn_encoder.report.page import render_study
-
-VOID = {"meta", "img", "br", "link", "input"}
-
-
-class Structure(HTMLParser):
-    """Checks that every element is closed where it must be, and collects what is referred to."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.references: list[str] = []
-        self.seen: list[str] = []
-
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.seen.append(tag)
-        self.references += [value or "" for name, value in attributes if name in ("src", "href")]
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
 
 
 def test_page_is_well_formed_and_refers_to_nothing_outside() -> None:

@@ -1,10 +1,10 @@
 """The table of all figures, in a terminal and in Markdown."""
 
 import io
-from collections.abc import Callable
 
 from report_inputs import BASELINE, CANDIDATE, fabricated_metrics
-from rich.console import Console, RenderableType
+from rich.console import Console
+from table_cells import printed
 
 from gnn_encoder.cli.console import Lines
 from gnn_encoder.evaluation.measures import NAMES
@@ -34,9 +34,8 @@ def test_a_remark_is_below_the_first_of_the_tables_that_have_it() -> None:
 
 
 def test_table_fits_a_terminal_and_marks_significance() -> None:
-    console = Console(width=80, file=io.StringIO(), force_terminal=False)
-    console.print(results_table(fabricated_metrics()))
-    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    text = printed(results_table(fabricated_metrics()))
+    lines = text.splitlines()
     bm25 = [line for line in lines if line.startswith("BM25")]
     assert len(bm25) == 2
     assert bm25[0].count("*") == len(NAMES)
@@ -44,8 +43,7 @@ def test_table_fits_a_terminal_and_marks_significance() -> None:
     labels = [line[:14].rstrip() for line in lines if "0." in line]
     assert labels[:4] == ["BM25", BASELINE, CANDIDATE, "  + BM25"]
     assert len(labels) == 2 * 4 + 1  # and the caption's p; reciprocal rank fusion is not in the table
-    assert "Holm-corrected" in console.file.getvalue()  # type: ignore[attr-defined]
-    assert "…" not in console.file.getvalue()  # type: ignore[attr-defined]
+    assert "Holm-corrected" in text and "…" not in text
     assert any("MRR@10" in line and "R@1000" in line for line in lines)
 
 
@@ -57,16 +55,10 @@ def test_measures_that_do_not_fit_have_a_table_below() -> None:
             for system, values in systems.items():
                 systems[system] = {long[name]: value for name, value in values.items()}
     metrics["measures"] = list(long.values())
-    lines = printed(metrics, results_table)
+    lines = printed(results_table(metrics)).splitlines()
     headers = [line.split() for line in lines if "PRES" in line]
     assert [name for header in headers for name in header] == metrics["measures"]
     assert len(headers) > 1
     assert sum(line.startswith(CANDIDATE) for line in lines) == 2 * len(headers), "each table has all systems"
     assert max(map(len, lines)) <= 80
     assert not any("…" in line for line in lines)
-
-
-def printed(metrics: dict, tables: Callable[[dict], RenderableType]) -> list[str]:
-    console = Console(width=80, file=io.StringIO(), force_terminal=False)
-    console.print(tables(metrics))
-    return console.file.getvalue().splitlines()  # type: ignore[attr-defined]
