@@ -1,8 +1,7 @@
 """Trainings as TrainJobs of a cluster whose pods are local processes (`kubernetes_api`)."""
 
 import os
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -99,10 +98,3 @@ def assert_close(several: dict[str, torch.Tensor], alone: dict[str, torch.Tensor
 
 
 ROOT = "s3://bucket/checkpoints"
-
-
-def wait_for(done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 300
-    while not done():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)

@@ -18,6 +18,7 @@ import pytest
 from mlflow_store import write_store
 from safetensors import SafetensorError
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+from waiting import wait_for
 
 from gnn_encoder.artifacts import Dataset, TrainingSet, drafting, read_manifest
 from gnn_encoder.artifacts.history import read_history
@@ -77,8 +78,7 @@ def test_a_training_whose_follower_is_killed_resumes_with_the_same_bits(
     killed = []
 
     def kill_the_follower() -> None:
-        while not list(tmp_path.glob("checkpoints/*/checkpoint.safetensors")):
-            time.sleep(0.01)
+        wait_for(lambda: list(tmp_path.glob("checkpoints/*/checkpoint.safetensors")))
         (follower,) = (pid for pid in ranks() if b"\0RANK=1\0" in b"\0" + Path(f"/proc/{pid}/environ").read_bytes())
         os.kill(follower, signal.SIGKILL)
         killed.append(time.monotonic())
@@ -239,13 +239,6 @@ def ranks() -> list[int]:
         with suppress(OSError):
             parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
     return [pid for pid, parent in parents.items() if parents.get(parent) == os.getpid()]
-
-
-def wait_for(done: Any, seconds: float = PATIENCE) -> None:
-    deadline = time.monotonic() + seconds
-    while not done():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_auto_is_two_processes_for_documents_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import tiny_pipeline
 from small_disk import small_disk
+from waiting import wait_for
 
 from gnn_encoder.artifacts import drafting
 from gnn_encoder.artifacts.folder import CLOCK_TICK
@@ -307,15 +308,6 @@ def start(root: Path, kind_of_steps: str, monkeypatch: pytest.MonkeyPatch) -> It
     for process in started:
         process.kill()
         process.wait()
-
-
-def wait_for(look: Callable[[], Any], seconds: float = 180.0) -> Any:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if result := look():
-            return result
-        time.sleep(0.05)
-    raise AssertionError("it did not happen in time")
 
 
 def gone(pid: int) -> bool:

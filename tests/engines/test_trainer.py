@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from kubernetes_api import JOBS, PODS, STEP_POD, KubernetesApi, check_train_job, steps_pod
 from slow_store import slow_store
-from trainjobs import REQUESTS, ROOT, cluster, wait_for
+from trainjobs import REQUESTS, ROOT, cluster
+from waiting import wait_for
 
 from gnn_encoder.artifacts import Dataset, Draft, drafting
 from gnn_encoder.engines import elastic, trainer, trainer_api

@@ -15,7 +15,8 @@ import torch
 from conftest import write_first_run
 from slow_store import SlowStore, slow_store
 from tiny_graph import write_gnn_inputs
-from trainjobs import ROOT, assert_close, cluster, source, stored, trained, wait_for, weights_of
+from trainjobs import ROOT, assert_close, cluster, source, stored, trained, weights_of
+from waiting import wait_for
 
 from gnn_encoder.artifacts import Dataset, read_manifest
 from gnn_encoder.artifacts.history import read_history

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 import tiny_pipeline
-from engines.test_local import Recorder, tracked, wait_for
+from engines.test_local import Recorder, tracked
 from integration.engine import BASE, Engine
+from waiting import wait_for
 
 from gnn_encoder.cli import app
 from gnn_encoder.engines import lifeline

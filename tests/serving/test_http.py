@@ -21,6 +21,7 @@ import torch
 from bundles import fill_bundle
 from embeddings_service import service_of
 from http_server import JSON, Server, ids, serving
+from waiting import wait_for
 
 from gnn_encoder import Retriever
 from gnn_encoder.artifacts import Bundle, Dataset, drafting
@@ -130,26 +131,20 @@ def test_nothing_is_computed_for_a_client_that_went_away(
         assert entered.wait(20)
         gone = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
         gone.request("POST", "/search", json.dumps({"questions": "gone"}).encode(), JSON)
-        for waiting in (2.0, 1.0):  # the figure falls when the next batch is taken
-            if waiting == 1.0:
-                gone.close()
-                time.sleep(0.3)
-                may.set()
-                assert first.result()[0] == 200
-                assert server.search(questions="river")[0] == 200
-            else:
-                until_waiting(server, waiting)
-        until_waiting(server, 0.0)
+        until_waiting(server, 2.0)
+        gone.close()
+        time.sleep(0.3)
+        may.set()
+        assert first.result()[0] == 200
+        assert server.search(questions="river")[0] == 200
+        until_waiting(server, 0.0)  # the figure falls when the next batch is taken
         assert seen == ["garden", "river"]
 
 
 def until_waiting(server: Server, count: float) -> None:
     """Waits until so many questions wait or are in work."""
-    for _ in range(200):
-        if f"gnn_encoder_questions_waiting {count}".encode() in server.send("GET", "/metrics")[2]:
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"never {count} questions")
+    figure = f"gnn_encoder_questions_waiting {count}".encode()
+    wait_for(lambda: figure in server.send("GET", "/metrics")[2], 20)
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ import pytest
 from bundles import damaged
 from http_server import JSON, ids
 from registered import register
+from waiting import wait_for
 
 from gnn_encoder import Retriever
 from gnn_encoder.artifacts.folder import MANIFEST
@@ -99,14 +100,6 @@ def load(port: int) -> Iterator[list[Client]]:
             assert not client.is_alive()
 
 
-def until_answered(clients: list[Client]) -> None:
-    """Waits until each client has an answer."""
-    deadline = time.monotonic() + 60
-    while not all(client.answers for client in clients):
-        assert time.monotonic() < deadline, "no answer for a minute"
-        time.sleep(0.05)
-
-
 @pytest.fixture
 def registry(bundles: dict[str, Path], tmp_path: Path) -> Registry:
     """Versions 1 and 2, and 3, whose vectors are damaged; 1 is the champion."""
@@ -185,13 +178,13 @@ def test_a_killed_server_is_ready_again_at_the_same_port(
 ) -> None:
     server = Process(tmp_path)
     with load(server.port) as clients:
-        until_answered(clients)
+        wait_for(lambda: all(client.answers for client in clients), 60)
         server.kill()
     check(clients, expected, {"1"})
     again = Process(tmp_path, server.port)
     try:
         with load(again.port) as clients:
-            until_answered(clients)
+            wait_for(lambda: all(client.answers for client in clients), 60)
         assert not [error for client in clients for error in client.broken]
         assert check(clients, expected, {"1"})
     finally:

@@ -5,7 +5,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 from command_line import call
 from kfp_api import EXAMPLE, WORKFLOW, KfpServer, at, check, node_hash
 from submitting import IMAGES, submit
+from waiting import wait_for
 
 from gnn_encoder.cli import app
 from gnn_encoder.kubeflow import server as kubeflow_server
@@ -273,9 +273,7 @@ def test_ctrl_c_leaves_the_run_alone(server: KfpServer, tmp_path: Path) -> None:
         text=True,
     )
     try:
-        deadline = time.monotonic() + 60
-        while not server.seen("GET", ".*/runs/run-0") and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_for(lambda: server.seen("GET", ".*/runs/run-0"), 60)
         process.send_signal(signal.SIGINT)
         _, error = process.communicate(timeout=30)
     finally:
