@@ -1,12 +1,13 @@
 """Agreement with human labels against scikit-learn, and comparisons that the human labels correct."""
 
 import json
+from dataclasses import asdict
 
 import numpy as np
 import pytest
 from sklearn.metrics import cohen_kappa_score
 
-from gnn_encoder.judging.agreement import agreement, cohen_kappa, compared
+from gnn_encoder.judging.agreement import agreement, cohen_kappa, compared, finite
 from gnn_encoder.judging.grading import Judgement
 
 QUERIES, DEPTH = 400, 5
@@ -88,7 +89,7 @@ def test_measures_are_of_the_pool_and_a_hit_without_a_grade_is_not_relevant() ->
     judged = {system: mean.judged.estimate for system, mean in comparison.means["RR@10"].items()}
     assert judged == {"one": 0.25, "other": 0.5}
     assert comparison.labelled == 0 and comparison.tau["RR@10"] is None
-    facts = json.loads(json.dumps(comparison.facts()))
+    facts = json.loads(json.dumps(finite(asdict(comparison))))
     assert facts["means"]["RR@10"]["one"]["human"]["estimate"] is None
     # People found nothing relevant for q2: that is a figure, too.
     human = {("q1", "b"): 1, ("q2", "c"): 0}

@@ -102,7 +102,6 @@ def refusal(text: str, path: Path) -> str:
         ("pipeline_root: /mnt/pipelines", "pipeline_root: "),
         # What Kubernetes refuses when it creates the pod.
         ("defaults: {memory: .nan}", "defaults.memory.request: must be a quantity"),
-        ("defaults: {memory: NaN}", "defaults.memory.request: must be a quantity"),
         ("defaults: {cpu: .inf}", "defaults.cpu.request: must be a quantity"),
         ("defaults: {cpu: 0}", "defaults.cpu.request: must be a quantity"),
         ("defaults: {memory: '1_000'}", "defaults.memory.request: must be a quantity"),

@@ -13,7 +13,7 @@ import typer
 from gnn_encoder import __version__
 from gnn_encoder.cli import bundles, clusters, datasets, labels, models, pipelines
 from gnn_encoder.cli.dashboard import dashboard
-from gnn_encoder.cli.doctor import doctor
+from gnn_encoder.cli.doctor import doctor, version_of
 from gnn_encoder.cli.forget import forget
 from gnn_encoder.cli.judging import judge
 from gnn_encoder.cli.orders import orders
@@ -57,7 +57,6 @@ def _version(
 def _versions() -> str:
     """Returns this program's version, the commit if it runs in a clone, and the versions of torch and transformers."""
     import subprocess
-    from importlib.metadata import PackageNotFoundError, version
 
     clone = Path(__file__).parents[3]
     words = [__version__]
@@ -68,10 +67,8 @@ def _versions() -> str:
                 f"commit {name}" for name in subprocess.run(command, capture_output=True, text=True).stdout.split()
             ]
     for package in ("torch", "transformers"):
-        try:
-            words.append(f"{package} {version(package)}")
-        except PackageNotFoundError:
-            words.append(f"no {package}")
+        found = version_of(package)
+        words.append(f"{package} {found}" if found else f"no {package}")
     return ", ".join(words)
 
 

@@ -91,21 +91,21 @@ def _packages() -> Finding:
     required = [Requirement(line) for line in importlib.metadata.requires(DISTRIBUTION) or []]
     required = [part for part in required if part.marker is None or part.marker.evaluate({"extra": ""})]
     for requirement in required:
-        version = _version(requirement.name)
+        version = version_of(requirement.name)
         # FAISS for GPUs is another distribution with the same modules.
         if not version and requirement.name not in FAISS:
             missing.append(requirement.name)
         elif version and not requirement.specifier.contains(version, prereleases=True):
             missing.append(f"{requirement} (here {version})")
     advice = f"install {', '.join(missing)}" if missing else ""
-    return Finding("packages", f"{DISTRIBUTION} {_version(DISTRIBUTION)}, {len(required)} required", advice)
+    return Finding("packages", f"{DISTRIBUTION} {version_of(DISTRIBUTION)}, {len(required)} required", advice)
 
 
 def _faiss() -> Finding:
     import faiss
     import numpy as np
 
-    builds = [name for name in FAISS if _version(name)]
+    builds = [name for name in FAISS if version_of(name)]
     index = faiss.IndexFlatIP(4)
     index.add(np.eye(4, dtype=np.float32))
     _, rows = index.search(np.eye(4, dtype=np.float32), 1)
@@ -215,7 +215,7 @@ def _tracking(uri: str) -> Finding:
     return Finding("mlflow", "reached" if experiment else "reached, no runs yet")
 
 
-def _version(distribution: str) -> str:
+def version_of(distribution: str) -> str:
     """Returns the version of a distribution, empty if it is not installed."""
     try:
         return importlib.metadata.version(distribution)

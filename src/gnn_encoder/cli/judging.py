@@ -67,7 +67,7 @@ def judge(
 
     from rich.console import Console
 
-    from gnn_encoder.judging.agreement import agreement, compared
+    from gnn_encoder.judging.agreement import agreement, compared, finite
     from gnn_encoder.judging.people import People, PeoplesFile, labels_of
     from gnn_encoder.judging.pool import FIGURES, LABELS, PEOPLE, POOL, Pool, as_json, write_records
     from gnn_encoder.report.judged import comparison_lines, comparison_table
@@ -101,7 +101,7 @@ def judge(
         "failed": result.failed,
         "without_grade": result.without_grade,
         "agreement": asdict(agreed) if agreed else None,
-        "comparison": figures.facts(),
+        "comparison": finite(asdict(figures)),
     }
     lines, screen = [], Console()
     if judgements:

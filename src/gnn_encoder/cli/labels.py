@@ -133,7 +133,7 @@ def suggest(
     if csv:
         label_value.write_csv(csv, suggested)
     if json:
-        label_value.write_json(json, label_value.facts(points, beyond, suggested))
+        label_value.write_json(json, points, beyond, suggested)
     if plot:
         plot.write_bytes(label_value.labels_plot(points, beyond))
 

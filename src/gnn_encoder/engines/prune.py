@@ -100,14 +100,10 @@ def remove(removable: Iterable[Unneeded]) -> None:
             path.unlink()
         if item.kind == OUTPUTS:
             item.path.with_name(f".{item.path.name}.checked.json").unlink(missing_ok=True)
-            _remove_empty(item.path.parent)
-
-
-def _remove_empty(folder: Path) -> None:
-    """Removes the folders of a step and of a run in which no output is left."""
-    while folder.name != "pipeline" and not any(folder.iterdir()):
-        folder.rmdir()
-        folder = folder.parent
+            folder = item.path.parent
+            while folder.name != "pipeline" and not any(folder.iterdir()):  # a step or a run without outputs now
+                folder.rmdir()
+                folder = folder.parent
 
 
 def _outputs(root: Path, versions: Sequence[Version], runs: Iterable[_Run]) -> list[Path]:

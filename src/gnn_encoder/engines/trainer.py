@@ -95,13 +95,9 @@ def train_job(name: str, requests: Requests, training: Training, pod: Mapping[st
     # Without a proxy, as KFP's pods: the nodes could not reach each other behind one.
     run = {RUN: about["labels"][RUN]} if RUN in about.get("labels", {}) else {}
     container = {"name": NODE, "volumeMounts": mounts, "securityContext": main.get("securityContext")}
+    copied = ("serviceAccountName", "nodeSelector", "affinity", "tolerations", "imagePullSecrets", "securityContext")
     pod_patch = {
-        "serviceAccountName": spec.get("serviceAccountName"),
-        "nodeSelector": spec.get("nodeSelector"),
-        "affinity": spec.get("affinity"),
-        "tolerations": spec.get("tolerations"),
-        "imagePullSecrets": spec.get("imagePullSecrets"),
-        "securityContext": spec.get("securityContext"),
+        **{key: spec.get(key) for key in copied},
         "volumes": [volume for volume in spec.get("volumes", []) if volume["name"] in mounted],
         "containers": [{key: value for key, value in container.items() if value}],
     }

@@ -6,7 +6,7 @@ queries with and without human labels alike: only then do the queries that have 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -60,11 +60,6 @@ class Compared:
     means: dict[str, dict[str, Corrected]]
     gains: dict[str, dict[str, Corrected]]
     tau: dict[str, float | None]
-
-    def facts(self) -> dict[str, Any]:
-        """The figures as JSON; an interval without ends has None."""
-        facts: dict[str, Any] = finite(asdict(self))
-        return facts
 
 
 def finite(value: Any) -> Any:

@@ -7,7 +7,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -115,24 +114,21 @@ def passages_table(suggestions: Sequence[PassageSuggestion], gain: float) -> Tab
     return table
 
 
-def facts(
+def write_json(
+    path: Path,
     points: Sequence[Point],
     beyond: tuple[int, float, float] | None,
     suggestions: Sequence[QuerySuggestion] | Sequence[PassageSuggestion],
-) -> dict[str, Any]:
-    """Returns the curve, its extrapolation and the suggestions, for a JSON file; NaN becomes null."""
+) -> None:
+    """Writes the curve, its extrapolation and the suggestions; NaN becomes null."""
     names = ("queries", "gain", "warm")
-    return {
+    facts = {
         "measure": MEASURE,
         "curve": [finite(asdict(point)) for point in points],
         "extrapolated": dict(zip(names, beyond, strict=True)) if beyond else None,
         "suggestions": [asdict(suggestion) for suggestion in suggestions],
     }
-
-
-def write_json(path: Path, values: dict[str, Any]) -> None:
-    """Writes `facts`."""
-    path.write_text(json.dumps(values, indent=1, ensure_ascii=False), encoding="utf-8")
+    path.write_text(json.dumps(facts, indent=1, ensure_ascii=False), encoding="utf-8")
 
 
 def write_csv(path: Path, suggestions: Sequence[QuerySuggestion] | Sequence[PassageSuggestion]) -> None:

@@ -183,15 +183,13 @@ class _Table:
     def __init__(self, job: Job, connection: "psycopg.Connection[Any]") -> None:
         from psycopg import sql
 
-        self._job, self.connection = job, connection
+        self._sql, self._job, self.connection = sql, job, connection
         self._with_null: dict[str, None] = {}
         self._name = sql.Identifier(*job.table.split("."))
 
     def run(self, statement: str, *values: Any, **parts: Any) -> Any:
         """Runs a statement in which `{table}` is the table's name; values travel in binary."""
-        from psycopg import sql
-
-        query = sql.SQL(statement).format(table=self._name, **parts)
+        query = self._sql.SQL(statement).format(table=self._name, **parts)
         return self.connection.execute(query, values or None, binary=True)
 
     def exists(self) -> bool:
@@ -228,10 +226,8 @@ class _Table:
         job, digests = self._job, [np.empty(0, np.int64)]
         done = job.stage("sending", len(job.bundle.vectors) if rows is None else len(rows))
         types = [kind.split()[0].split("(")[0] for kind in COLUMNS.values()]
-        from psycopg import sql
-
-        names = sql.SQL(", ").join(map(sql.Identifier, COLUMNS))
-        command = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT BINARY)").format(self._name, names)
+        names = self._sql.SQL(", ").join(map(self._sql.Identifier, COLUMNS))
+        command = self._sql.SQL("COPY {} ({}) FROM STDIN (FORMAT BINARY)").format(self._name, names)
         with self.connection.cursor() as cursor, cursor.copy(command) as copy:
             copy.set_types(types)
             for block in map(self.stored, blocks(job.bundle, rows, done)):
@@ -262,17 +258,13 @@ class _Table:
 
     def keep(self, facts: dict[str, Any]) -> None:
         """Writes facts as the table's comment."""
-        from psycopg import sql
-
-        self.run("COMMENT ON TABLE {table} IS {facts}", facts=sql.Literal(json.dumps(facts, ensure_ascii=False)))
+        self.run("COMMENT ON TABLE {table} IS {facts}", facts=self._sql.Literal(json.dumps(facts, ensure_ascii=False)))
 
     def digests(self) -> np.ndarray:
-        from psycopg import sql
-
         (count,) = self.run("SELECT count(*) FROM {table}").fetchone()
         with self.connection.cursor("digests", binary=True) as cursor:
             cursor.itersize = export_rows.ROWS
-            cursor.execute(sql.SQL("SELECT digest FROM {}").format(self._name))
+            cursor.execute(self._sql.SQL("SELECT digest FROM {}").format(self._name))
             return np.fromiter((digest for (digest,) in cursor), np.int64, count)
 
     def altered(self) -> str | None:
