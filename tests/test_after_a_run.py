@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command_line import call, called
+from command_line import call
 from http_server import ids, serving
 from tiny_graph import ROUNDED
 from trained_root import GRAPH_BUNDLE, Trained, explain
@@ -43,12 +43,12 @@ def first_run(trained: Trained) -> None:
 
 @pytest.mark.slow
 def test_a_dry_run_says_what_is_there_and_what_the_rest_took(
-    trained: Trained, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    trained: Trained, capsys: pytest.CaptureFixture[str]
 ) -> None:
     steps = len(trained.titles())
-    assert call(monkeypatch, *trained.command, "--dry-run") == 0
+    assert call(*trained.command, "--dry-run") == 0
     assert capsys.readouterr().out.splitlines()[-1] == f"{steps} steps, all cached"
-    assert call(monkeypatch, *trained.command, "--dry-run", "--set", "recommend.margin=0.5") == 0
+    assert call(*trained.command, "--dry-run", "--set", "recommend.margin=0.5") == 0
     *lines, _, total = capsys.readouterr().out.splitlines()
     waiting = [line.partition("  ")[0] for line in lines if "  to run  " in line]
     assert waiting == ["recommend", f"bundle_dual_encoder: {DPR}", "choose_bundle", "report", "promote"]
@@ -56,11 +56,11 @@ def test_a_dry_run_says_what_is_there_and_what_the_rest_took(
         f"at most {len(waiting)} to run; time: about " in total and " for 3, not known for 2" in total
     )  # the page names the settings
     root = ["--root", str(trained.root)]
-    assert call(monkeypatch, "update", *root, "--dry-run") == 0
+    assert call("update", *root, "--dry-run") == 0
     assert "13 steps: 3 cached, at most 10 to run" in capsys.readouterr().out, (
         "data, BM25's index, the converged bundle"
     )
-    assert call(monkeypatch, "update", *root, "--mermaid") == 0
+    assert call("update", *root, "--mermaid") == 0
     assert '[("cross_encoder")]' in capsys.readouterr().out
 
 
@@ -103,7 +103,7 @@ def test_mlflow_loads_the_champion_and_shows_data_and_model(
         patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{trained.root / 'mlflow.db'}")
         (hits,) = mlflow.pyfunc.load_model("models:/gnn-encoder@champion").predict([question], params={"k": 3})
         command = ["search", question, "--bundle", "models:/gnn-encoder@champion", "-k", "3"]
-        assert call(patch, *command, "--root", str(trained.root)) == 0
+        assert call(*command, "--root", str(trained.root)) == 0
     assert [hit["passage_id"] for hit in hits] == re.findall(r"\[(p\d+)\]", capsys.readouterr().out)
     parent, *steps = trained.runs()
     digest = read_manifest(latest / "dataset").digest[:36]
@@ -172,7 +172,7 @@ def test_variants_on_the_pipelines_foundation(trained: Trained, capsys: pytest.C
     command = ["ablate", *trained.command[1:], "--verbose", "--mode", "joint", "--seeds", "1", "--study", "labels"]
     variants = ["--variant", "frozen: try_variant.mode=frozen build_graph.neighbors=2"]
     variants += ["--variant", "no edges: try_variant.mode=frozen build_graph.neighbors=2 build_graph.edges=none"]
-    assert called(*command, *variants) == 0
+    assert call(*command, *variants) == 0
     shown, complaints = capsys.readouterr()
     cached = len(FOUNDATION) - len(("write_queries", "select_queries"))  # the data have queries of their own
     assert shown.count("  cached  ") == cached and "warning" not in complaints
@@ -203,7 +203,7 @@ def test_an_update_encodes_what_has_changed(
     corpus.append(json.dumps({"_id": "new", "title": "", "text": "the copper violin is hidden in a cloud"}))
     (changed / "corpus.jsonl").write_text("\n".join(corpus) + "\n")
     before = latest_links(trained)
-    assert called("update", "--dataset", str(changed), "--root", str(trained.root)) == 0
+    assert call("update", "--dataset", str(changed), "--root", str(trained.root)) == 0
     after = latest_links(trained)
     assert {name for name in before if before[name] == after[name]} == {
         "recommendation",
@@ -232,11 +232,11 @@ def test_an_update_encodes_what_has_changed(
 def test_an_update_and_a_retraining_read_added_labels(trained: Trained) -> None:
     latest, root = trained.root / "latest", ("--root", str(trained.root))
     before = np.array(Bundle.read(labelled_bundle(latest)).vectors)
-    assert called("labels", "add", "where is the new violin", "p3", *root) == 0
-    assert called("labels", "add", "where is the old copper", "p5", *root) == 0
+    assert call("labels", "add", "where is the new violin", "p3", *root) == 0
+    assert call("labels", "add", "where is the old copper", "p5", *root) == 0
     added = Bundle.read(labelled_bundle(latest))
     assert added.added is not None and added.added.changes is not None and (before != added.vectors).any()
-    assert called("update", *root) == 0
+    assert call("update", *root) == 0
     updated = Bundle.read(labelled_bundle(latest))
     assert updated.added is not None and updated.added.changes is None
     assert updated.added.labels == added.added.labels == Dataset(latest / "dataset").added
@@ -257,9 +257,9 @@ def test_an_update_and_a_retraining_read_added_labels(trained: Trained) -> None:
     changed = {name for name, digest in before_labels.items() if digest != digests[name]}
     assert changed == {"run.data"}
     # A label of the update's graph is removed at once, and by the next update.
-    assert called("labels", "remove", "where is the new violin", "p3", *root) == 0
+    assert call("labels", "remove", "where is the new violin", "p3", *root) == 0
     removed = np.array(Bundle.read(labelled_bundle(latest)).vectors)
-    assert called("update", *root) == 0
+    assert call("update", *root) == 0
     np.testing.assert_allclose(Bundle.read(labelled_bundle(latest)).vectors, removed, rtol=ROUNDED, atol=1e-5)
     assert [label.passage_id for label in Dataset(latest / "dataset").added] == ["p5"]
 
@@ -270,12 +270,12 @@ def test_labels_added_during_an_update_are_kept(trained: Trained, monkeypatch: p
 
     def meanwhile(*arguments: Any) -> Outcome:
         outcome = real(*arguments)
-        assert called("labels", "add", "a label in the meantime", "p9", *root) == 0
-        assert called("labels", "remove", "where is the old copper", "p5", *root) == 0
+        assert call("labels", "add", "a label in the meantime", "p9", *root) == 0
+        assert call("labels", "remove", "where is the old copper", "p5", *root) == 0
         return outcome
 
     monkeypatch.setattr(pipelines, "run_calls", meanwhile)
-    assert called("update", *root) == 0
+    assert call("update", *root) == 0
     added = Bundle.read(labelled_bundle(trained.root / "latest")).added
     assert added is not None and [label.passage_id for label in added.labels] == ["p9"] and added.changes is not None
     assert len(added.changes.nodes) == 2
@@ -290,14 +290,14 @@ def test_a_pruned_root_searches_as_before_and_runs_again(trained: Trained, capsy
     ]
     before = [Retriever.load(name, trained.root).search(question) for name in names]
     kept, artifacts = set(latest_links(trained).values()), set(trained.root.glob("pipeline/*/*/*/manifest.json"))
-    assert called("prune", "--keep", "0", "--delete", *root) == 0
+    assert call("prune", "--keep", "0", "--delete", *root) == 0
     assert "outputs of earlier runs" in capsys.readouterr().out
     assert len(set(trained.root.glob("pipeline/*/*/*/manifest.json"))) < len(artifacts) / 2
     assert all(path.is_dir() for path in kept)
     assert [Retriever.load(name, trained.root).search(question) for name in names] == before
     assert explain(trained, "where is the new violin") == 0
-    assert called("labels", "undo", *root) == 0
-    assert called("prune", "--keep", "0", *root) == 0
+    assert call("labels", "undo", *root) == 0
+    assert call("prune", "--keep", "0", *root) == 0
     assert "everything is needed" in capsys.readouterr().out
     outcome = trained.run()
     assert outcome.status == "FINISHED", f"{outcome.message}\n{outcome.log.read_text()[-4000:]}"
@@ -312,10 +312,10 @@ def test_an_update_reads_the_labels_of_a_recommended_bundle_without_a_graph(trai
     linked(trained.root, "bundle", (latest / place_of(QUERY_CLUSTERS)).resolve())
     assert labelled_bundle(latest) == latest / "bundle"
     before = Bundle.read((latest / "bundle").resolve())  # large parts are read later, and the link moves
-    assert called("labels", "add", "which river has a violin", "p3", *root) == 0
+    assert call("labels", "add", "which river has a violin", "p3", *root) == 0
     added = Bundle.read((latest / "bundle").resolve())
     assert added.added and added.changes and added.vectors.tobytes() != before.vectors.tobytes()
-    assert called("update", *root) == 0
+    assert call("update", *root) == 0
     updated, of_graph = Bundle.read(latest / "bundle"), Bundle.read(graph_bundle(latest))
     assert updated.system == QUERY_CLUSTERS and updated.added and of_graph.added and not updated.changes
     labels = Dataset(latest / "dataset").added
@@ -324,7 +324,7 @@ def test_an_update_reads_the_labels_of_a_recommended_bundle_without_a_graph(trai
     np.testing.assert_array_equal(updated.vector_passages, added.vector_passages)
     np.testing.assert_allclose(updated.vectors, added.vectors, rtol=ROUNDED, atol=1e-5)
     # A label that the update has read is removed at once.
-    assert called("labels", "remove", "which river has a violin", "p3", *root) == 0
+    assert call("labels", "remove", "which river has a violin", "p3", *root) == 0
     removed = Bundle.read(latest / "bundle")
     assert removed.changes and removed.vectors.shape == before.vectors.shape
     np.testing.assert_allclose(removed.vectors, before.vectors, rtol=ROUNDED, atol=1e-5)
@@ -351,8 +351,8 @@ def test_other_indexes_run_in_one_root(trained: Trained) -> None:
         assert decided == chosen.manifest.digest in {version.tags["digest"] for version in models.versions()}
         assert explain(trained, "what is the old river") == 0
         if number == 1:
-            assert called("prune", "--keep", "1", "--delete", *root) == 0
-    assert called("update", *root) == 0
+            assert call("prune", "--keep", "1", "--delete", *root) == 0
+    assert call("update", *root) == 0
     updated = Bundle.read(latest / GRAPH_BUNDLE).manifest.settings
     assert (updated["index"], updated["hnsw_breadth"]) == kinds[-1]
 
@@ -368,7 +368,7 @@ def test_a_recommended_dpr_is_bundled_and_updated(trained: Trained) -> None:
     assert before.system == DPR and (latest / place_of(DPR)).is_dir() and (latest / "dpr").is_dir()
     question = "what is the old river"
     hits = Retriever.load(str(latest / "bundle"), trained.root).search(question)
-    assert called("update", *root) == 0
+    assert call("update", *root) == 0
     after = Bundle.read(latest / "bundle")
     assert after.path.resolve() != before.path and after.system == DPR
     np.testing.assert_array_equal(after.vectors, before.vectors)

@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from command_line import called
+from command_line import call
 from trained_root import GRAPH_BUNDLE, Trained, explain
 
 from gnn_encoder.artifacts import Bundle, Dataset, Recommended, Report, read_manifest
@@ -111,7 +111,7 @@ def test_a_fused_search_is_the_reports_fused_row(trained: Trained, capsys: pytes
     data = Dataset(latest / "dataset")
     (query,) = data.query_rows("test")[:1]
     (question,), (query_id,) = data.query_texts([query]), data.queries.column("query_id").take([query]).to_pylist()
-    assert called("search", question, "--bundle", str(latest / GRAPH_BUNDLE), "--fuse", "-k", "3") == 0
+    assert call("search", question, "--bundle", str(latest / GRAPH_BUNDLE), "--fuse", "-k", "3") == 0
     shown = capsys.readouterr().out
     assert "tuned on dev" in shown
     with gzip.open(latest / "report" / "runs" / "bm25-gnn-encoder.trec.gz", "rt") as run:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from bundles import fill_bundle
-from command_line import called
+from command_line import call
 from http_server import ids, serving
 from published_rerankers import write_reranker
 from trained_root import Trained
@@ -34,7 +34,7 @@ SS_BERT = (
 
 
 def rerank(trained: Trained, *more: str) -> int:
-    return called("rerank", *trained.command[1:], "--verbose", *more)
+    return call("rerank", *trained.command[1:], "--verbose", *more)
 
 
 def reused(shown: str) -> int:
@@ -161,7 +161,7 @@ def test_a_bundles_hits_are_re_ranked_and_the_bundle_gets_the_best_re_ranker(
     for hit in answer["results"][0]["hits"]:
         assert sum(part["amount"] for part in hit["why"]["parts"]) == pytest.approx(hit["score"], abs=1e-3)
     explain = ["explain", "one of the words", "--bundle", str(bundle), "-k", "3", "--depth", "20", "--rerank"]
-    assert called(*explain) == 0
+    assert call(*explain) == 0
     shown = capsys.readouterr().out
     assert shown.count("content × ") == 3 and "structural" in shown
 
@@ -201,7 +201,7 @@ def test_a_published_re_ranker_is_a_row_a_start_a_teacher_and_the_bundles_re_ran
 
 def study(trained: Trained, capsys: pytest.CaptureFixture[str], *more: str) -> tuple[Report, str]:
     """The report and the output of `gnn-encoder ablate --study …`."""
-    assert called("ablate", *trained.command[1:], "--verbose", "--study", *more) == 0
+    assert call("ablate", *trained.command[1:], "--verbose", "--study", *more) == 0
     shown = capsys.readouterr().out
     return Report.read(Path(shown.split("report ")[-1].strip()).parent), shown
 

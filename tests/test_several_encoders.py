@@ -71,10 +71,10 @@ def test_encoders_that_cannot_be_compared_are_one_line(tree: dict[str, Any], wor
 
 
 def test_the_command_refuses_several_encoders_beside_a_preset(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     encoders = ["--encoder", "minilm", "--encoder", "a/b", "--preset", "quickstart"]
-    assert call(monkeypatch, "run", "--dataset", str(tmp_path), "--root", str(tmp_path / "root"), *encoders) == 2
+    assert call("run", "--dataset", str(tmp_path), "--root", str(tmp_path / "root"), *encoders) == 2
     error = capsys.readouterr().err
     assert "--encoder is for a run without" in error and error.count("\n") == 1
 
@@ -261,7 +261,7 @@ def test_the_tables_show_each_encoder_and_say_which_goes_on(
 
 @pytest.mark.slow
 def test_a_climb_serves_the_chosen_encoder_and_an_update_encodes_with_it_alone(
-    data: Path, tiny_backbone: Path, narrow: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    data: Path, tiny_backbone: Path, narrow: Path, tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     root, latest = tmp_path / "root", tmp_path / "root" / "latest"
@@ -269,7 +269,7 @@ def test_a_climb_serves_the_chosen_encoder_and_an_update_encodes_with_it_alone(
     arguments = ["run", "--verbose", "--until", "labels", "--dataset", str(data), "--root", str(root)]
     arguments += [word for encoder in (tiny_backbone, narrow) for word in ("--encoder", str(encoder))]
     arguments += [word for change in changes for word in ("--set", change)]
-    assert call(monkeypatch, *arguments) == 0
+    assert call(*arguments) == 0
     shown = capsys.readouterr().out
     assert "bert, narrow; the best on dev" in shown and "Untrained: narrow" in shown
     choice = read_history(latest / "decision")["choose_encoder"].metrics
@@ -280,14 +280,14 @@ def test_a_climb_serves_the_chosen_encoder_and_an_update_encodes_with_it_alone(
     assert len(theirs) > 20 and all(torch.equal(value, weights[name]) for name, value in theirs.items())
     assert Retriever(Bundle.read(served)).search("a question", 5)
     for name in ("bert", "narrow"):
-        assert call(monkeypatch, "search", "a question", "--bundle", str(latest / "bundles" / f"untrained_{name}")) == 0
-    assert call(monkeypatch, *arguments, "--dry-run") == 0, "the plan is kept"
+        assert call("search", "a question", "--bundle", str(latest / "bundles" / f"untrained_{name}")) == 0
+    assert call(*arguments, "--dry-run") == 0, "the plan is kept"
     with (data / "corpus.jsonl").open("a", encoding="utf-8") as file:
         file.write('{"_id": "later", "title": "", "text": "a passage that came later"}\n')
-    assert call(monkeypatch, "update", "--root", str(root)) == 0
+    assert call("update", "--root", str(root)) == 0
     encoded = read_manifest(latest / "passage_vectors")
     assert encoded.step == "encode" and encoded.settings["encoder"] == str(chosen) and not encoded.settings["others"]
     assert (encoded.metrics["encoded"], encoded.rows["vectors"]) == (1, 101), (
         "texts that it knows are not encoded again"
     )
-    assert call(monkeypatch, "update", "--root", str(root)) == 0, "and once more"
+    assert call("update", "--root", str(root)) == 0, "and once more"

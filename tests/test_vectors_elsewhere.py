@@ -355,7 +355,7 @@ def test_a_run_asks_the_service_and_its_bundle_does_too(
 ) -> None:
     data, root = write_beir(tiny_dataset, tmp_path / "data"), tmp_path / "root"
     ladder = ["run", "--dataset", str(data), "--root", str(root), "--until", "labels", *FAST]
-    assert call(monkeypatch, *ladder, "--encoder", service.address) == 0
+    assert call(*ladder, "--encoder", service.address) == 0
     shown = capsys.readouterr().out
     assert f"{MODEL} at {service.address}, 32 numbers a vector" in shown and "each text is sent once" in shown
     assert "none: the encoder's weights are elsewhere" in shown
@@ -370,14 +370,14 @@ def test_a_run_asks_the_service_and_its_bundle_does_too(
         service.fails_after = 0
         status, answer = server.search(questions=["another one"])
         assert status == 503 and "gives no vectors" in answer["detail"] and service.address not in answer["detail"]
-    assert call(monkeypatch, "search", "another one", "--bundle", str(bundle)) == 2
+    assert call("search", "another one", "--bundle", str(bundle)) == 2
     assert "the quota is used up" in capsys.readouterr().err
     service.fails_after = 1 << 30
     with (data / "corpus.jsonl").open("a", encoding="utf-8") as file:
         file.write(json.dumps({"_id": "later", "title": "", "text": "a passage that came later"}) + "\n")
     service.keys.clear()
     monkeypatch.setenv(ALLOWED, "")
-    assert call(monkeypatch, "update", "--root", str(root)) == 0
+    assert call("update", "--root", str(root)) == 0
     assert service.keys == {"Bearer none"}, "the run names the address, and not the user"
     new = set(service.texts - sent) - {"word", "a question that nobody asked", PROBE}
     assert new == {"a passage that came later"}, "an update sends new texts"
@@ -389,14 +389,13 @@ def test_a_run_of_given_vectors(
     tiny_dataset: Dataset,
     vectors: dict[str, np.ndarray],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     data, root = write_beir(tiny_dataset, tmp_path / "data"), tmp_path / "root"
     write_vectors(tmp_path / "given", tiny_dataset, "npy", vectors)
     ladder = ["run", "--dataset", str(data), "--root", str(root), "--until", "labels", *FAST]
-    assert call(monkeypatch, *ladder, "--vectors", str(tmp_path / "given")) == 0
+    assert call(*ladder, "--vectors", str(tmp_path / "given")) == 0
     assert "labels, after" in capsys.readouterr().out
     bundle = str(labelled_bundle(root / "latest"))
-    assert call(monkeypatch, "search", "a question", "--bundle", bundle) == 2
+    assert call("search", "a question", "--bundle", bundle) == 2
     assert "has no vector of this text: name an encoder" in capsys.readouterr().err

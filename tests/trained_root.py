@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from command_line import call, called
+from command_line import call
 
 from gnn_encoder.artifacts import Dataset
 from gnn_encoder.artifacts.finished_run import place_of
@@ -96,7 +96,7 @@ class Trained:
             job = pipelines.Training
             real = job.run
             patch.setattr(job, "run", lambda *a, **k: self.outcomes.append(real(*a, **k)) or self.outcomes[-1])
-            code = call(patch, *self.command, "--verbose", *more)
+            code = call(*self.command, "--verbose", *more)
         outcome = self.outcomes[-1]
         assert code == outcome.exit_code
         return outcome
@@ -120,4 +120,4 @@ GRAPH_BUNDLE = place_of(GNN_ENCODER)
 
 
 def explain(trained: Trained, question: str, bundle_name: str = GRAPH_BUNDLE) -> int:
-    return called("explain", question, "--bundle", str(trained.root / "latest" / bundle_name), "-k", "3")
+    return call("explain", question, "--bundle", str(trained.root / "latest" / bundle_name), "-k", "3")

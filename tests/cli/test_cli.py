@@ -119,7 +119,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     tmp_path: Path,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert call(monkeypatch, *arguments) == 2
+    assert call(*arguments) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.startswith("error: ")
@@ -129,10 +129,8 @@ def test_a_mistake_is_one_line_and_exit_code_2(
 
 
 @pytest.mark.parametrize("arguments", ["rum", "run", "search", "search x --bundle b -k 0"])
-def test_wrong_usage_is_exit_code_2(
-    arguments: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert call(monkeypatch, *arguments.split()) == 2
+def test_wrong_usage_is_exit_code_2(arguments: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(*arguments.split()) == 2
     assert "Traceback" not in capsys.readouterr().err
 
 
@@ -150,29 +148,25 @@ def test_a_number_out_of_range_is_refused(
     arguments: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert call(monkeypatch, *arguments.split()) == 2
+    assert call(*arguments.split()) == 2
     assert "Invalid value" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("more", [["--study", "gate"], ["--seeds", "2"], ["--mode", "joint"], ["--variant", "a: b=c"]])
-def test_a_study_of_re_rankers_runs_alone(
-    more: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert call(monkeypatch, "ablate", "--preset", "quickstart", "--study", "ss_bert", *more) == 2
+def test_a_study_of_re_rankers_runs_alone(more: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("ablate", "--preset", "quickstart", "--study", "ss_bert", *more) == 2
     printed = capsys.readouterr().err
     assert "--study ss_bert runs alone" in printed and printed.count("\n") == 1
 
 
-def test_an_unwritable_root_is_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_an_unwritable_root_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    assert call(monkeypatch, "run", "--preset", "quickstart", "--root", str(tmp_path / "file" / "root")) == 2
+    assert call("run", "--preset", "quickstart", "--root", str(tmp_path / "file" / "root")) == 2
     assert "cannot write to" in capsys.readouterr().err
 
 
-def test_presets_are_listed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call(monkeypatch, "presets") == 0
+def test_presets_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("presets") == 0
     assert "quickstart" in capsys.readouterr().out
 
 
@@ -197,12 +191,10 @@ def test_a_failure_cannot_control_the_terminal(capsys: pytest.CaptureFixture[str
     assert not any(character in shown for character in "\x1b\x07\x9b\r\u202e")
 
 
-def test_an_update_refuses_what_it_would_not_do(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert call(monkeypatch, "update", "--root", str(tmp_path)) == 2
+def test_an_update_refuses_what_it_would_not_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("update", "--root", str(tmp_path)) == 2
     assert "no finished run at" in capsys.readouterr().err
-    assert call(monkeypatch, "update", "--root", str(tmp_path), "--set", "train_gnn.epochs=9") == 2
+    assert call("update", "--root", str(tmp_path), "--set", "train_gnn.epochs=9") == 2
     assert (
         "an update runs ingest, index_bm25, write_queries, select_queries, build_graph, encode_with_labels, "
         "make_parts, fuse_parts, encode_corpus, choose_bundle" in capsys.readouterr().err

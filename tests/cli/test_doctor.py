@@ -59,17 +59,17 @@ FORECAST = ("doctor", "--preset", "msmarco")
 
 
 def test_a_run_is_forecast_from_counts_or_from_the_data(
-    tmp_path: Path, tiny_dataset: Dataset, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, tiny_dataset: Dataset, capsys: pytest.CaptureFixture[str]
 ) -> None:
     beir = write_beir(tiny_dataset, tmp_path / "beir")
     root = ("--root", str(tmp_path / "root"))
-    assert call(monkeypatch, *FORECAST, "--dataset", str(beir), "--set", "ingest.format=auto", *root) == 0
+    assert call(*FORECAST, "--dataset", str(beir), "--set", "ingest.format=auto", *root) == 0
     lines = capsys.readouterr().out.splitlines()
     assert any(line.split()[:2] == ["encode_with_labels", "3"] for line in lines)
     assert any(line.startswith("✓ the run") and str(tmp_path / "root") in line for line in lines)
     assert any(line.startswith("✓ temporary") for line in lines)
     assert not (tmp_path / "root").exists(), "nothing is written"
-    assert call(monkeypatch, *FORECAST, "--passages", str(10**12), "--queries", "1000000", *root) == 2
+    assert call(*FORECAST, "--passages", str(10**12), "--queries", "1000000", *root) == 2
     shown, complaint = capsys.readouterr()
     assert "✗ the run" in shown and "free space (gnn-encoder prune)" in shown and "of these checks failed" in complaint
 
@@ -84,7 +84,7 @@ def test_a_run_is_forecast_from_counts_or_from_the_data(
     ],
 )
 def test_a_forecast_needs_a_preset_and_sizes(
-    arguments: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert call(monkeypatch, *arguments) == 2
+    assert call(*arguments) == 2
     assert message in capsys.readouterr().err

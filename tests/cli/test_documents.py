@@ -16,24 +16,24 @@ def documents(tmp_path: Path) -> Path:
     return folder
 
 
-def steps_of_run(folder: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+def steps_of_run(folder: Path, root: Path) -> int:
     options = ("--until", "words", "--root", str(root), "--dry-run")
-    return call(monkeypatch, "run", "--documents", str(folder), *options)
+    return call("run", "--documents", str(folder), *options)
 
 
 def test_queries_are_written_where_there_are_none(
-    documents: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    documents: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert steps_of_run(documents, tmp_path / "root", monkeypatch) == 0
+    assert steps_of_run(documents, tmp_path / "root") == 0
     assert "\nwrite_queries " in capsys.readouterr().out
 
 
 def test_people_s_queries_need_no_generator(
-    documents: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    documents: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (documents / "queries.jsonl").write_text('{"_id": "q", "text": "How do I turn the wheel?"}\n', "utf-8")
     (documents / "qrels").mkdir()
     labels = "query-id\tcorpus-id\tscore\nq\tguide1.md#guide-1:1\t1\n"
     (documents / "qrels" / "test.tsv").write_text(labels, "utf-8")
-    assert steps_of_run(documents, tmp_path / "root", monkeypatch) == 0
+    assert steps_of_run(documents, tmp_path / "root") == 0
     assert "write_queries" not in capsys.readouterr().out

@@ -77,11 +77,11 @@ def root(first_root: Root, tmp_path: Path) -> Root:
 
 
 @pytest.fixture
-def table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[Rows, str]]:
+def table(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[Rows, str]]:
     """The rows of a dry run, and the line of its totals."""
 
     def printed(*arguments: str) -> tuple[Rows, str]:
-        assert call(monkeypatch, *arguments, "--dry-run") == 0
+        assert call(*arguments, "--dry-run") == 0
         header, *lines, blank, total = capsys.readouterr().out.splitlines()
         starts = [header.index(name) for name in ("step", "state", "time", "reads")]
         ends = [*starts[1:], None]
@@ -160,13 +160,12 @@ def test_lost_outputs_and_other_data_are_to_run(root: Root, tmp_path: Path, tabl
     "command", [["run"], ["rerank", "--systems", "colbert,k_nrm"], ["ablate", "--study", "gate", "--seeds", "1"]]
 )
 def test_a_new_root_stays_away_and_the_chart_is_alone_on_stdout(
-    command: list[str], first_root: Root, tmp_path: Path, table: Table, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    command: list[str], first_root: Root, tmp_path: Path, table: Table, capsys: pytest.CaptureFixture[str]
+) -> None:
     command = [*command, *first_root.options, "--root", str(tmp_path / "new")]
     rows, total = table(*command)
     assert {row[:2] for row in rows.values()} == {("to run", "–")} and total.startswith(f"{len(rows)} steps: 0 cached")
-    assert call(monkeypatch, *command, "--mermaid") == 0
+    assert call(*command, "--mermaid") == 0
     captured = capsys.readouterr()
     assert captured.out.startswith("flowchart TD\n  ingest\n") and captured.err == ""
     if command[0] == "run":
@@ -192,11 +191,11 @@ def test_without_a_preset_the_times_are_the_plans(
     overrides = [f"shared.backbone={tiny_backbone}", f"shared.generator={tiny_seq2seq}"]
     options = ["run", *first_root.options[2:], "--root", str(tmp_path)]
     options += [word for override in overrides for word in ("--set", override)]
-    assert call(monkeypatch, *options, "--mermaid") == 0
+    assert call(*options, "--mermaid") == 0
     captured = capsys.readouterr()
     assert captured.out.startswith("flowchart TD\n") and "plan " in captured.err and "plan " not in captured.out
     monkeypatch.setattr(rates, "measure_rates", None)  # the plan is there
-    assert call(monkeypatch, *options, "--dry-run") == 0
+    assert call(*options, "--dry-run") == 0
     lines = capsys.readouterr().out.splitlines()
     times = {line.split("  ")[0]: line.split() for line in lines}
     assert "of an earlier start" in lines[0]

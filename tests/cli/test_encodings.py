@@ -57,9 +57,9 @@ def trec(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return ["evaluate", "--run", str(folder / "a.trec"), "--qrels", str(folder / "a.qrels"), "--measures", "RR@10"]
 
 
-def test_figures_are_printed(terminal: Terminal, trec: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_figures_are_printed(terminal: Terminal, trec: list[str]) -> None:
     with terminal:
-        assert call(monkeypatch, *trec) == 0
+        assert call(*trec) == 0
     assert "1.0000" in terminal.text
 
 
@@ -75,27 +75,23 @@ def test_signs_of_the_program_keep_their_width_and_all_others_are_escaped(termin
     assert text.endswith("\\udce9") and text.count("\\") <= 4 and ("東京" in text or "\\u6771\\u4eac" in text)
 
 
-def test_marks_of_good_and_bad_differ(terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_marks_of_good_and_bad_differ(terminal: Terminal, tmp_path: Path) -> None:
     sizes = ["--preset", "quickstart", "--passages", "10000000000", "--queries", "1000"]
     with terminal:
-        assert call(monkeypatch, "doctor", "--root", str(tmp_path), *sizes) == 2
+        assert call("doctor", "--root", str(tmp_path), *sizes) == 2
     lines = terminal.text.splitlines()
     assert [line[0] for line in lines if "python  " in line or "the run  " in line] == ["+", "x"]
     assert "checks failed" in lines[-1]
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["presets"], ["search", "x", "--wrong …"]])
-def test_help_and_refusals_are_printed(
-    terminal: Terminal, arguments: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_help_and_refusals_are_printed(terminal: Terminal, arguments: list[str]) -> None:
     with terminal:
-        assert call(monkeypatch, *arguments) == (2 if "search" in arguments else 0)
+        assert call(*arguments) == (2 if "search" in arguments else 0)
     assert len(terminal.text) > 100
 
 
-def test_passages_in_any_script_are_printed(
-    terminal: Terminal, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_passages_in_any_script_are_printed(terminal: Terminal, tiny_backbone: Path, tmp_path: Path) -> None:
     import numpy as np
 
     from gnn_encoder.models.dual_encoder import DualEncoder
@@ -114,7 +110,7 @@ def test_passages_in_any_script_are_printed(
         vectors = np.eye(3, 32, dtype=np.float32)
         fill_bundle(draft, vectors, Dataset(tmp_path / "dataset"), encoders.query_encoder.save)
     with terminal:
-        assert call(monkeypatch, "search", "old river", "--bundle", str(tmp_path / "bundle"), "-k", "3") == 0
+        assert call("search", "old river", "--bundle", str(tmp_path / "bundle"), "-k", "3") == 0
     assert terminal.text.count("[p-") == 3 and "the old river" in terminal.text
 
 

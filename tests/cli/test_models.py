@@ -28,15 +28,13 @@ def root(tmp_path_factory: pytest.TempPathFactory, tiny_dataset: Dataset, tiny_b
 
 
 @pytest.mark.slow
-def test_versions_are_listed_and_shown(
-    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert call(monkeypatch, "models", "list", "--root", str(root)) == 0
+def test_versions_are_listed_and_shown(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("models", "list", "--root", str(root)) == 0
     shown = capsys.readouterr().out
     rows = [line.split() for line in shown.splitlines() if re.match(r"\d", line)]
     assert [(row[0], row[1]) for row in rows[1:]] == [("2", "champion"), ("1", "previous")]
     assert rows[0][0] == "3" and "keep" in rows[0] and "because [2]" in shown
-    assert call(monkeypatch, "models", "show", "champion", "--root", str(root)) == 0
+    assert call("models", "show", "champion", "--root", str(root)) == 0
     shown = capsys.readouterr().out
     assert re.search(r"^version +2$", shown, re.M) and re.search(r"^metric.test/RR_at_10 +1$", shown, re.M)
     assert re.search(rf"^bundle +{root}/bundle-2$", shown, re.M) and shown.endswith("# The card\n")
@@ -44,7 +42,7 @@ def test_versions_are_listed_and_shown(
 
 @pytest.mark.slow
 def test_after_a_rollback_search_answers_with_the_former_model(
-    root: Path, tiny_dataset: Dataset, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    root: Path, tiny_dataset: Dataset, capsys: pytest.CaptureFixture[str]
 ) -> None:
     labels = tiny_dataset.split_qrels("test")
     (question,) = tiny_dataset.query_texts(labels.query[:1])
@@ -52,14 +50,14 @@ def test_after_a_rollback_search_answers_with_the_former_model(
 
     def is_first() -> bool:
         named = ["--bundle", "models:/gnn-encoder@champion", "--root", str(root)]
-        assert call(monkeypatch, "search", question, "-k", "1", *named) == 0
+        assert call("search", question, "-k", "1", *named) == 0
         return positive in capsys.readouterr().out
 
     assert is_first()
-    assert call(monkeypatch, "models", "rollback", "--root", str(root)) == 0
+    assert call("models", "rollback", "--root", str(root)) == 0
     assert "version 1 of gnn-encoder is the champion again" in capsys.readouterr().out
     assert not is_first()
-    assert call(monkeypatch, "models", "promote", "2", "--root", str(root)) == 0
+    assert call("models", "promote", "2", "--root", str(root)) == 0
     assert capsys.readouterr().out == "version 2 of gnn-encoder is the champion\n"
     assert is_first()
     models = open_registry(f"sqlite:///{root / 'mlflow.db'}", "gnn-encoder")
@@ -67,11 +65,11 @@ def test_after_a_rollback_search_answers_with_the_former_model(
 
 
 def test_versions_are_evaluated_and_compared(
-    root: Path, tiny_dataset: Dataset, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    root: Path, tiny_dataset: Dataset, capsys: pytest.CaptureFixture[str]
 ) -> None:
     named = [f"--bundle=models:/gnn-encoder/{number}" for number in (1, 2)]
     where = ["--dataset", str(tiny_dataset.path), "--root", str(root), "--measures", "RR@10"]
-    assert call(monkeypatch, "evaluate", *named, *where) == 0
+    assert call("evaluate", *named, *where) == 0
     shown = capsys.readouterr().out
     rows = [line.split() for line in shown.splitlines() if "/1 " in line or "/2 " in line]
     assert [row[1] for row in rows] == ["0.0000", "1.0000"] and "+1.0000" in rows[1]
@@ -104,9 +102,9 @@ def test_a_version_is_its_bundle_or_latest_where_that_leads_to_it(root: Path, tm
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(
-    root: Path, arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    root: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert call(monkeypatch, *arguments, "--root", str(root)) == 2
+    assert call(*arguments, "--root", str(root)) == 2
     captured = capsys.readouterr()
     assert captured.err.startswith("error: ") and captured.err.count("\n") == 1
     assert message in captured.err
@@ -120,7 +118,7 @@ def test_a_server_that_is_away_is_given_up_soon(
     command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:1")
-    assert call(monkeypatch, *command, "--root", str(tmp_path)) == 2
+    assert call(*command, "--root", str(tmp_path)) == 2
     assert "cannot use the MLflow store http://127.0.0.1:1" in capsys.readouterr().err
     assert "MLFLOW_HTTP_REQUEST_MAX_RETRIES" not in os.environ
 

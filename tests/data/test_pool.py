@@ -39,9 +39,7 @@ def pool_of(folder: Path, out: Path, **settings: str) -> list[tuple[str, str]] |
     return list(zip((queries[row] for row in query), data.passages.take(passage).ids, strict=True))
 
 
-def test_a_pool_is_kept_whatever_the_form_of_its_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_pool_is_kept_whatever_the_form_of_its_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = with_pool(
         write_beir(tmp_path / "d"),
         train_gz=HEADER + "q1\td5\t0.5\nq0\td4\t3\nq1\td1\t2\nq1\td5\t0\n",  # the last repeats the first
@@ -54,7 +52,7 @@ def test_a_pool_is_kept_whatever_the_form_of_its_files(
     assert manifest.rows["pool"] == 6
     remark = "candidates for queries: train 3 for 2, dev 2 for 1, test 1 for 1"
     assert manifest.metrics["pool"] == remark
-    call(monkeypatch, "data", "check", str(folder))
+    call("data", "check", str(folder))
     assert f"pool       {remark}\n" in capsys.readouterr().out
 
 

@@ -376,10 +376,8 @@ def test_names_in_pythons_documentation_are_sections(tmp_path: Path) -> None:
     assert report.structure.tree_depth == 5 and report.structure.edges["structural"] == 5
 
 
-def test_data_check_prints_the_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    call(monkeypatch, "data", "check", str(write(tmp_path / "d")), "--document-depth", "1")
+def test_data_check_prints_the_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    call("data", "check", str(write(tmp_path / "d")), "--document-depth", "1")
     printed = capsys.readouterr().out
     for line in (
         "documents  3; 3 levels of sections and passages",
@@ -391,21 +389,17 @@ def test_data_check_prints_the_counts(
     assert "isolated" in printed and "queries    none" not in printed, "the control"
 
 
-def test_data_check_of_documents_counts_no_queries(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_data_check_of_documents_counts_no_queries(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.txt").write_text("five words are a passage")
-    call(monkeypatch, "data", "check", str(tmp_path), "--format", "documents")
+    call("data", "check", str(tmp_path), "--format", "documents")
     printed = capsys.readouterr().out
     assert {"passages   1", "queries    none", "words      5.0 a passage"} <= {*printed.splitlines()}
     assert not any(f"\n{name}" in printed for name in ("train", "dev", "test", "recurring", "isolated", "forecast"))
 
 
-def test_data_check_names_the_rows_of_bad_structure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_data_check_names_the_rows_of_bad_structure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bad = [row(_id="c1", parent="c2"), row(_id="c2", parent="c1"), row(_id="e", parent="zz", citations=["yy"])]
-    call(monkeypatch, "data", "check", str(write(tmp_path / "d", [*ROWS, *bad])))
+    call("data", "check", str(write(tmp_path / "d", [*ROWS, *bad])))
     printed = capsys.readouterr()
     assert "has 3 kinds of problem" in printed.err
     for line in (

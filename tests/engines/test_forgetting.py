@@ -320,7 +320,7 @@ def without(data: Path, folder: Path, passages: set[str], queries: set[str]) -> 
 
 @pytest.mark.slow
 def test_a_root_answers_as_one_that_was_made_without(
-    root: Path, tiny_dataset: Dataset, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    root: Path, tiny_dataset: Dataset, tiny_backbone: Path, tmp_path: Path
 ) -> None:
     data, latest = write_beir(tiny_dataset, tmp_path / "data"), root / "latest"
     added = "an unheard of word"
@@ -336,14 +336,14 @@ def test_a_root_answers_as_one_that_was_made_without(
 
     def climb(dataset: Path, where: Path) -> None:
         words = ["run", "--until", "labels", "--dataset", str(dataset), "--root", str(where), *settings]
-        assert call(monkeypatch, *words) == 0
+        assert call(*words) == 0
 
     climb(data, root)
-    assert call(monkeypatch, "labels", "add", added, "p7", "--root", str(root)) == 0
+    assert call("labels", "add", added, "p7", "--root", str(root)) == 0
     exported, copied = tmp_path / "exported", tmp_path / "copied"
     memory = str(latest / "bundles" / "query_memory_untrained")
-    assert call(monkeypatch, "export", "--bundle", memory, str(exported), "--format", "parquet") == 0
-    assert call(monkeypatch, "copy", memory, str(copied)) == 2, "a folder is copied by cp"
+    assert call("export", "--bundle", memory, str(exported), "--format", "parquet") == 0
+    assert call("copy", memory, str(copied)) == 2, "a folder is copied by cp"
     forgetting.shutil.copytree(latest / "bundles" / "query_sum_untrained", copied)
     (tmp_path / "queries.txt").write_text(f"q3\nq90\n{added}\n")
     (tmp_path / "passages.txt").write_text(f"{PASSAGE}\np50\n")
@@ -356,8 +356,8 @@ def test_a_root_answers_as_one_that_was_made_without(
 
     words = ["forget", "--queries", str(tmp_path / "queries.txt"), "--passages", str(tmp_path / "passages.txt")]
     words += ["--root", str(root), "--export", str(exported), "--export", str(copied)]
-    assert call(monkeypatch, *words, "--export", str(tmp_path / "nothing")) == 2, "it ends after the update"
-    assert call(monkeypatch, *words) == 0
+    assert call(*words, "--export", str(tmp_path / "nothing")) == 2, "it ends after the update"
+    assert call(*words) == 0
     for folder in (root, exported, copied):
         assert with_text(folder, *texts) == set()
     champion = open_registry(own_store(root), "gnn-encoder").find(CHAMPION)

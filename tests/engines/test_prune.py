@@ -75,7 +75,7 @@ def root(tmp_path: Path) -> Root:
 
 @pytest.mark.slow
 def test_what_was_pruned_is_made_again_and_what_was_kept_is_reused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = tmp_path / "root"
 
@@ -86,7 +86,7 @@ def test_what_was_pruned_is_made_again_and_what_was_kept_is_reused(
         return outcome.outputs, [event["event"] for event in events if event["event"] in ("cached", "starting")]
 
     def prune(*more: str) -> str:
-        assert call(monkeypatch, "prune", "--root", str(root), *more) == 0
+        assert call("prune", "--root", str(root), *more) == 0
         return capsys.readouterr().out
 
     root.mkdir()
@@ -168,11 +168,11 @@ def test_the_bundles_of_registered_versions_are_kept(root: Root, monkeypatch: py
     assert not gone.parent.exists(), "MLflow would make an empty store"
     (root.path / STORES).unlink()
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-    assert call(monkeypatch, "prune", "--root", str(root.path), "--keep", "0", "--delete") == 2
+    assert call("prune", "--root", str(root.path), "--keep", "0", "--delete") == 2
     assert neither.is_dir(), "a store that does not answer may have registered it"
 
 
-def test_links_out_of_the_root_are_not_followed(root: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_links_out_of_the_root_are_not_followed(root: Root, tmp_path: Path) -> None:
     outside = Root(tmp_path / "outside")
     theirs = outside.artifact("r/step/dataset")
     inside = root.artifact("r/step/dataset")
@@ -188,7 +188,7 @@ def test_links_out_of_the_root_are_not_followed(root: Root, tmp_path: Path, monk
     checkpoint.mkdir(parents=True)
     assert root.found() == {OUTPUTS: {"r/step/dataset"}, PARTS: {"tmp/link"}}
     before = sorted(outside.path.rglob("*"))
-    assert call(monkeypatch, "prune", "--root", str(root.path), "--keep", "0", "--delete") == 0
+    assert call("prune", "--root", str(root.path), "--keep", "0", "--delete") == 0
     assert not inside.exists() and not (root.path / "tmp" / "link").is_symlink()
     assert sorted(outside.path.rglob("*")) == before and (theirs / "words.txt").read_text() == "words"
     shutil.rmtree(root.path / "pipeline")
@@ -215,16 +215,14 @@ def test_the_root_of_an_active_run_is_refused(
     monkeypatch.setattr(lifeline, "GRACE_SECONDS", 0.0)
     command = ("prune", "--root", str(root.path), "--keep", "0", "--delete")
     with lifeline._lock(root.path / lock, 0.0):
-        assert call(monkeypatch, *command) == 2
+        assert call(*command) == 2
     assert "another run is going on" in capsys.readouterr().err
     assert artifact.is_dir()
-    assert call(monkeypatch, *command) == 0 and not artifact.exists(), "the control"
+    assert call(*command) == 0 and not artifact.exists(), "the control"
 
 
-def test_a_folder_without_runs_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert call(monkeypatch, "prune", "--root", str(tmp_path)) == 2
+def test_a_folder_without_runs_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("prune", "--root", str(tmp_path)) == 2
     assert f"no runs under {tmp_path}" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
@@ -279,11 +277,11 @@ def test_parts_of_killed_attempts_and_an_interrupted_deletion(root: Root, monkey
         raise OSError(5, "Input/output error", str(path))
 
     monkeypatch.setattr(shutil, "rmtree", rmtree)
-    assert call(monkeypatch, *command) == 2
+    assert call(*command) == 2
     assert not artifact.exists(), "it is no artifact any more"
     monkeypatch.setattr(shutil, "rmtree", real)
     assert OUTPUTS not in root.found()
-    assert call(monkeypatch, *command) == 0
+    assert call(*command) == 0
     assert root.found() == {} and not list(root.path.glob("pipeline/r/step/.*partial*"))
 
 

@@ -103,30 +103,28 @@ def test_a_name_that_looks_like_markup_is_shown_as_it_is(files: tuple[list[Path]
     assert f"\n{odd[0]} " in shown(odd, qrels, width=200)
 
 
-def test_the_command(
-    files: tuple[list[Path], Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command(files: tuple[list[Path], Path], capsys: pytest.CaptureFixture[str]) -> None:
     runs, qrels = files
     options = [option for run in runs for option in ("--run", str(run))]
-    code, out = called(monkeypatch, capsys, *options, "--qrels", str(qrels), "--measures", "AP,R@5")
+    code, out = called(capsys, *options, "--qrels", str(qrels), "--measures", "AP,R@5")
     assert code == 0 and "MAP" in out and "R@5" in out and "nDCG" not in out
 
 
-def called(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+def called(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
     """Exit code and all output of `gnn-encoder evaluate`."""
-    code = call(monkeypatch, "evaluate", *arguments)
+    code = call("evaluate", *arguments)
     return code, "".join(capsys.readouterr())
 
 
 def test_the_command_measures_documents(
-    files: tuple[list[Path], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    files: tuple[list[Path], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs, qrels = files
     options = [f"--run={run}" for run in runs[:2]] + [
         f"--qrels={qrels}",
         "--measures=PRES(doc)@10, MAP(D) R(doc,rel=2)@5",
     ]
-    code, shown = called(monkeypatch, capsys, *options)
+    code, shown = called(capsys, *options)
     assert code == 2
     assert (
         shown
@@ -134,7 +132,7 @@ def test_the_command_measures_documents(
     )
     path = tmp_path / "documents.tsv.gz"
     path.write_bytes(gzip.compress("".join(f"d{i}\tdoc{i // 10}\n" for i in range(200)).encode()))
-    code, shown = called(monkeypatch, capsys, *options, f"--documents={path}", "--test=t")
+    code, shown = called(capsys, *options, f"--documents={path}", "--test=t")
     assert code == 0
     for words in (
         "PRES(doc)@10",
@@ -145,7 +143,7 @@ def test_the_command_measures_documents(
     ):
         assert words in shown
     path.write_bytes(gzip.compress("".join(f"d{i}\tdoc\n" for i in range(100)).encode()))
-    code, shown = called(monkeypatch, capsys, *options, f"--documents={path}")
+    code, shown = called(capsys, *options, f"--documents={path}")
     assert code == 2 and "\n" not in shown.strip()
     assert shown.startswith(f"error: {path} lacks 100 passages of {runs[0]} and {qrels} ('d")
 
@@ -165,7 +163,7 @@ def test_runs_of_other_queries_and_labels_without_a_positive_are_refused(
 
 
 def test_hits_with_the_query_s_own_id_count_unless_the_command_is_told_otherwise(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As in ArguAna, a query is a passage. trec_eval counts such a hit; BEIR's `ignore_identical_ids` leaves it out."""
     (tmp_path / "qrels").write_text("a 0 b 1\nb 0 c 1\nq 0 a 1\n")
@@ -180,7 +178,7 @@ def test_hits_with_the_query_s_own_id_count_unless_the_command_is_told_otherwise
     assert left_out["results"]["run"]["RR"] == 1
     options = ("--run", str(tmp_path / "run"), "--qrels", str(tmp_path / "qrels"), "--measures", "RR")
     for option, words in (((), "counted as in trec_eval"), (("--ignore-identical-ids",), "query's id, left out")):
-        code, shown = called(monkeypatch, capsys, *options, *option)
+        code, shown = called(capsys, *options, *option)
         assert code == 0 and words in shown
 
 

@@ -51,9 +51,7 @@ def test_equal_systems_are_one_and_equal_means_have_no_order() -> None:
         orders(level, level)
 
 
-def test_the_command_reads_two_splits_of_a_report(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_reads_two_splits_of_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     splits = {"dev": values(MEANS, 70, 0), "test": values(MEANS, 50, 1)}
     rows = [
         {"split": split, "system": system, "RR@10": float(value)}
@@ -70,10 +68,10 @@ def test_the_command_reads_two_splits_of_a_report(
     (tmp_path / "latest").mkdir()
     with drafting(tmp_path / "latest" / "report", "report") as draft:
         Report.write(draft, metrics=metrics, per_query=pa.Table.from_pylist(rows), plots={}, page="")
-    assert call(monkeypatch, "orders", f"{tmp_path}:dev", str(tmp_path / "latest" / "report")) == 0
+    assert call("orders", f"{tmp_path}:dev", str(tmp_path / "latest" / "report")) == 0
     shown = capsys.readouterr().out
     assert "5 have the same order on dev, on generated queries (70 queries), 0 the reverse (τ 1.00)" in shown
-    assert call(monkeypatch, "orders", str(tmp_path), str(tmp_path), "--measure", "R@5") == 2
+    assert call("orders", str(tmp_path), str(tmp_path), "--measure", "R@5") == 2
     assert "has no R@5: choose one of RR@10" in capsys.readouterr().err
 
 

@@ -107,11 +107,11 @@ def test_ranks_in_any_chunk_and_with_ties(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_the_command_shows_it_and_writes_the_page(
-    latest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    latest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = tmp_path / "why.html"
     options = ("--bundle", str(latest / "bundle"), "-k", "60", "--neighbors", "1", "--html", str(page))
-    assert call(monkeypatch, "explain", QUESTION, *options) == 0
+    assert call("explain", QUESTION, *options) == 0
     shown = capsys.readouterr().out
     assert [line.split()[0] for line in shown.splitlines() if "[p" in line and line.startswith("  ")][:1] == ["1"]
     for words in ("with the graph", "without it", "gate open by", "the passage itself", "training query", str(page)):
@@ -157,7 +157,7 @@ def test_a_hostile_text_does_not_reach_the_terminal(hits: list[ExplainedHit]) ->
     "file", ["encoding/parts/1/passages.npy", "graph/edges.npy", "bundle/query_encoder/model.safetensors"]
 )
 def test_a_flipped_bit_in_what_explains_is_one_line(
-    latest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], file: str
+    latest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], file: str
 ) -> None:
     damaged, _, _ = file.partition("/")
     for name in ("bundle", *NEEDED):
@@ -168,7 +168,7 @@ def test_a_flipped_bit_in_what_explains_is_one_line(
     content = bytearray((tmp_path / file).read_bytes())
     content[len(content) // 2] ^= 1
     (tmp_path / file).write_bytes(content)
-    assert call(monkeypatch, "explain", QUESTION, "--bundle", str(tmp_path / "bundle")) == 2
+    assert call("explain", QUESTION, "--bundle", str(tmp_path / "bundle")) == 2
     captured = capsys.readouterr()
     assert captured.out == "" and captured.err.count("\n") == 1
     assert f"{file} is corrupt: its digest differs" in captured.err
@@ -176,11 +176,11 @@ def test_a_flipped_bit_in_what_explains_is_one_line(
 
 @pytest.mark.parametrize("missing", NEEDED)
 def test_a_missing_sibling_is_one_line(
-    latest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], missing: str
+    latest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], missing: str
 ) -> None:
     for name in {"bundle", *NEEDED} - {missing}:
         (tmp_path / name).symlink_to(latest / name)
-    assert call(monkeypatch, "explain", QUESTION, "--bundle", str(tmp_path / "bundle")) == 2
+    assert call("explain", QUESTION, "--bundle", str(tmp_path / "bundle")) == 2
     captured = capsys.readouterr()
     assert captured.out == "" and captured.err.count("\n") == 1
     assert f"no {missing} beside it" in captured.err and "give --bundle ROOT/latest/bundle" in captured.err
@@ -188,7 +188,7 @@ def test_a_missing_sibling_is_one_line(
 
 @pytest.mark.parametrize("other", ["graph", "encoding"])
 def test_what_belongs_to_another_bundle_is_refused(
-    latest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], other: str
+    latest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], other: str
 ) -> None:
     for name in ("bundle", *NEEDED):
         if name != other:
@@ -199,7 +199,7 @@ def test_what_belongs_to_another_bundle_is_refused(
     digest = Bundle.read(latest / "bundle").manifest.inputs[other]
     assert digest in text
     write_manifest(manifest.parent, json.loads(text.replace(digest, "0" * 64)))
-    assert call(monkeypatch, "explain", QUESTION, "--bundle", str(tmp_path / "bundle")) == 2
+    assert call("explain", QUESTION, "--bundle", str(tmp_path / "bundle")) == 2
     captured = capsys.readouterr()
     assert f"{other} is not what" in captured.err and captured.err.count("\n") == 1
 

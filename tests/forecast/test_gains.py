@@ -85,10 +85,8 @@ def folder(tmp_path: Path) -> Path:
     return write_beir(tmp_path / "d", lines(passages), lines(queries), qrels)
 
 
-def test_data_check_says_what_the_queries_can_show(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    call(monkeypatch, "data", "check", str(folder))
+def test_data_check_says_what_the_queries_can_show(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    call("data", "check", str(folder))
     printed = capsys.readouterr().out
     for line in (
         "warm       train 100%, dev 100%, test 0% of the queries, train 100%, dev 100%, test 0% of the labels:",
@@ -98,22 +96,22 @@ def test_data_check_says_what_the_queries_can_show(
         "forecast   add --forecast to estimate what labelled queries gain (minutes)",
     ):
         assert line in printed.splitlines()
-    call(monkeypatch, "data", "check", str(folder), "--similarity", "0.95")
+    call("data", "check", str(folder), "--similarity", "0.95")
     assert "recurring  train 0, dev 0, test 0 queries" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("sample", [0, 34])
 def test_data_check_forecasts_with_any_encoder(
-    folder: Path, sample: int, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folder: Path, sample: int, tiny_backbone: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = ["--forecast", "--backbone", str(tiny_backbone), "--sample", str(sample)]
-    call(monkeypatch, "data", "check", str(folder), *options)
+    call("data", "check", str(folder), *options)
     printed = capsys.readouterr().out
     corpus = "34 of 40 passages" if sample else "all 40 passages"
     assert f"MRR@10 of 30 train queries, each without its own labels; untrained {tiny_backbone}; {corpus}" in printed
     assert ("gains are rather too small" in printed) == bool(sample)
     assert "all (30)       warm (30)" in printed and "+ 0.3 × queries" in printed and "--forecast" not in printed
-    call(monkeypatch, "data", "check", str(folder), *options, "--json")
+    call("data", "check", str(folder), *options, "--json")
     facts = json.loads(capsys.readouterr().out)
     assert facts["forecast"]["queries"] == {"all": 30, "warm": 30}
     assert facts["warm_queries"] == {"train": 1.0, "dev": 1.0, "test": 0.0}

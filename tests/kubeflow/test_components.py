@@ -24,7 +24,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("here"))
         Path("c.yaml").write_text("images: {cpu: a, gpu: b}\nsteps: {train_gnn: {gpu: {}}}\n", "utf-8")
-        assert call(patch, "compile", "--components", str(folder), "--cluster", "c.yaml") == 0
+        assert call("compile", "--components", str(folder), "--cluster", "c.yaml") == 0
     return folder
 
 
@@ -99,20 +99,20 @@ def test_a_package_or_components_are_asked_for(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(data, "source_digest", lambda values: "1")
     Path("c.yaml").write_text("images: {cpu: a}\n", "utf-8")
-    assert call(monkeypatch, "compile", "--cluster", "c.yaml") == 2
+    assert call("compile", "--cluster", "c.yaml") == 2
     assert "give --preset for the package of a run, or --components DIR" in capsys.readouterr().err
     compiled = ("compile", "--preset", "quickstart", "--cluster", "c.yaml")
-    assert call(monkeypatch, *compiled, "-o", "package.txt") == 2
+    assert call(*compiled, "-o", "package.txt") == 2
     assert "-o package.txt: the name of a package ends with .yaml" in capsys.readouterr().err
-    assert call(monkeypatch, *compiled, "-o", "package.yaml") == 0
+    assert call(*compiled, "-o", "package.yaml") == 0
     assert capsys.readouterr().out == "wrote package.yaml\n"
     component = components.load_component_from_file("package.yaml")
     assert list(component.component_spec.inputs) == ["dataset", "label", "seed"]
-    assert call(monkeypatch, *compiled, "--pipeline", "ladder", "--until", "as-it-is", "-o", "package.yaml") == 0
+    assert call(*compiled, "--pipeline", "ladder", "--until", "as-it-is", "-o", "package.yaml") == 0
     tasks = yaml.safe_load(Path("package.yaml").read_text("utf-8").partition("\n---")[0])["root"]["dag"]["tasks"]
     assert "rank-untrained" in tasks and "make-parts-untrained" not in tasks
     capsys.readouterr()
-    assert call(monkeypatch, *compiled, "--until", "labels") == 2
+    assert call(*compiled, "--until", "labels") == 2
     assert "--until belongs to the ladder: add --pipeline ladder" in capsys.readouterr().err
 
 

@@ -32,8 +32,8 @@ digest = functools.cache(data.source_digest)  # a second of every plan
 class Cluster:
     """Runs the last step of what is submitted, over a bundle that finds so many test queries' passages."""
 
-    def __init__(self, folder: Path, dataset: Dataset, backbone: Path, patch: pytest.MonkeyPatch) -> None:
-        self._folder, self._dataset, self._backbone, self._patch = folder, dataset, backbone, patch
+    def __init__(self, folder: Path, dataset: Dataset, backbone: Path) -> None:
+        self._folder, self._dataset, self._backbone = folder, dataset, backbone
         self.uri = write_store(folder / "mlflow.db")
         self.file = folder / "cluster.yaml"
         self.found = 8
@@ -57,7 +57,7 @@ class Cluster:
 
     def retrain(self, host: str, *more: str) -> int:
         arguments = ("retrain", "--preset", "quickstart", "--cluster", str(self.file), *CALM, *more)
-        return call(self._patch, *arguments, *(("--host", host) if host else ()))
+        return call(*arguments, *(("--host", host) if host else ()))
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def cluster(tmp_path: Path, tiny_dataset: Dataset, tiny_backbone: Path, monkeypa
     monkeypatch.setattr(kubeflow_server, "POLL_SECONDS", 0.01)
     monkeypatch.setattr(data, "source_digest", digest)
     monkeypatch.setattr(submission, "package", remembered)
-    return Cluster(tmp_path, tiny_dataset, tiny_backbone, monkeypatch)
+    return Cluster(tmp_path, tiny_dataset, tiny_backbone)
 
 
 @pytest.fixture

@@ -338,7 +338,7 @@ def test_explain_names_the_added_query(latest: Path) -> None:
     ],
 )
 def test_wrong_labels_are_one_line(
-    query: str, passage: str, message: str, latest: Path, tiny_dataset: Dataset, monkeypatch: pytest.MonkeyPatch,
+    query: str, passage: str, message: str, latest: Path, tiny_dataset: Dataset,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     labels = tiny_dataset.split_qrels("train")
@@ -349,7 +349,7 @@ def test_wrong_labels_are_one_line(
     add_labels(latest / "bundle", [Wanted("twice", "p7")])
     before = bits(latest)
     bundle = ("--bundle", str(latest / "bundle"))
-    assert call(monkeypatch, "labels", "add", query, passage, *bundle) == 2
+    assert call("labels", "add", query, passage, *bundle) == 2
     shown = capsys.readouterr().err.splitlines()
     assert len(shown) == 1 and message in shown[0] and bits(latest) == before
 
@@ -400,13 +400,11 @@ def test_a_file_of_labels_may_come_from_any_editor(line: str, end: str, tmp_path
     assert [(label.query, label.passage_id) for label in read_wanted(file)] == pairs
 
 
-def test_other_bundles_are_one_line(
-    latest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_other_bundles_are_one_line(latest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bundle = ("--bundle", str(latest / "bundle"))
 
     def refused(*arguments: str) -> str:
-        assert call(monkeypatch, "labels", *arguments) == 2
+        assert call("labels", *arguments) == 2
         (line,) = capsys.readouterr().err.splitlines()
         return line
 
@@ -429,24 +427,22 @@ def test_other_bundles_are_one_line(
     assert "was made by encode_with_labels" in refused("add", "a", "p7", "--bundle", str(alone))
 
 
-def test_several_from_a_file(
-    latest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_several_from_a_file(latest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, bundle = tmp_path / "labels.tsv", ("--bundle", str(latest / "bundle"))
     file.write_text('what is new\tp7\n\n{"query": "what is old", "passage_id": "p8"}\n')
-    assert call(monkeypatch, "labels", "add", "--file", str(file), *bundle) == 0
+    assert call("labels", "add", "--file", str(file), *bundle) == 0
     assert "2 added; " in capsys.readouterr().out
-    assert call(monkeypatch, "labels", "list", *bundle) == 0
+    assert call("labels", "list", *bundle) == 0
     assert [line.split("\t")[1:] for line in capsys.readouterr().out.splitlines()] == [
         ["what is new", "p7"], ["what is old", "p8"]
     ]  # fmt: skip
     both = bits(latest)
     # Together or one after the other.
-    assert call(monkeypatch, "labels", "undo", *bundle) == 0
+    assert call("labels", "undo", *bundle) == 0
     add_labels(latest / "bundle", [Wanted("what is new", "p7")])
     add_labels(latest / "bundle", [Wanted("what is old", "p8")])
     vectors = np.frombuffer(both, np.float16).reshape(100, -1)
     np.testing.assert_allclose(Bundle.read(latest / "bundle").vectors, vectors, rtol=ROUNDED, atol=1e-6)
     file.write_text("what is new\tp7\nno tab\n")
-    assert call(monkeypatch, "labels", "add", "--file", str(file), *bundle) == 2
+    assert call("labels", "add", "--file", str(file), *bundle) == 2
     assert f"{file} line 2 is no label" in capsys.readouterr().err

@@ -283,28 +283,26 @@ def test_a_label_that_the_run_has_read_is_removed(
     ],
     indirect=["latest"],
 )
-def test_the_command_says_what_changes(
-    latest: Path, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_says_what_changes(latest: Path, words: str, capsys: pytest.CaptureFixture[str]) -> None:
     root = ("--root", str(latest.parent))
-    assert call(monkeypatch, "labels", "add", NEW, "p7", *root) == 0
+    assert call("labels", "add", NEW, "p7", *root) == 0
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith("1 added; ") and words in line and line.endswith("; added labels in force: 1")
-    assert call(monkeypatch, "labels", "list", *root) == 0
+    assert call("labels", "list", *root) == 0
     assert capsys.readouterr().out.split("\t")[1:] == [NEW, "p7\n"]
     for command in ("search", "explain"):
-        assert call(monkeypatch, command, NEW, "-k", "40", "--bundle", str(latest / "bundle")) == 0
+        assert call(command, NEW, "-k", "40", "--bundle", str(latest / "bundle")) == 0
         assert "[p7]" in capsys.readouterr().out
-    assert call(monkeypatch, "labels", "undo", *root) == 0
+    assert call("labels", "undo", *root) == 0
     assert Bundle.read(latest / "bundle").added is None
 
 
 def test_wrong_labels_and_other_folders_are_one_line(
-    latest: Path, inputs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    latest: Path, inputs: dict[str, Path], tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     def refused(*arguments: str) -> str:
-        assert call(monkeypatch, "labels", *arguments, "--bundle", str(latest / "bundle")) == 2
+        assert call("labels", *arguments, "--bundle", str(latest / "bundle")) == 2
         (line,) = capsys.readouterr().err.splitlines()
         return line
 

@@ -232,7 +232,7 @@ def test_an_added_label_is_not_suggested_again(latest: Path, tmp_path: Path) -> 
 
 
 def test_the_graph_suggests_labels_for_a_recommended_bundle_without_a_graph(
-    latest: Path, tiny_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    latest: Path, tiny_dataset: Dataset, tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     root = tmp_path / "root"
@@ -247,11 +247,11 @@ def test_the_graph_suggests_labels_for_a_recommended_bundle_without_a_graph(
     command = ("labels", "suggest", "--queries", str(log), "--json", str(out), "--root", str(root), "--draws", "1")
 
     def suggested() -> list[str]:
-        assert call(monkeypatch, *command) == 0
+        assert call(*command) == 0
         return [suggestion["query"] for suggestion in json.loads(out.read_text())["suggestions"]]
 
     assert suggested() == ["is the market narrow", "an old garden"]
-    assert call(monkeypatch, "labels", "add", "is the market narrow", "p7", "--root", str(root)) == 0
+    assert call("labels", "add", "is the market narrow", "p7", "--root", str(root)) == 0
     assert "1 passage has a new vector" in capsys.readouterr().out
     assert Bundle.read(root / "latest" / "bundles" / "gnn_encoder").added is None
     assert suggested() == ["an old garden"]
@@ -271,14 +271,12 @@ def test_logs(tmp_path: Path) -> None:
             read_log(file)
 
 
-def test_the_command(
-    latest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command(latest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log, files = tmp_path / "log.tsv", {name: tmp_path / f"out.{name}" for name in ("csv", "json", "plot")}
     log.write_text("is the market narrow\t9\nan old garden\n")
     options = [part for name, file in files.items() for part in (f"--{name}", str(file))]
     bundle = ("--bundle", str(latest / "bundle"))
-    assert call(monkeypatch, "labels", "suggest", *bundle, "--queries", str(log), *options, "--draws", "1") == 0
+    assert call("labels", "suggest", *bundle, "--queries", str(log), *options, "--draws", "1") == 0
     shown = capsys.readouterr().out
     for words in ("What labels gain", "of 20 dev queries", "~120", "Queries to label next", "is the market narrow"):
         assert words in shown
@@ -287,5 +285,5 @@ def test_the_command(
     assert written["curve"][0]["warm_gain"] is None and written["suggestions"][0]["query"] == "is the market narrow"
     assert files["csv"].read_text().splitlines()[0].startswith("query,count,gain")
     assert files["plot"].read_bytes().startswith(b"\x89PNG")
-    assert call(monkeypatch, "labels", "suggest", *bundle, "--draws", "1", "-k", "3") == 0
+    assert call("labels", "suggest", *bundle, "--draws", "1", "-k", "3") == 0
     assert "Passages to label next" in (shown := capsys.readouterr().out) or "no label is expected to gain" in shown

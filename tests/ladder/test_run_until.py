@@ -24,8 +24,8 @@ from gnn_encoder.labels.requests import Wanted
 from gnn_encoder.settings.systems import FIRST_AND_RERANKED
 
 
-def command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    return call(monkeypatch, "run", "--until", *arguments)
+def command(*arguments: str) -> int:
+    return call("run", "--until", *arguments)
 
 
 @pytest.mark.parametrize(
@@ -42,10 +42,9 @@ def test_what_does_not_fit_is_one_line(
     message: str,
     data: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert command(monkeypatch, *arguments, "--dataset", str(data), "--root", str(tmp_path / "root")) == 2
+    assert command(*arguments, "--dataset", str(data), "--root", str(tmp_path / "root")) == 2
     assert message in capsys.readouterr().err and not (tmp_path / "root").exists()
 
 
@@ -80,7 +79,7 @@ def test_a_lower_rung_leaves_a_higher_one_in_latest(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_command_leaves_a_root_that_takes_labels(
-    data: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    data: Path, tiny_backbone: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = tmp_path / "root"
     changes = [
@@ -90,18 +89,18 @@ def test_the_command_leaves_a_root_that_takes_labels(
         "encode.passage_length=24",
     ]  # fmt: skip
     arguments = ["labels", "--dataset", str(data), "--root", str(root), *(w for c in changes for w in ("--set", c))]
-    assert command(monkeypatch, *arguments) == 0
+    assert command(*arguments) == 0
     shown = capsys.readouterr().out
     assert "labels, after" in shown and "use        BM25: " in shown
     takes = labelled_bundle(root / "latest")
     assert takes.name == "learned_fusion_untrained"
     assert "count at once" in add_labels(takes, [Wanted("an unheard of word", "p1")]).effect
-    assert command(monkeypatch, *arguments) == 0
+    assert command(*arguments) == 0
     read = Dataset(root / "latest" / "dataset").added
     assert [label.query for label in read] == ["an unheard of word"], "the next run reads it"
     with (data / "corpus.jsonl").open("a", encoding="utf-8") as file:
         file.write('{"_id": "later", "title": "", "text": "a passage that came later"}\n')
-    assert call(monkeypatch, "update", "--root", str(root)) == 0
+    assert call("update", "--root", str(root)) == 0
     bundle = Bundle.read(root / "latest" / "bundle")
     assert read_history(bundle.path)["ingest"].metrics["passages"] == len(bundle.passages) == 101
     encoded = read_manifest(root / "latest" / "passage_vectors")
@@ -113,7 +112,7 @@ def test_the_command_leaves_a_root_that_takes_labels(
 
 @pytest.mark.slow
 def test_a_whole_climb_puts_a_reranked_bundle_into_service(
-    data: Path, tiny_backbone: Path, tiny_seq2seq: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    data: Path, tiny_backbone: Path, tiny_seq2seq: Path, tmp_path: Path
 ) -> None:
     root, preset = tmp_path / "root", tmp_path / "tiny.yaml"
     tree = tiny_settings(tiny_backbone, tiny_seq2seq)
@@ -122,7 +121,7 @@ def test_a_whole_climb_puts_a_reranked_bundle_into_service(
     tree["train_reranker"] |= {"depth": 20}
     preset.write_text(yaml.safe_dump(tree))
     arguments = ["re-ranking", "--preset", str(preset), "--dataset", str(data), "--root", str(root)]
-    assert command(monkeypatch, *arguments) == 0
+    assert command(*arguments) == 0
     latest = root / "latest"
     assert rung_of(latest) == "re-ranking" and (latest / "graph").exists()
     (chosen,) = (root / "pipeline").glob("*/choose-bundle-training/chosen_bundle")
@@ -142,7 +141,7 @@ def test_a_whole_climb_puts_a_reranked_bundle_into_service(
     )
     with (data / "corpus.jsonl").open("a", encoding="utf-8") as file:
         file.write('{"_id": "much later", "title": "", "text": "a passage that came much later"}\n')
-    assert not climbs_again(latest) and call(monkeypatch, "update", "--root", str(root)) == 0
+    assert not climbs_again(latest) and call("update", "--root", str(root)) == 0
     updated = Bundle.read(latest / "bundle")
     assert (updated.system, updated.serving.reranking) == (LEARNED, how)
     assert updated.reranker_path and weights_in(updated.reranker_path) == weights_in(bundle.reranker_path)

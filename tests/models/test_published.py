@@ -362,7 +362,7 @@ def test_minilm_needs_no_load() -> None:
 
 
 def test_a_run_with_a_refused_model_starts_no_step(
-    copied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    copied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from command_line import call
 
@@ -376,6 +376,6 @@ def test_a_run_with_a_refused_model_starts_no_step(
     command = ["run", "--dataset", str(data), "--root", str(tmp_path / "root"), "--set", f"shared.backbone={copied}"]
     for preset in ("quickstart", "auto"):
         more = ["--set", "ingest.format=auto"] if preset == "quickstart" else []
-        assert call(monkeypatch, *command, "--preset", preset, *more) == 2
+        assert call(*command, "--preset", preset, *more) == 2
         assert "sets model_type to 'SparseEncoder'" in capsys.readouterr().err
     assert not list((tmp_path / "root").rglob("dataset*"))

@@ -196,9 +196,8 @@ SETTINGS = {
 
 @pytest.mark.slow
 def test_the_figures_are_those_of_the_command_line(
-    tiny_dataset: Dataset, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    tiny_dataset: Dataset, tiny_backbone: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     root = tmp_path / "root"
     ids, passages = tiny_dataset.queries.column("query_id").to_pylist(), next(tiny_dataset.passages.stream())
     corpus: dict[str | int, Any] = {
@@ -215,7 +214,7 @@ def test_the_figures_are_those_of_the_command_line(
     (folder,) = (root / "texts").iterdir()
     changes = [word for key, value in SETTINGS.items() for word in ("--set", f"{key}={json.dumps(value)}")]
     of_command = ["--until", "labels", "--encoder", str(tiny_backbone), "--root", str(tmp_path / "other")]
-    assert call(monkeypatch, "run", "--dataset", str(folder), *of_command, *changes) == 0
+    assert call("run", "--dataset", str(folder), *of_command, *changes) == 0
     assert "--budget 30m instead of --until labels climbs on" in capsys.readouterr().out
     metrics = Report.read(tmp_path / "other" / "latest" / "report").metrics
     assert table.metrics["results"] == metrics["results"] and table.metrics["intervals"] == metrics["intervals"]

@@ -156,9 +156,9 @@ def test_of_a_plan_the_options_count_and_not_what_it_decides(root: Root) -> None
     ],
 )
 def test_options_of_a_climb_that_do_not_fit(
-    options: list[str], message: str, root: Root, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    options: list[str], message: str, root: Root, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert call(monkeypatch, "retrain", *options, "--root", str(root.folder / "root")) == 2
+    assert call("retrain", *options, "--root", str(root.folder / "root")) == 2
     assert message in capsys.readouterr().err
 
 
@@ -170,16 +170,16 @@ def test_what_a_run_climbed_is_climbed_again_after_a_change(
     options = f"--dataset {root.beir} --root {folder} --until labels --budget 10m --encoder {tiny_backbone}".split()
     for change in ("fuse_parts.kinds=[linear]", "encode_with_labels.kinds=[]", "evaluate.permutations=50"):
         options += ["--set", change]
-    assert call(monkeypatch, "run", *options) == 0
+    assert call("run", *options) == 0
     shutil.rmtree(folder / "auto")  # the plan is made again, as on another runner
     capsys.readouterr()
-    assert call(monkeypatch, "retrain", *options) == 0
+    assert call("retrain", *options) == 0
     assert "nothing to do: data, settings and code are those of version 3" in capsys.readouterr().out
     with (root.beir / "corpus.jsonl").open("a", encoding="utf-8") as file:
         file.write('{"_id": "later", "title": "", "text": "a passage that came later"}\n')
     page = root.folder / "summary.md"
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(page))
-    assert call(monkeypatch, "retrain", *options) == 0
+    assert call("retrain", *options) == 0
     shown = capsys.readouterr().out
     assert "changed since version" in shown and ": data\n" in shown
     assert [line.partition(":")[0] for line in page.read_text().splitlines() if line.startswith("- ")][:5] == [

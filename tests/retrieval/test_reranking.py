@@ -95,8 +95,8 @@ def test_an_explanation_has_the_hits_of_the_re_ranked_search(
     assert len(shares) == (len(hits) if of_reranker < 1 else 0) and all(0 <= share <= 0.7 for share in shares)
 
 
-def shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *options: str) -> tuple[list[str], str]:
-    assert call(monkeypatch, "search", "what is the old river", *options) == 0
+def shown(capsys: pytest.CaptureFixture[str], *options: str) -> tuple[list[str], str]:
+    assert call("search", "what is the old river", *options) == 0
     text = capsys.readouterr().out
     return re.findall(r"\[(p\d+)\]", text), text
 
@@ -110,7 +110,7 @@ def test_search_orders_the_first_hits_by_the_re_ranker(
     monkeypatch.setattr(encoding, "fast_bf16", lambda: False)
 
     def searched(*options: str) -> tuple[list[str], str]:
-        return shown(monkeypatch, capsys, "--bundle", str(bundle), *first, *options)
+        return shown(capsys, "--bundle", str(bundle), *first, *options)
 
     before, plainly = searched("-k", "12")
     model = CrossEncoder.load(bundle / RERANKER).eval()
@@ -131,10 +131,8 @@ def test_search_orders_the_first_hits_by_the_re_ranker(
     assert float(lines.split("  1  ")[1].split()[0]) == pytest.approx(scores[best[0]], abs=1e-3)
 
 
-def test_a_bundle_without_a_re_ranker_is_one_line(
-    plain: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert call(monkeypatch, "search", "river", "--bundle", str(plain), "--rerank") == 2
+def test_a_bundle_without_a_re_ranker_is_one_line(plain: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("search", "river", "--bundle", str(plain), "--rerank") == 2
     error = capsys.readouterr().err
     assert f"{plain} has no re-ranker: gnn-encoder rerank --first-stage" in error and error.count("\n") == 1
 

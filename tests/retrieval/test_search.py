@@ -72,9 +72,9 @@ def test_impossible_questions_are_one_line(bundle: Bundle, question: str, k: int
 
 @pytest.mark.parametrize("more", [("--fuse", "--weight", "0"), ("--fuse", "--weight", "0", "--rerank")])
 def test_a_search_without_a_hit_says_so(
-    more: tuple[str, ...], bundle: Bundle, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    more: tuple[str, ...], bundle: Bundle, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert call(monkeypatch, "search", "unheard words", "--bundle", str(bundle.path), *more) == 0
+    assert call("search", "unheard words", "--bundle", str(bundle.path), *more) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "no hit: no passage has a word of the question"
 
 
@@ -92,7 +92,7 @@ def test_a_terminal_shows_the_first_lines_of_a_passage(
         fill_bundle(draft, bundle.vectors[:1], Dataset(tmp_path / "dataset"), save)
     monkeypatch.setenv("FORCE_COLOR", color)  # rich takes the output for a terminal, or does not
     monkeypatch.setenv("COLUMNS", "60")
-    assert call(monkeypatch, "search", "a question", "--bundle", str(tmp_path / "bundle"), *more) == 0
+    assert call("search", "a question", "--bundle", str(tmp_path / "bundle"), *more) == 0
     shown = capsys.readouterr().out
     assert "word9 " in shown and ("word99" in shown) == whole == ("…" not in shown)
 
@@ -173,7 +173,7 @@ HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\r"
 
 
 def test_a_hostile_passage_does_not_reach_the_terminal(
-    bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    bundle: Bundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with drafting(tmp_path / "dataset", "dataset") as dataset:
         writer = DatasetWriter(dataset)
@@ -183,8 +183,8 @@ def test_a_hostile_passage_does_not_reach_the_terminal(
         save = TextEncoder.load(bundle.query_encoder_path).save
         data = Dataset(tmp_path / "dataset")
         fill_bundle(draft, bundle.vectors[:1], data, save)
-    assert call(monkeypatch, "search", f"river{HOSTILE}", "--bundle", str(tmp_path / "bundle")) == 0
-    assert call(monkeypatch, "search", "river", "--bundle", f"nothing{HOSTILE}") == 2
+    assert call("search", f"river{HOSTILE}", "--bundle", str(tmp_path / "bundle")) == 0
+    assert call("search", "river", "--bundle", f"nothing{HOSTILE}") == 2
     shown = "".join(capsys.readouterr())
     assert all(part in shown for part in ("title", "text", "[p", "2", "3 [bold]", "error: no bundle nothing"))
     assert not set(HOSTILE) & set(shown) - set("]0;owned[2J31m")

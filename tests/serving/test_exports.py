@@ -144,11 +144,9 @@ def test_a_file_with_fewer_or_more_blocks_is_refused(
         export(bundle, "parquet", tmp_path / "out")
 
 
-def test_on_the_command_line(
-    bundle: Bundle, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_on_the_command_line(bundle: Bundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def run(*arguments: str) -> tuple[int, str]:
-        code = call(monkeypatch, "export", "--bundle", str(bundle.path), *arguments)
+        code = call("export", "--bundle", str(bundle.path), *arguments)
         return code, "".join(capsys.readouterr())
 
     target = str(tmp_path / "out")
@@ -183,12 +181,11 @@ def test_on_the_command_line(
     ],
 )
 def test_a_ranking_by_more_than_vectors_is_warned_of(
-    bundle: Bundle, serving: Serving, warns: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    bundle: Bundle, serving: Serving, warns: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with drafting(tmp_path / "bundle", "bundle") as draft:
         bundle.serve(draft, serving)
     named = ("--bundle", str(tmp_path / "bundle"), "--format", "parquet", str(tmp_path / "out"))
-    assert call(monkeypatch, "export", *named) == 0
+    assert call("export", *named) == 0
     warning = f"warning: a search ranks by {serving.system}, and the export by vectors alone"
     assert (warning in capsys.readouterr().err) == warns

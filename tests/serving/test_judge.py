@@ -46,12 +46,11 @@ def files(folder: Path) -> dict[str, str]:
 
 
 def test_a_split_is_judged_resumed_and_compared(
-    bundles: dict[str, Path], tiny_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    bundles: dict[str, Path], tiny_dataset: Dataset, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with chat_service(reply) as service:
         whole = arguments(bundles, tiny_dataset, tmp_path / "whole", service.address)
-        assert call(monkeypatch, *whole) == 0
+        assert call(*whole) == 0
         printed, said = capsys.readouterr()
         calls = len(service.answered)
         assert f"grades {calls} passages: {calls} calls" in said
@@ -67,29 +66,29 @@ def test_a_split_is_judged_resumed_and_compared(
         service.answered.clear()
         broken = arguments(bundles, tiny_dataset, tmp_path / "broken", service.address)
         service.faults[:] = [0] * 30 + [401] * 100
-        assert call(monkeypatch, *broken) == 2
+        assert call(*broken) == 2
         error = capsys.readouterr().err.splitlines()[-1]
         assert "run again to go on" in error
         paid = service.answered.total()
         assert 0 < paid < calls
         service.faults.clear()
-        assert call(monkeypatch, *broken) == 0
+        assert call(*broken) == 0
         assert f"{paid} more answers are kept" in capsys.readouterr().err
         assert set(service.answered.values()) == {1} and len(service.answered) == calls
         assert files(tmp_path / "broken") == files(tmp_path / "whole")
         # Without a service, everything is in the folder already.
-    assert call(monkeypatch, *broken) == 0
+    assert call(*broken) == 0
     assert files(tmp_path / "broken") == files(tmp_path / "whole")
     # People judge the three queries that come first; nothing is asked of a model, and other queries are refused.
     capsys.readouterr()
     pool, order = Pool(tmp_path / "whole" / "pool.jsonl"), read_as(tmp_path / "whole" / "order.jsonl", Place)
     file = PeoplesFile(tmp_path / "whole" / "people.jsonl")
-    assert call(monkeypatch, *broken[:1], str(tmp_path / "whole"), *broken[2:]) == 2
+    assert call(*broken[:1], str(tmp_path / "whole"), *broken[2:]) == 2
     assert "another server takes grades" in capsys.readouterr().err
     file.add(order[0].query_id, pool.passages[order[0].query_id][0], 0)
     file.close()
     alone = [part for part in whole if part not in ("--judge", whole[3])]
-    assert call(monkeypatch, *alone) == 0
+    assert call(*alone) == 0
     printed = capsys.readouterr().out
     assert "not known yet" in printed and "nan" not in printed
     file = PeoplesFile(tmp_path / "whole" / "people.jsonl")
@@ -97,7 +96,7 @@ def test_a_split_is_judged_resumed_and_compared(
         for number, passage in enumerate(pool.passages[entry.query_id]):
             file.add(entry.query_id, passage, 3 * (number == relevant))
     file.close()
-    assert call(monkeypatch, *alone) == 0
+    assert call(*alone) == 0
     printed = capsys.readouterr().out
     assert f"3 of the {len(order)} queries" in printed and "people alone" in printed
     figures = json.loads((tmp_path / "whole" / "figures.json").read_text("utf-8"))
@@ -107,26 +106,25 @@ def test_a_split_is_judged_resumed_and_compared(
     assert len(read_labels(tmp_path / "whole" / "labels.jsonl")) == 3
     assert read_as(tmp_path / "whole" / "order.jsonl", Place) == order
     for other in (("--set", "max_queries=3"), ("--bundle", str(bundles["both"]))):
-        assert call(monkeypatch, *alone, *other) == 2
+        assert call(*alone, *other) == 2
         assert "grades by people of other queries or bundles" in capsys.readouterr().err
     assert Pool(tmp_path / "whole" / "pool.jsonl").passages == pool.passages
 
 
 def test_no_order_of_other_hits_stays_while_a_model_grades(
-    bundles: dict[str, Path], tiny_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    bundles: dict[str, Path], tiny_dataset: Dataset, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = tmp_path / "judged"
     with chat_service(reply) as service:
         graded = arguments(bundles, tiny_dataset, folder, service.address)
         alone = [part for part in graded if part not in ("--judge", graded[3])]
-        assert call(monkeypatch, *alone, "--set", "depth=1") == 0
+        assert call(*alone, "--set", "depth=1") == 0
         of_one = len(read_as(folder / "order.jsonl", Place))
         service.faults[:] = [401] * 100
-        assert call(monkeypatch, *graded) == 2
+        assert call(*graded) == 2
         with pytest.raises(UserError, match=r"order\.jsonl cannot be read"):
             PeoplesJudging(folder)
-    assert call(monkeypatch, *alone) == 0
+    assert call(*alone) == 0
     order = read_as(folder / "order.jsonl", Place)
     assert len(order) > of_one, "more hits, in more of which the systems differ"
     judging = PeoplesJudging(folder)
@@ -134,7 +132,7 @@ def test_no_order_of_other_hits_stays_while_a_model_grades(
     judging.close()
     (folder / "pool.jsonl").unlink()
     capsys.readouterr()
-    assert call(monkeypatch, *alone) == 2
+    assert call(*alone) == 2
     assert "grades by people of other queries or bundles" in capsys.readouterr().err
 
 
@@ -146,7 +144,7 @@ def test_grades_by_people_stay_if_equal_scores_are_ordered_otherwise(
     folder = tmp_path / "judged"
     alone = [part for part in arguments(bundles, tiny_dataset, folder, "http://127.0.0.1:9/v1") if "#tiny" not in part]
     alone.remove("--judge")
-    assert call(monkeypatch, *alone) == 0
+    assert call(*alone) == 0
     order, before = read_as(folder / "order.jsonl", Place), Pool(folder / "pool.jsonl")
     first, second = order[0].query_id, order[1].query_id
     judging = PeoplesJudging(folder)
@@ -165,9 +163,9 @@ def test_grades_by_people_stay_if_equal_scores_are_ordered_otherwise(
     monkeypatch.setattr(Retriever, "search", other_order)
     capsys.readouterr()
     taking = PeoplesJudging(folder)
-    assert call(monkeypatch, *alone) == 2 and "another server takes grades" in capsys.readouterr().err
+    assert call(*alone) == 2 and "another server takes grades" in capsys.readouterr().err
     taking.close()
-    assert call(monkeypatch, *alone) == 0
+    assert call(*alone) == 0
     after = Pool(folder / "pool.jsonl")
     assert set(after.passages[first]) != set(before.passages[first])
     assert after.passages[second] == before.passages[second]
@@ -180,16 +178,15 @@ def test_grades_by_people_stay_if_equal_scores_are_ordered_otherwise(
         assert pair.passage_id in missing
         judging.take(Grade(query_id=first, passage_id=pair.passage_id, grade=1))
     judging.close()
-    assert call(monkeypatch, *alone) == 0
+    assert call(*alone) == 0
     assert "2 of the" in capsys.readouterr().out
     figures = json.loads((folder / "figures.json").read_text("utf-8"))
     assert figures["people"]["grades"] == sum(len(before.passages[query]) for query in (first, second)) + len(missing)
 
 
 def test_people_judged_some_queries_of_a_file(
-    bundles: dict[str, Path], tiny_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    bundles: dict[str, Path], tiny_dataset: Dataset, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     rows = np.concatenate([tiny_dataset.query_rows(split) for split in ("dev", "test")])
     ids = [tiny_dataset.queries.column("query_id")[int(row)].as_py() for row in rows]
     records = [json.dumps({"_id": i, "text": t}) for i, t in zip(ids, tiny_dataset.query_texts(rows), strict=True)]
@@ -209,24 +206,24 @@ def test_people_judged_some_queries_of_a_file(
             str(bundles["both"]),
         ]
         options = ["--queries", str(tmp_path / "queries.jsonl"), "--set", "depth=4"]
-        assert call(monkeypatch, *shared, *options, "--qrels", str(tmp_path / "qrels.gz")) == 0
+        assert call(*shared, *options, "--qrels", str(tmp_path / "qrels.gz")) == 0
         figures = json.loads((tmp_path / "out" / "figures.json").read_text("utf-8"))
         assert (figures["comparison"]["queries"], figures["comparison"]["labelled"]) == (40, 20)
         assert figures["origin"].endswith("#tiny") and figures["agreement"]["assumed"]
         ends = figures["comparison"]["means"]["RR@10"]["BM25 + both"]
         widths = {kind: ends[kind]["high"] - ends[kind]["low"] for kind in ("corrected", "human")}
         assert widths["corrected"] <= widths["human"] + 1e-12
-        assert call(monkeypatch, *shared, *options, "--set", "max_calls=9") == 0
+        assert call(*shared, *options, "--set", "max_calls=9") == 0
         printed = capsys.readouterr().out
         assert "of 2 queries have a grade" in printed and "the judge's alone" in printed
         (tmp_path / "log.txt").write_text("what is the first\t3\nwhat is the second\n", encoding="utf-8")
-        assert call(monkeypatch, *shared, "--queries", str(tmp_path / "log.txt"), "--set", "depth=2") == 0
+        assert call(*shared, "--queries", str(tmp_path / "log.txt"), "--set", "depth=2") == 0
         assert "of 2 queries have a grade" in capsys.readouterr().out
     shutil.rmtree(tmp_path / "out")
 
 
 def test_the_passage_that_a_written_query_quotes_is_not_judged(
-    bundles: dict[str, Path], tiny_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bundles: dict[str, Path], tiny_dataset: Dataset, tmp_path: Path
 ) -> None:
     ids, (quoted,) = tiny_dataset.passages.ids().to_pylist(), tiny_dataset.passages.take(np.array([3])).texts
     for name, source in (("quoting", 3), ("control", -1)):
@@ -236,7 +233,7 @@ def test_the_passage_that_a_written_query_quotes_is_not_judged(
     with chat_service(reply) as service:
         for name in ("quoting", "control"):
             data = Dataset(tmp_path / name)
-            assert call(monkeypatch, *arguments(bundles, data, tmp_path / f"{name}-out", service.address)) == 0
+            assert call(*arguments(bundles, data, tmp_path / f"{name}-out", service.address)) == 0
             lines = (tmp_path / f"{name}-out" / "judgements.jsonl").read_text("utf-8").splitlines()
             records = [json.loads(line) for line in lines]
             judged[name] = [one["passage_id"] for one in records if one["query_id"] == written_id(quoted)]
@@ -262,7 +259,7 @@ def test_a_packaged_model_is_no_folder_of_its_name(
     for name in (SMOLLM2, "other"):
         (tmp_path / name).mkdir()
         named = ["--judge", name, "--bundle", str(bundles["words"]), "--dataset", str(tiny_dataset.path)]
-        assert call(monkeypatch, "judge", "out", *named) == 2
+        assert call("judge", "out", *named) == 2
     assert digests == [PACKAGED[SMOLLM2].sha256, folder_digest(tmp_path / "other")]
 
 
@@ -279,7 +276,7 @@ def test_a_packaged_model_is_no_folder_of_its_name(
 )
 def test_what_cannot_be_judged_is_said_in_one_line(
     more: list[str], message: str, bundles: dict[str, Path], tiny_dataset: Dataset, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    assert call(monkeypatch, *arguments(bundles, tiny_dataset, tmp_path, "http://127.0.0.1:9/v1"), *more) == 2
+    assert call(*arguments(bundles, tiny_dataset, tmp_path, "http://127.0.0.1:9/v1"), *more) == 2
     assert message in capsys.readouterr().err.splitlines()[-1]

@@ -216,5 +216,5 @@ def test_what_cannot_be_served_is_one_line(
         number = str(taken.getsockname()[1] if port == "taken" else 0)
         if token is not None:
             monkeypatch.setenv(TOKEN_NAME, token)
-        code = call(monkeypatch, "serve", "--bundle", "not/there", "--port", number, *more)
+        code = call("serve", "--bundle", "not/there", "--port", number, *more)
     assert code == 2 and words in capsys.readouterr().err

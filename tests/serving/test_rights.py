@@ -216,9 +216,7 @@ def test_everything_is_as_before_for_a_caller_of_all_groups(bundles: dict[str, P
             assert {hit.passage_id for hit in mine} == {hit.passage_id for hit in every}
 
 
-def test_a_filter_without_rights(
-    bundles: dict[str, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_filter_without_rights(bundles: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
     wanted = {"product": ["prod1", "prod2", "prod3"], FIELD: {"!=": None}}
     inside = {f"mark{row}" for row, record in enumerate(CORPUS.records) if fits(record, wanted)}
     retriever = Retriever.load(bundles["both"])
@@ -233,11 +231,11 @@ def test_a_filter_without_rights(
         status, _, body = server.send("POST", "/facets", json.dumps({"filter": wanted}).encode(), JSON)
         assert json.loads(body)["passages"] == len(inside) and FIELD in json.loads(body)["facets"]
     where = ("--bundle", str(bundles["both"]), "-k", "40", "--filter")
-    assert call(monkeypatch, "search", "the river", *where, json.dumps(wanted)) == 0
+    assert call("search", "the river", *where, json.dumps(wanted)) == 0
     assert MARKED.findall(capsys.readouterr().out) == expected
-    assert call(monkeypatch, "search", "the river", *where, '{"product": 7}') == 2
+    assert call("search", "the river", *where, '{"product": 7}') == 2
     assert "filter: product has values of the type text, and 7 is none" in capsys.readouterr().err
-    assert call(monkeypatch, "search", "the river", *where, '{"product": "none"}') == 0
+    assert call("search", "the river", *where, '{"product": "none"}') == 0
     assert "no hit" in capsys.readouterr().out
 
 

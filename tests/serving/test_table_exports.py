@@ -99,22 +99,21 @@ def test_the_replay_searches_by_the_index_and_exactly(former: Bundle, postgres: 
 
 
 def test_on_the_command_line(
-    former: Bundle, later: Bundle, trained: Bundle, postgres: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    former: Bundle, later: Bundle, trained: Bundle, postgres: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     secret = postgres.replace("postgres:@", "postgres:hunter2@")
     assert secret != postgres
     for form, target, table in (("lancedb", str(tmp_path / "out"), "passages"), ("pgvector", secret, "by_command")):
         command = ["export", "--format", form, "--table", table, target, "--bundle"]
-        assert call(monkeypatch, *command, str(former.path)) == 0
+        assert call(*command, str(former.path)) == 0
         shown = capsys.readouterr()
         assert "100 rows are the bundle's" in shown.out and table in shown.out
         assert any(line.startswith("export: comparing 100/100 rows") for line in shown.err.splitlines())
-        assert call(monkeypatch, *command, str(former.path)) == 2
+        assert call(*command, str(former.path)) == 2
         assert capsys.readouterr().err.startswith("error: ")
-        assert call(monkeypatch, *command, str(later.path), "--update") == 0
+        assert call(*command, str(later.path), "--update") == 0
         assert "sent 3 rows, deleted 3, 97 stayed" in capsys.readouterr().out
-        assert call(monkeypatch, *command, str(trained.path), "--update") == 2
+        assert call(*command, str(trained.path), "--update") == 2
         assert "holds vectors of another query encoder" in capsys.readouterr().err
         assert "hunter2" not in shown.out + shown.err
     with psycopg.connect(postgres) as connection:

@@ -243,11 +243,7 @@ def test_a_damaged_calibration_is_told(tmp_path: Path) -> None:
 
 
 def test_watch_says_whether_a_retraining_is_due(
-    calibrated: Path,
-    tiny_dataset: Dataset,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    calibrated: Path, tiny_dataset: Dataset, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     usual = new_questions(tiny_dataset, 150, seed=4)
     foreign = [f"{i} % {i * 7} ? {'x' * (i % 5)}" for i in range(75)]
@@ -255,11 +251,11 @@ def test_watch_says_whether_a_retraining_is_due(
     for name, questions in logs.items():
         (tmp_path / name).write_text("".join(json.dumps({"query": text}) + "\n" for text in [*questions, questions[0]]))
     same, shifted = (("watch", "--bundle", str(calibrated), "--log", str(tmp_path / name)) for name in logs)
-    assert call(monkeypatch, *same, "--alert") == 0
+    assert call(*same, "--alert") == 0
     assert capsys.readouterr().out.startswith(
         "no retraining is due: chance explains how the dev queries differ from 150 different questions"
     )
-    assert call(monkeypatch, *shifted) == 0 and call(monkeypatch, *shifted, "--alert") == 3
+    assert call(*shifted) == 0 and call(*shifted, "--alert") == 3
     line = capsys.readouterr().out.splitlines()[0]
     assert line.startswith("a retraining is due: at question ") and "energy distance" in line
-    assert call(monkeypatch, "watch", "--bundle", str(calibrated), "--log", str(tmp_path / "none")) == 2
+    assert call("watch", "--bundle", str(calibrated), "--log", str(tmp_path / "none")) == 2

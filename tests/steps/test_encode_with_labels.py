@@ -128,12 +128,10 @@ def test_words_and_vectors_together(name: str, bundles: dict[str, Path]) -> None
     assert alone.passage.tolist() == searcher.run(question, 5).passage.tolist()
 
 
-def test_explain_on_the_command_line(
-    bundles: dict[str, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_explain_on_the_command_line(bundles: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
     command = ["explain", "what is river in north number 0", "--bundle", str(bundles["clusters"])]
     for more, code in ((["-k", "2"], 0), (["--html", "page.html"], 2)):
-        assert call(monkeypatch, *command, *more) == code
+        assert call(*command, *more) == code
     shown, complaint = capsys.readouterr()
     assert shown.count("the passage itself") == 2 and "[q" in shown
     assert "--html shows the graph's effect" in complaint

@@ -224,19 +224,17 @@ def test_the_gate_compares_it_as_it_is_served(inputs: dict[str, Path], bundles: 
         assert figure == pytest.approx(np.mean(ranks), abs=1e-6)
 
 
-def test_an_export_says_what_stays(
-    latest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    call(monkeypatch, "export", str(tmp_path / "export"), "--bundle", str(latest / "bundle"), "--format", "parquet")
+def test_an_export_says_what_stays(latest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    call("export", str(tmp_path / "export"), "--bundle", str(latest / "bundle"), "--format", "parquet")
     assert "without BM25, labelled queries, the query adapter and the fusion" in capsys.readouterr().err
 
 
 def test_a_router_has_the_adapter_in_the_route_of_queries(
-    bundles: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    bundles: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     exported, bundle = tmp_path / "export", Bundle.read(bundles["adapter"])
     form = ("--format", "sentence-transformers")
-    call(monkeypatch, "export", str(exported), "--bundle", str(bundle.path), *form)
+    call("export", str(exported), "--bundle", str(bundle.path), *form)
     assert "without" not in capsys.readouterr().err, "nothing stays"
     model, question = SentenceTransformer(str(exported), device="cpu"), "the old river"
     scores = model.encode_query([question]) @ np.asarray(bundle.vectors, np.float32).T

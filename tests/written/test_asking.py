@@ -237,14 +237,14 @@ def test_options_of_run_are_settings(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr("gnn_encoder.engines.climbing.climbing", climbing)
     options = ["--generator", "http://127.0.0.1:9/v1#m", "--examples", str(examples), "--max-calls", "30"]
-    assert call(monkeypatch, "run", "--dataset", str(tmp_path), *options) == 2
+    assert call("run", "--dataset", str(tmp_path), *options) == 2
     settings = parse_settings({}, changes).write_queries
     assert (settings.generator, settings.examples, settings.max_calls) == (options[1], str(examples), 30)
     (tmp_path / "titles").mkdir()
     monkeypatch.chdir(tmp_path)
     for name, meant in (("titles", "titles"), ("./titles", str(tmp_path / "titles"))):
         changes.clear()
-        assert call(monkeypatch, "run", "--dataset", str(tmp_path), "--generator", name) == 2
+        assert call("run", "--dataset", str(tmp_path), "--generator", name) == 2
         settings = parse_settings({}, changes).write_queries
         assert settings.generator == meant
         assert (source_digests("write_queries", settings)["generator"] == "titles") == (name == meant)

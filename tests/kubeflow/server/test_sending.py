@@ -26,11 +26,9 @@ def settings_of(graph: Graph) -> dict[str, Any]:
     return {task_name(node.title): node.settings.model_dump(mode="json") for node in graph.nodes}
 
 
-def test_what_is_sent(
-    server: KfpServer, cluster: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert submit(monkeypatch, f"{server.url}/", "--cluster", cluster, "--set", "train_gnn.epochs=3") == 0
-    assert submit(monkeypatch, server.url, "--cluster", cluster) == 0
+def test_what_is_sent(server: KfpServer, cluster: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert submit(f"{server.url}/", "--cluster", cluster, "--set", "train_gnn.epochs=3") == 0
+    assert submit(server.url, "--cluster", cluster) == 0
     assert server.seen("POST", ".*/experiments") == [
         {"display_name": "gnn-encoder", "namespace": ""}
     ]  # joined by the second
@@ -58,10 +56,10 @@ def test_what_is_sent(
 def test_the_least_of_a_cluster_file_and_without_caching(
     server: KfpServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert submit(monkeypatch, server.url) == 0
+    assert submit(server.url) == 0
     (tmp_path / "c.yaml").write_text(f"{IMAGES}caching: false\nexperiment: mine\n", "utf-8")
     monkeypatch.setenv("KF_PIPELINES_ENDPOINT", server.url)
-    assert call(monkeypatch, "submit", "--preset", "quickstart", "--cluster", str(tmp_path / "c.yaml")) == 0
+    assert call("submit", "--preset", "quickstart", "--cluster", str(tmp_path / "c.yaml")) == 0
     plain, uncached = server.seen("POST", ".*/runs")
     assert set(plain) == {"display_name", "experiment_id", "pipeline_spec", "runtime_config"}
     assert "pipeline_root" not in plain["runtime_config"]
@@ -69,9 +67,9 @@ def test_the_least_of_a_cluster_file_and_without_caching(
     assert not any(one["cachingOptions"].get("enableCache") for one in tasks_of(uncached).values())
 
 
-def test_a_reranking_pipeline_is_sent(server: KfpServer, cluster: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reranking_pipeline_is_sent(server: KfpServer, cluster: str) -> None:
     arguments = ["--pipeline", "rerank", "--systems", "k_nrm,colbert_distilled"]
-    assert submit(monkeypatch, server.url, "--cluster", cluster, *arguments) == 0
+    assert submit(server.url, "--cluster", cluster, *arguments) == 0
     (sent,) = server.seen("POST", ".*/runs")
     assert sent["display_name"].startswith("rerank-quickstart-2")
     assert not any(name.startswith("importer") for name in tasks_of(sent))
@@ -93,7 +91,7 @@ def test_first_stages_and_word_vectors_of_an_object_store(
         sent = {}
         for source in ("s3://bucket/runs/other.trec.gz", "s3://bucket/runs/bundle"):
             words = "train_reranker.word_vectors=s3://bucket/runs/glove.txt"
-            assert submit(monkeypatch, server.url, *rerank, "--first-stage", source, "--set", words) == 0
+            assert submit(server.url, *rerank, "--first-stage", source, "--set", words) == 0
             sent[source] = server.seen("POST", ".*/runs")[-1]
         assert [imported(body) for body in sent.values()] == [[], ["s3://bucket/runs/bundle"]]
         digests = [
@@ -106,7 +104,7 @@ def test_first_stages_and_word_vectors_of_an_object_store(
             ("s3://bucket/runs/none.trec", "s3://bucket/runs/none.trec does not exist"),
             ("s3://bucket/runs", "s3://bucket/runs is no bundle; the name of a run file ends with .trec"),
         ):
-            assert submit(monkeypatch, server.url, *rerank, "--first-stage", source) == 2
+            assert submit(server.url, *rerank, "--first-stage", source) == 2
             assert words in capsys.readouterr().err
     (tmp_path / "latest" / "bundle").mkdir(parents=True)
     (tmp_path / "backbone").mkdir()  # the default of word_vectors is no folder
@@ -116,14 +114,14 @@ def test_first_stages_and_word_vectors_of_an_object_store(
         (["--first-stage", "latest"], f"gnn-encoder copy {tmp_path}/latest/bundle s3://BUCKET/FOLDER"),
         (["--set", "train_reranker.word_vectors=glove.txt"], "put it into an object store"),
     ):
-        assert submit(monkeypatch, server.url, *rerank, *more) == 2
+        assert submit(server.url, *rerank, *more) == 2
         error = capsys.readouterr().err
         assert "lies on this machine, where no pod can read it" in error and words in error
     # ColBERT reads no word vectors.
     colbert = ["--pipeline", "rerank", "--systems", "colbert", "--set", "train_reranker.word_vectors=glove.txt"]
-    assert submit(monkeypatch, server.url, *colbert) == 0
+    assert submit(server.url, *colbert) == 0
     for more in (["--systems", "k_nrm"], ["--first-stage", ""]):
-        assert submit(monkeypatch, server.url, *more) == 2
+        assert submit(server.url, *more) == 2
         assert "add --pipeline rerank" in capsys.readouterr().err
 
 
@@ -134,21 +132,19 @@ def imported(sent: dict[str, Any]) -> list[str]:
     return [executor["importer"]["artifactUri"]["constant"] for executor in executors if "importer" in executor]
 
 
-def test_a_step_without_an_image_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_step_without_an_image_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["submit", "--preset", "quickstart", "--host", "http://127.0.0.1:1"]
     cluster = tmp_path / "c.yaml"
     for images, more in [("", []), ("{}", ["--dry-run"]), ("{gpu: a}", []), ("{cpu: a}", [])]:
         if images:
             cluster.write_text(f"images: {images}\nsteps: {{train_gnn: {{gpu: {{}}}}}}\n", "utf-8")
-        assert call(monkeypatch, *arguments, *(["--cluster", str(cluster)] if images else []), *more) == 2
+        assert call(*arguments, *(["--cluster", str(cluster)] if images else []), *more) == 2
         error = capsys.readouterr().err
         assert ("no image for ingest: " in error) == (images != "{cpu: a}") and error.count("\n") == 1
 
 
-def test_the_description_refuses_what_it_does_not_have(server: KfpServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert submit(monkeypatch, server.url) == 0
+def test_the_description_refuses_what_it_does_not_have(server: KfpServer) -> None:
+    assert submit(server.url) == 0
     (sent,) = server.seen("POST", ".*/runs")
     check(sent, "V2beta1Run")
     spec = sent["pipeline_spec"]
@@ -173,26 +169,24 @@ def test_the_description_refuses_what_it_does_not_have(server: KfpServer, monkey
     server.problems.clear()
 
 
-def test_runs_are_listed(
-    server: KfpServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert call(monkeypatch, "runs", "--host", server.url) == 0
+def test_runs_are_listed(server: KfpServer, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("runs", "--host", server.url) == 0
     assert capsys.readouterr().out == "no runs under gnn-encoder yet: start one with gnn-encoder submit\n"
-    assert submit(monkeypatch, server.url) == submit(monkeypatch, server.url) == 0
+    assert submit(server.url) == submit(server.url) == 0
     server.runs[0] |= {"state": "SUCCEEDED", "finished_at": "2026-11-22T03:10:05Z"}
     server.runs[1] |= {"state": "RUNNING", "finished_at": "1970-01-01T00:00:00Z"}
     capsys.readouterr()
-    assert call(monkeypatch, "runs", "--host", server.url) == 0
+    assert call("runs", "--host", server.url) == 0
     head, first, second = capsys.readouterr().out.splitlines()
     assert head.split() == ["created", "state", "took", "name", "run"]
     assert first.split()[2:4] == ["succeeded", "2:10:05"]
     assert second.split()[2] == "running" and "run-1" in second and "1970" not in second
-    assert call(monkeypatch, "runs", "--host", server.url, "-n", "1") == 0
+    assert call("runs", "--host", server.url, "-n", "1") == 0
     assert "run-1" not in capsys.readouterr().out
 
 
 def test_what_pods_cannot_reach_is_refused(
-    tmp_path: Path, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, tiny_backbone: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     host = "http://127.0.0.1:1"
     write_beir(tmp_path / "beir")
@@ -229,20 +223,18 @@ def test_what_pods_cannot_reach_is_refused(
             "train_reranker of bert_dmn_lite: nodes = 2 needs a full re-ranker",
         ),
     ]:
-        assert submit(monkeypatch, host, *more) == 2
+        assert submit(host, *more) == 2
         error = capsys.readouterr().err
         assert words in error and error.count("\n") == 1
 
 
-def test_a_training_with_nodes_is_sent_as_one_task(
-    server: KfpServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_training_with_nodes_is_sent_as_one_task(server: KfpServer, tmp_path: Path) -> None:
     needs = "defaults: {environment: {GNN_ENCODER_CHECKPOINTS: s3://bucket/checkpoints}}\ntrainer: {}\n"
     (tmp_path / "trainer.yaml").write_text(IMAGES + needs, "utf-8")
     options = ["--cluster", "trainer.yaml", "--set", "train_query_generator.nodes=2"]
     rerank = ["--pipeline", "rerank", "--systems", "colbert,ss_bert_h", "--set", "train_reranker.nodes=3"]
-    assert submit(monkeypatch, server.url, *options, "--set", "train_gnn.nodes=3") == 0
-    assert submit(monkeypatch, server.url, *options, *rerank) == 0
+    assert submit(server.url, *options, "--set", "train_gnn.nodes=3") == 0
+    assert submit(server.url, *options, *rerank) == 0
     trained, reranked = map(arguments_of, server.seen("POST", ".*/runs"))
     assert [task for task in trained if task.startswith("train-gnn")] == ["train-gnn"]
     assert json.loads(trained["train-gnn"])["settings"]["nodes"] == 3
@@ -263,9 +255,9 @@ def test_a_dry_run_asks_nobody(
     monkeypatch.setattr(socket, "create_connection", refuse)
     monkeypatch.setattr(socket.socket, "connect", refuse)
     with pytest.raises(AssertionError):
-        submit(monkeypatch, "http://127.0.0.1:1")
+        submit("http://127.0.0.1:1")
     arguments = ["submit", "--preset", "quickstart", "--cluster", str(EXAMPLE), "--dry-run"]
-    assert call(monkeypatch, *arguments) == 0
+    assert call(*arguments) == 0
     head, *rows = capsys.readouterr().out.splitlines()
     assert head.split() == ["step", "cpu", "memory", "gpu", "node", "timeout", "retries", "image"]
     (training,) = (row for row in rows if row.startswith("train_gnn "))

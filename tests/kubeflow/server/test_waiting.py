@@ -22,9 +22,7 @@ from gnn_encoder.kubeflow.submission import wait
 
 
 @pytest.mark.slow
-def test_waiting_for_success(
-    server: KfpServer, cluster: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_waiting_for_success(server: KfpServer, cluster: str, capsys: pytest.CaptureFixture[str]) -> None:
     server.progress = [
         at("PENDING"),
         at("RUNNING", ingest="Running"),
@@ -33,7 +31,7 @@ def test_waiting_for_success(
         at("SUCCEEDED", ingest=["Failed", "Succeeded"], build_graph="Succeeded", bm25_retrieve="Skipped"),
     ]
     server.failures = [503, 502]
-    assert submit(monkeypatch, server.url, "--cluster", cluster, "--wait") == 0
+    assert submit(server.url, "--cluster", cluster, "--wait") == 0
     shown = capsys.readouterr()
     lines = shown.out.splitlines()
     assert sorted(line.split()[1:] for line in lines if line[2:3] == ":") == [
@@ -59,17 +57,12 @@ def test_waiting_for_success(
     ],
 )
 def test_a_failed_step_is_named_with_its_pod(
-    build_graph: str | list[str],
-    node: str,
-    template: str,
-    server: KfpServer,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    build_graph: str | list[str], node: str, template: str, server: KfpServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     phases = {"ingest": "Succeeded", "build_graph": build_graph, "dense_retrieve_driver": "Omitted"}
     phases["dense_retrieve"] = "Omitted"
     server.progress = [at("RUNNING", ingest="Running"), at("FAILED", **phases)]
-    assert submit(monkeypatch, server.url, "--wait") == 1
+    assert submit(server.url, "--wait") == 1
     shown = capsys.readouterr()
     assert "status     failed\n" in shown.out and "dense-retrieve" not in shown.out + shown.err
     pod = f"{WORKFLOW}-{template}-{node_hash(f'{WORKFLOW}.{node}')}"
@@ -94,37 +87,34 @@ def test_the_pods_of_steps_with_labels_are_of_another_template(
     build_graph: str | list[str],
     server: KfpServer,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "c.yaml").write_text(f"{IMAGES}steps: {{build_graph: {{{metadata}}}}}\n", "utf-8")
     for step in ("build_graph", "ingest"):
         server.progress = [at("FAILED", **{step: build_graph})]
-        assert submit(monkeypatch, server.url, "--cluster", str(tmp_path / "c.yaml"), "--wait") == 1
+        assert submit(server.url, "--cluster", str(tmp_path / "c.yaml"), "--wait") == 1
         template = "retry-system-container-impl" if isinstance(build_graph, list) else "system-container-impl"
         begins = beginning if step == "build_graph" else ""
         assert f" {WORKFLOW}-{begins}{template}-" in capsys.readouterr().err
 
 
-def test_a_run_of_another_pipeline_is_read(
-    server: KfpServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert submit(monkeypatch, server.url) == 0
+def test_a_run_of_another_pipeline_is_read(server: KfpServer, capsys: pytest.CaptureFixture[str]) -> None:
+    assert submit(server.url) == 0
     task = {"componentRef": {}, "cachingOptions": {}}
     for spec in ({}, {"root": {"dag": {"tasks": {"ingest": task}}}}, {"root": {}, "components": {"comp-a": {}}}):
         document = {"pipeline_spec": {"deploymentSpec": {}, **spec}, "platform_spec": {}}
         server.runs.append({**server.runs[0], "pipeline_spec": document})
     capsys.readouterr()
-    assert call(monkeypatch, "runs", "--host", server.url) == 0
+    assert call("runs", "--host", server.url) == 0
     assert len(capsys.readouterr().out.splitlines()) == 5
 
 
 def test_of_a_step_with_several_calls_the_failed_one_is_named_with_its_pod(
-    server: KfpServer, cluster: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    server: KfpServer, cluster: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for options, beginning in ([], ""), (["--cluster", cluster], "metadata-1-2-"):
         server.progress = [at("FAILED", rank_untrained="Succeeded", rank_gnn_encoder="Failed", importer="Failed")]
-        assert submit(monkeypatch, server.url, *options, "--wait") == 1
+        assert submit(server.url, *options, "--wait") == 1
         shown = capsys.readouterr()
         lines = [line.split()[1:] for line in shown.out.splitlines() if "rank-" in line]
         assert lines == [["rank-untrained", "succeeded"], ["rank-gnn-encoder", "failed"]]
@@ -139,16 +129,14 @@ def test_hashes_are_those_that_argo_gives() -> None:
 
 
 @pytest.mark.slow
-def test_a_driver_that_fails(
-    server: KfpServer, cluster: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_driver_that_fails(server: KfpServer, cluster: str, capsys: pytest.CaptureFixture[str]) -> None:
     for phases, words, node, template in [
         ({"ingest_driver": "Failed", "ingest": "Omitted"}, "ingest, which", "root.ingest-driver", "container"),
         ({"root_driver": "Error"}, "the run failed", "root-driver", "dag"),
         ({"importer_driver": "Failed"}, "an importer failed", "root.importer-driver", "dag"),
     ]:
         server.progress = [at("RUNNING"), at("FAILED", **phases)]
-        assert submit(monkeypatch, server.url, "--cluster", cluster, "--wait") == 1
+        assert submit(server.url, "--cluster", cluster, "--wait") == 1
         shown = capsys.readouterr()
         assert "ingest " not in shown.out
         pod = f"{WORKFLOW}-system-{template}-driver-{node_hash(f'{WORKFLOW}.{node}')}"
@@ -157,26 +145,22 @@ def test_a_driver_that_fails(
 
 
 @pytest.mark.slow
-def test_the_namespace_and_a_pod_that_cannot_be_told(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_namespace_and_a_pod_that_cannot_be_told(capsys: pytest.CaptureFixture[str]) -> None:
     failed = at("FAILED", ingest="Failed")
     for task in failed["run_details"]["task_details"]:
         del task["child_tasks"]
     with KfpServer(multi_user=True, progress=[failed]) as server:
-        assert submit(monkeypatch, server.url, "--cluster", str(EXAMPLE), "--wait") == 1
+        assert submit(server.url, "--cluster", str(EXAMPLE), "--wait") == 1
     error = capsys.readouterr().err
     assert "ingest failed; why is in its log: kubectl get pods -n retrieval -l pipeline/runid=run-0" in error
 
 
-def test_the_end_of_a_run_comes_before_that_of_its_steps(
-    server: KfpServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_end_of_a_run_comes_before_that_of_its_steps(server: KfpServer, capsys: pytest.CaptureFixture[str]) -> None:
     server.progress = [at("FAILED", ingest="Running"), at("FAILED", ingest="Failed")]
-    assert submit(monkeypatch, server.url, "--wait") == 1
+    assert submit(server.url, "--wait") == 1
     assert "error: ingest failed" in capsys.readouterr().err
     server.progress = [at("FAILED", ingest="Succeeded")]  # the workflow itself failed
-    assert submit(monkeypatch, server.url, "--wait") == 1
+    assert submit(server.url, "--wait") == 1
     assert "no step failed; see kubectl describe workflows -n kubeflow" in capsys.readouterr().err
 
 
@@ -189,20 +173,15 @@ def test_the_end_of_a_run_comes_before_that_of_its_steps(
     ],
 )
 def test_a_run_that_somebody_terminates(
-    progress: list[dict[str, Any]],
-    server: KfpServer,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    progress: list[dict[str, Any]], server: KfpServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server.progress = progress
-    assert submit(monkeypatch, server.url, "--wait") == 1
+    assert submit(server.url, "--wait") == 1
     assert capsys.readouterr().err == "error: somebody terminated the run\n"
 
 
-def test_a_run_that_the_server_cannot_read_back(
-    server: KfpServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert submit(monkeypatch, server.url) == 0
+def test_a_run_that_the_server_cannot_read_back(server: KfpServer, capsys: pytest.CaptureFixture[str]) -> None:
+    assert submit(server.url) == 0
     del server.runs[0]["state"]
     server.progress = [
         {"error": {"code": 13, "message": "Failed to parse\nruntime config \x1b[31mof s3://me:hidden@store"}}
@@ -229,7 +208,7 @@ def test_a_server_that_stays_away_while_waiting(
 ) -> None:
     monkeypatch.setattr(kubeflow_server, "PATIENCE_SECONDS", 0)
     server.failures = [503] * 9
-    assert submit(monkeypatch, server.url, "--wait") == 2
+    assert submit(server.url, "--wait") == 2
     assert f"the run goes on: {server.url}/#/runs/details/run-0" in capsys.readouterr().err
     assert len(server.failures) == 7
 
@@ -247,14 +226,14 @@ def test_a_server_that_accepts_and_never_answers(
         ("GET .*/runs/run-0", "no answer within 1 s; the run goes on"),
     ]:
         server.silent = lambda line, request=request: re.fullmatch(request, line) is not None  # type: ignore[misc]
-        assert submit(monkeypatch, server.url, "--wait") == 2
+        assert submit(server.url, "--wait") == 2
         error = capsys.readouterr().err
         assert words in error and error.count("\n") == 1
     # It answers late, but before the wait is given up.
     silences = iter([True])
     server.silent = lambda line: "GET" in line and "run-" in line and next(silences, False)
     monkeypatch.setattr(kubeflow_server, "PATIENCE_SECONDS", 60)
-    assert submit(monkeypatch, server.url, "--wait") == 0
+    assert submit(server.url, "--wait") == 0
     assert "no answer within 1 s; still waiting\n" in capsys.readouterr().out
 
 
@@ -292,7 +271,7 @@ def test_a_token_that_expires_while_waiting(
 ) -> None:
     monkeypatch.setenv("GNN_ENCODER_KFP_TOKEN", "right")
     with KfpServer(token="right", failures=[401]) as server:
-        assert submit(monkeypatch, server.url, "--wait") == 2
+        assert submit(server.url, "--wait") == 2
     error = capsys.readouterr().err
     assert "has expired" in error and "the run goes on" in error
 
@@ -306,9 +285,9 @@ def test_a_token_that_expires_while_waiting(
     ],
 )
 def test_a_refusal_ends_the_wait_in_a_line(
-    status: int, words: str, server: KfpServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    status: int, words: str, server: KfpServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server.failures = [status]
-    assert submit(monkeypatch, server.url, "--wait") == 2
+    assert submit(server.url, "--wait") == 2
     error = capsys.readouterr().err
     assert words in error and error.count("\n") == 1
