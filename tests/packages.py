@@ -14,7 +14,6 @@ from gnn_encoder.pipelines.ladder import ladder
 from gnn_encoder.pipelines.rerank import rerank
 from gnn_encoder.pipelines.train import train
 from gnn_encoder.pipelines.update import update
-from gnn_encoder.settings.pipeline import PIPELINES
 from gnn_encoder.settings.presets import load_settings
 from gnn_encoder.settings.rungs import RERANKING
 from gnn_encoder.settings.studies import variants
@@ -22,10 +21,6 @@ from gnn_encoder.settings.studies import variants
 MODELS = ("dual_encoder", "cross_encoder", "gnn_encoder", "converged", "dpr")
 SYSTEMS = ("k_nrm", "colbert", "bert_dmn", "ss_bert_h", "colbert_distilled")
 """Re-rankers on labelled triples, on generated queries and with a teacher."""
-__all__ = [
-    "PIPELINES", "arguments_without_digests", "compiled", "containers", "documents", "executor", "graph_of",
-    "needs_on_kubernetes", "packaged", "remembered", "tasks_of",
-]  # fmt: skip
 _made: dict[str, list[dict[str, Any]]] = {}
 
 

@@ -184,8 +184,8 @@ def test_rerank_and_ablate_reuse_what_a_training_has_run(root: Root, table: Tabl
 
 
 def test_without_a_preset_the_times_are_the_plans(
-    first_root: Root, tiny_backbone: Path, tiny_seq2seq: Path, tmp_path: Path, table: Table,
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    first_root: Root, tiny_backbone: Path, tiny_seq2seq: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     monkeypatch.setattr(rates, "SECONDS", 0.2)
     overrides = [f"shared.backbone={tiny_backbone}", f"shared.generator={tiny_seq2seq}"]

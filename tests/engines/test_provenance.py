@@ -235,7 +235,7 @@ def test_the_packages_digest_has_every_room(monkeypatch: pytest.MonkeyPatch) -> 
     }
 
 
-def test_arguments_name_settings_code_and_sources(tiny_backbone: Path, tmp_path: Path) -> None:
+def test_arguments_name_settings_code_and_sources(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "weights").write_text("1")
     shared = {"backbone": str(tmp_path / "model"), "generator": "facebook/bart-base"}

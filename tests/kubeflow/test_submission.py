@@ -1,6 +1,5 @@
 """`gnn-encoder retrain --host`: a server that plays KFP, whose runs are the real gate before a real MLflow store."""
 
-import functools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,21 +11,18 @@ from command_line import call
 from gate_inputs import write_inputs
 from kfp_api import KfpServer, arguments_of, at
 from mlflow_store import write_store
-from packages import remembered
 from registered import register
+from submitting import quick
 
-from gnn_encoder import data
 from gnn_encoder.artifacts import Dataset
 from gnn_encoder.errors import UserError
 from gnn_encoder.kubeflow import cluster as settings
-from gnn_encoder.kubeflow import server as kubeflow_server
 from gnn_encoder.kubeflow import submission
 from gnn_encoder.kubeflow.submission import ClusterJob
 from gnn_encoder.promotion.registry import CHAMPION, Registry, open_registry
 from gnn_encoder.steps.promote import promote
 
 CALM = ("--set", "promote.largest_latency_ratio=100")  # what the clock says is not what is tried here
-digest = functools.cache(data.source_digest)  # a second of every plan
 
 
 class Cluster:
@@ -62,12 +58,9 @@ class Cluster:
 
 @pytest.fixture
 def cluster(tmp_path: Path, tiny_dataset: Dataset, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
-    monkeypatch.chdir(tmp_path)
+    quick(monkeypatch, tmp_path)
     for name in ("MLFLOW_TRACKING_URI", "KF_PIPELINES_ENDPOINT", "GITHUB_STEP_SUMMARY", "GNN_ENCODER_KFP_TOKEN"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(kubeflow_server, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(data, "source_digest", digest)
-    monkeypatch.setattr(submission, "package", remembered)
     return Cluster(tmp_path, tiny_dataset, tiny_backbone)
 
 

@@ -1,7 +1,6 @@
 """The systems and kinds of queries that a report shows, in pictures and tables."""
 
 import re
-from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
@@ -95,7 +94,7 @@ def test_values_of_a_field_and_dates_divide_the_queries() -> None:
     )
 
 
-def test_the_picture_has_all_different_systems_in_the_reports_order(tmp_path: Path) -> None:
+def test_the_picture_has_all_different_systems_in_the_reports_order() -> None:
     metrics = fabricated_metrics()
     metrics["recommendation"] = {"system": CANDIDATE}
     drawn = systems_picture(metrics)

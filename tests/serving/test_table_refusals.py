@@ -76,7 +76,7 @@ def test_other_first_hits_and_a_poor_index_are_found(
         assert engine.nothing()
 
 
-def test_rows_that_are_missing_are_found(engine: Engine, former: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_are_missing_are_found(engine: Engine, former: Bundle) -> None:
     class Short:
         effort, efforts = "none", (1,)
 

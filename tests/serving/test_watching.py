@@ -91,7 +91,7 @@ def test_a_calibration_is_read_as_it_was_written_and_is_of_one_ranking(calibrate
     assert not len(FirstHits.read(tmp_path / "first_hits.parquet", "c").score)
 
 
-def test_unsure_first_hits_are_not_shown(calibrated: Path, tiny_dataset: Dataset) -> None:
+def test_unsure_first_hits_are_not_shown(calibrated: Path) -> None:
     retriever = Retriever.load(calibrated)
     calibration = retriever.bundle.calibration
     assert calibration

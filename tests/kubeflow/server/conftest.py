@@ -1,31 +1,20 @@
 """A server that plays KFP's API, and the surroundings of whoever submits to it."""
 
-import functools
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from kfp_api import EXAMPLE, KfpServer
-from packages import remembered
-
-from gnn_encoder import data
-from gnn_encoder.kubeflow import server as kubeflow_server
-from gnn_encoder.kubeflow import submission
-
-digest = functools.cache(data.source_digest)  # a second of every submission
+from submitting import quick
 
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name in ("GNN_ENCODER_KFP_TOKEN", "KF_PIPELINES_SA_TOKEN_PATH"):
-        monkeypatch.delenv(name, raising=False)
-    for name in ("KF_PIPELINES_ENDPOINT", "KF_PIPELINES_UI_ENDPOINT"):
-        monkeypatch.delenv(name, raising=False)
+    quick(monkeypatch, tmp_path)
+    for name in ("SA_TOKEN_PATH", "ENDPOINT", "UI_ENDPOINT"):
+        monkeypatch.delenv(f"KF_PIPELINES_{name}", raising=False)
+    monkeypatch.delenv("GNN_ENCODER_KFP_TOKEN", raising=False)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wJalrXUtnFEMI")
-    monkeypatch.setattr(kubeflow_server, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(data, "source_digest", digest)
-    monkeypatch.setattr(submission, "package", remembered)
 
 
 @pytest.fixture

@@ -121,7 +121,7 @@ def test_a_server_whose_certificate_a_private_authority_signed(
 
 
 @pytest.mark.slow
-def test_several_users_want_a_namespace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_users_want_a_namespace(capsys: pytest.CaptureFixture[str]) -> None:
     with KfpServer(multi_user=True) as server:
         assert submit(server.url) == 2
         assert "say `namespace` in the cluster file" in capsys.readouterr().err
