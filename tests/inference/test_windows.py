@@ -1,12 +1,15 @@
 """Long passages in windows: their texts, their vectors, and a search that scores a passage by its best window."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from published_folders import write_transformer
 from pydantic import ValidationError
+from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
+from transformers import PreTrainedTokenizerFast
 
 from gnn_encoder.artifacts import Bundle, Dataset, DatasetWriter, drafting, read_vectors
 from gnn_encoder.artifacts.arrays import EVALUATED, read_rows
@@ -27,6 +30,28 @@ WORDS = ["old", "river", "violin", "copper", "heavy", "garden", "winter", "lette
 @pytest.fixture(scope="module")
 def backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_transformer(tmp_path_factory.mktemp("bert") / "bert")
+
+
+def test_a_window_of_blanks_is_left_out(tmp_path: Path) -> None:
+    """Tokenizers of bytes, as RoBERTa's, make a token of each blank, and cut its span to nothing."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    special = {"special_tokens": ["<s>", "</s>"], "initial_alphabet": pre_tokenizers.ByteLevel.alphabet()}
+    tokenizer.train_from_iterator(["the river is old", "the river"], trainers.BpeTrainer(vocab_size=290, **special))
+    tokenizer.post_processor = processors.RobertaProcessing(("</s>", 1), ("<s>", 0), trim_offsets=True)
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, cls_token="<s>", sep_token="</s>", pad_token="</s>")
+    encoder: Any = SimpleNamespace(tokenizer=fast, prompt="", max_length=10)
+    with drafting(tmp_path / "dataset", "dataset") as draft:
+        writer = DatasetWriter(draft)
+        writer.passages(["p0", "p1"], ["", ""], [f"the river{' ' * 60}is old", "the river is old " * 4])
+        writer.close()
+    passages = Dataset(tmp_path / "dataset").passages
+    cut = fast(
+        passages.take(np.array([0])).full_texts(), truncation=True, max_length=10, return_overflowing_tokens=True
+    )
+    ((rows, windows),) = later_windows(encoder, passages, 0)
+    assert (rows == 0).sum() < len(cut["input_ids"]) - 1, "control: there are windows of blanks"
+    assert windows[0].endswith("is old") and (rows == 1).sum() > 1 and all(map(str.strip, windows))
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
-from conftest import write_first_run
+from conftest import first_stage, write_first_run
 from ordered_sums import OrderedSums
 from safetensors.numpy import load_file
 from safetensors.torch import save_file
@@ -256,6 +256,31 @@ def training_set(tiny_dataset: Dataset, tmp_path: Path) -> Path:
     with drafting(tmp_path / "training_set", "training_set") as draft:
         TrainingSet([text for part in parts for text in part.query_text], *columns).write(draft)
     return tmp_path / "training_set"
+
+
+def test_a_positive_of_an_example_is_no_negative_of_its_query(
+    inputs: dict[str, Path], tiny_dataset: Dataset, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A selected example may have a positive that the cross-encoder found; here it is the first candidate."""
+    labels, (queries, hits) = tiny_dataset.split_qrels("train").positive(), first_stage(tiny_dataset)
+    hit = dict(zip(queries.tolist(), hits[:, 0].tolist(), strict=True))
+    denoised = np.array([hit[query] for query in labels.query.tolist()], np.int32)
+    negatives, origin = np.full((len(denoised), 1), -1, np.int32), np.full(len(denoised), 2, np.int8)
+    with drafting(tmp_path / "found", "training_set") as draft:
+        texts = tiny_dataset.query_texts(labels.query)
+        TrainingSet(texts, labels.query, denoised, negatives, origin).write(draft)
+    inputs["training_set"], real = tmp_path / "found", module.PairBatches
+    pools: dict[str, np.ndarray] = {}
+
+    def reading(positives: Any, pool: np.ndarray, *options: Any) -> Any:
+        pools[triples] = pool
+        return real(positives, pool, *options)
+
+    monkeypatch.setattr(module, "PairBatches", reading)
+    for triples in ("labelled", "selected"):
+        train(inputs, tmp_path / triples, tiny_backbone, "k_nrm", triples=triples, negatives=1, epochs=1)
+    is_negative = {name: (pool[: len(denoised)] == denoised[:, None]).any(axis=1) for name, pool in pools.items()}
+    assert is_negative["labelled"].mean() > 0.9 and not is_negative["selected"].any()
 
 
 @pytest.mark.parametrize("kind", KINDS)

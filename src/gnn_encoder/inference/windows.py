@@ -31,6 +31,7 @@ def later_windows(
         )  # fmt: skip
         owner = np.asarray(cut["overflow_to_sample_mapping"])
         later = np.flatnonzero(np.diff(owner, prepend=-1) == 0)
-        spans = [[span for span in cut["offset_mapping"][row] if span[1] > span[0]] for row in later]
-        windows = [texts[owner[row]][its[0][0] : its[-1][1]] for row, its in zip(later, spans, strict=True)]
-        yield rows[owner[later]].astype(np.int32), windows
+        spans = ((row, [span for span in cut["offset_mapping"][row] if span[1] > span[0]]) for row in later.tolist())
+        # Some tokenizers make tokens of blanks, without a span: a window of many blanks is none.
+        windows = {row: texts[owner[row]][its[0][0] : its[-1][1]] for row, its in spans if its}
+        yield rows[owner[list(windows)]].astype(np.int32), [*windows.values()]

@@ -59,6 +59,9 @@ def train_reranker(
         origins = [ORIGINS.index(name) for name in ("selected", "generated")[: 1 + (settings.triples == "augmented")]]
         added = examples.take(np.flatnonzero(np.isin(examples.origin, origins)))
         labels, pool, generated = with_examples(labels, pool, added, queries)
+    of_data = np.where(labels.query < queries, labels.query, -1)  # -1: generated
+    known = KnownPositives.of(data, "train", of_data, labels.passage)  # examples may have denoised positives
+    pool = np.where(known.contains(of_data[:, None], pool), -1, pool)
     pairs = None
     if settings.resolved_loss == "listwise_distillation":
         if pair_scores is None:
@@ -79,7 +82,6 @@ def train_reranker(
         raise UserError(f"in_batch_negatives needs kind colbert: a {settings.kind} would read each pair of the batch")
     if settings.lite:
         trained = with_frozen_encoder(trained, settings, plan.pairs, dev.pairs, context.progress)
-    known = KnownPositives.of(data, "train")
     probabilities = trained.logits and settings.resolved_loss == "pairwise_margin"
 
     def score(query: np.ndarray, passage: np.ndarray) -> Tensor:
