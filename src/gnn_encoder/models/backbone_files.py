@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 from gnn_encoder.artifacts.folder import sha256
 from gnn_encoder.errors import UserError, one_line
 from gnn_encoder.models import sentence_layout
+from gnn_encoder.models.hub import ask_hub
 from gnn_encoder.models.sentence_layout import NotUnderstood, TextLayout
 from gnn_encoder.models.trusted_code import reason_against
 from gnn_encoder.settings.shared import MINILM, SMOLLM2
@@ -217,6 +218,7 @@ def own_file(name: str, file: str) -> Any:
         if folder.is_dir():  # does not need transformers, whose import takes 1.5 s of processor time
             path = folder / file if (folder / file).is_file() else None
         else:
+            ask_hub()
             from transformers.utils import cached_file
 
             quiet = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_connection_errors": False}

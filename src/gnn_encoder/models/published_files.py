@@ -16,6 +16,7 @@ import torch
 from gnn_encoder.errors import UserError, one_line
 from gnn_encoder.models.backbone import load_weights
 from gnn_encoder.models.backbone_files import resolve_backbone
+from gnn_encoder.models.hub import ask_hub
 from gnn_encoder.models.sentence_layout import EMPTY, MODULES, SETTINGS, TRANSFORMER, TRANSFORMER_CONFIGS
 
 FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja", "*.metadata")
@@ -40,6 +41,7 @@ def local_files(name: str) -> Path:
     """The folder of a model by its folder, hub name or `s3://` address; files of a hub are downloaded."""
     resolved = resolve_backbone(name)
     if not Path(resolved).is_dir():
+        ask_hub()
         from huggingface_hub import snapshot_download
 
         try:
