@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from beir_folder import QRELS, write_beir
+from beir_folder import QRELS, ingested, write_beir
 
-from gnn_encoder.artifacts import Dataset, drafting
+from gnn_encoder.artifacts import Dataset
 from gnn_encoder.artifacts.added_labels import AddedLabel, new_query_id, read_labels, write_labels
-from gnn_encoder.data import canonicalize, open_source
 from gnn_encoder.errors import UserError
 from gnn_encoder.settings.foundation import Ingest
 
@@ -22,12 +21,9 @@ def new(text: str, passage: str) -> AddedLabel:
 def read(folder: Path, labels: Sequence[AddedLabel], out: Path, **settings: object) -> tuple[Dataset, list[str]]:
     """The dataset, and the remarks."""
     write_labels(out.with_suffix(".jsonl"), labels)
-    ingest_settings = Ingest.model_validate(
-        {"dataset": str(folder), "labels": str(out.with_suffix(".jsonl")), **settings}
-    )
-    with drafting(out, "dataset") as draft:
-        report = canonicalize(open_source(ingest_settings), ingest_settings, draft=draft)
-    return Dataset(out), report.remarks
+    values = {"dataset": str(folder), "labels": str(out.with_suffix(".jsonl")), **settings}
+    data, report = ingested(Ingest.model_validate(values), out)
+    return data, report.remarks
 
 
 def pairs(data: Dataset, split: str) -> set[tuple[str, str]]:

@@ -9,12 +9,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from beir_folder import QRELS, check, lines, write_beir
+from beir_folder import QRELS, check, ingested, lines, write_beir
 
-from gnn_encoder.artifacts import Dataset, drafting
 from gnn_encoder.artifacts.passages import passage_text
 from gnn_encoder.artifacts.texts import folded
-from gnn_encoder.data import canonicalize, copies, open_source
+from gnn_encoder.data import copies
 from gnn_encoder.data.copies import SecondReading, Sums, passage_groups
 from gnn_encoder.settings.foundation import Ingest
 
@@ -73,47 +72,40 @@ def corpus(passages: list[tuple[str, str]]) -> str:
     return lines([{"_id": f"d{i}", "title": title, "text": text} for i, (title, text) in enumerate(passages)])
 
 
-def ingested(folder: Path, **settings: object) -> tuple[Dataset, list[str]]:
-    """The dataset of a folder, and the remarks on it."""
-    ingest_settings = Ingest.model_validate({"dataset": str(folder), **settings})
-    with drafting(folder.with_name("out"), "dataset") as draft:
-        report = canonicalize(open_source(ingest_settings), ingest_settings, draft=draft)
-    return Dataset(folder.with_name("out")), report.remarks
-
-
 def copied(remarks: list[str]) -> list[str]:
     return [remark for remark in remarks if "passages have" in remark]
 
 
 def test_they_are_stored_and_counted(tmp_path: Path) -> None:
     folder = write_beir(tmp_path / "d", corpus(PASSAGES))
-    data, remarks = ingested(folder)
+    data, written = ingested(Ingest(dataset=str(folder)), tmp_path / "out")
     assert data.passage_groups is not None and data.passage_groups.dtype == np.int32
     assert isinstance(data.passage_groups, np.memmap) and data.passage_groups.tolist() == GROUPS
     texts = [folded(text) for batch in data.passages.stream() for text in batch.full_texts()]
     assert [texts.index(text) for text in texts] == GROUPS
     report = check(Ingest(dataset=str(folder)))
-    assert copied(report.remarks) == copied(remarks) and report.copies == 3
-    assert copied(remarks)[0].startswith("8 passages have 5 different texts")
+    assert copied(report.remarks) == copied(written.remarks) and report.copies == 3
+    assert copied(written.remarks)[0].startswith("8 passages have 5 different texts")
 
 
 def test_rows_that_are_left_out_have_no_copies(tmp_path: Path) -> None:
     """Passages with an earlier id, or without a text, are read and left out, in both readings."""
     rows = corpus([*PASSAGES[:4], ("", " "), *PASSAGES[5:]]).splitlines(keepends=True)
     folder = write_beir(tmp_path / "d", "".join([rows[0], rows[0], *rows[1:]]))
-    data, remarks = ingested(folder, on_bad_rows="drop")
+    settings = Ingest(dataset=str(folder), on_bad_rows="drop")
+    data, written = ingested(settings, tmp_path / "out")
     assert data.passage_groups is not None and data.passage_groups.tolist() == [0, 1, 0, 0, 4, 4, 6]
-    report = check(Ingest(dataset=str(folder), on_bad_rows="drop"))
-    assert report.copies == 3 and copied(report.remarks) == copied(remarks)
+    report = check(settings)
+    assert report.copies == 3 and copied(report.remarks) == copied(written.remarks)
 
 
 def test_without_copies_nothing_is_stored_and_nothing_is_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = write_beir(tmp_path / "d")
+    settings = Ingest(dataset=str(write_beir(tmp_path / "d")))
     monkeypatch.setattr("gnn_encoder.data.canonical.SecondReading.read", None)
-    data, remarks = ingested(folder)
-    assert data.passage_groups is None and not copied(remarks) and check(Ingest(dataset=str(folder))).copies == 0
+    data, report = ingested(settings, tmp_path / "out")
+    assert data.passage_groups is None and not copied(report.remarks) and check(settings).copies == 0
     assert "passage_groups.npy" not in data.manifest.files
 
 
@@ -131,10 +123,11 @@ def test_near_copies_equal_a_loop(similarity: float, tmp_path: Path) -> None:
                 groups = [first if group == second else group for group in groups]
     qrels = {split: [(q, f"d{q[1:]}", 1) for q, *_ in rows] for split, rows in QRELS.items()}
     folder = write_beir(tmp_path / "d", corpus(passages), qrels=qrels)
-    data, _ = ingested(folder, copy_similarity=similarity)
+    settings = Ingest(dataset=str(folder), copy_similarity=similarity)
+    data, _ = ingested(settings, tmp_path / "out")
     assert data.passage_groups is not None and data.passage_groups.tolist() == groups
     assert 1 < len(set(groups)) < len(groups)
-    assert check(Ingest(dataset=str(folder), copy_similarity=similarity)).copies == len(groups) - len(set(groups))
+    assert check(settings).copies == len(groups) - len(set(groups))
 
 
 def test_a_number_that_occurs_twice_is_no_proof() -> None:

@@ -5,10 +5,10 @@ import os
 import zipfile
 from pathlib import Path
 
+import beir_folder
 import pytest
 
-from gnn_encoder.artifacts import Dataset, drafting
-from gnn_encoder.data import canonicalize, file_reader, open_source
+from gnn_encoder.data import file_reader, open_source
 from gnn_encoder.data.blocks import Block
 from gnn_encoder.data.cutting import words_in
 from gnn_encoder.data.document_folder import joined
@@ -24,10 +24,8 @@ def settings_of(folder: Path, **changes: object) -> Ingest:
 
 
 def ingested(folder: Path, **changes: object) -> tuple[DataReport, dict[str, tuple[str, str]]]:
-    settings = settings_of(folder, **changes)
-    with drafting(folder.parent / "out", "dataset") as draft:
-        report = canonicalize(open_source(settings), settings, draft=draft)
-    passages = next(Dataset(folder.parent / "out").passages.stream())
+    data, report = beir_folder.ingested(settings_of(folder, **changes), folder.parent / "out")
+    passages = next(data.passages.stream())
     return report, dict(zip(passages.ids, zip(passages.titles, passages.texts, strict=True), strict=True))
 
 

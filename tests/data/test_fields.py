@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from beir_folder import PASSAGES, lines, write_beir
+from beir_folder import PASSAGES, ingested, lines, write_beir
 
 from gnn_encoder.artifacts import Bundle, Dataset, drafting
 from gnn_encoder.artifacts.extended_dataset import extend_queries
 from gnn_encoder.artifacts.fields import FIELDS, kind_of, read_fields
-from gnn_encoder.data import beir, canonicalize, open_source
+from gnn_encoder.data import beir
 from gnn_encoder.data import lines as lines_module
-from gnn_encoder.data.validation import DataReport
 from gnn_encoder.errors import Damaged
 from gnn_encoder.settings.foundation import Ingest
 
@@ -44,12 +43,6 @@ TYPED = {
     "public": ("truth", [None, True, None, False, None, None]),
     "author": ("lists of text", [None, None, None, None, ["A"], ["B", "C"]]),
 }
-
-
-def ingested(settings: Ingest, path: Path) -> tuple[Dataset, DataReport]:
-    with drafting(path, "dataset") as draft:
-        report = canonicalize(open_source(settings), settings, draft=draft)
-    return Dataset(path), report
 
 
 @pytest.fixture(params=["one block", "a line a block", "Python"])

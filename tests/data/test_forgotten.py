@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from beir_folder import QRELS, QUERIES, lines, write_beir
+from beir_folder import QRELS, QUERIES, ingested, lines, write_beir
 
-from gnn_encoder.artifacts import Dataset, drafting
+from gnn_encoder.artifacts import Dataset
 from gnn_encoder.artifacts.added_labels import AddedLabel, new_query_id, write_labels
-from gnn_encoder.data import canonicalize, open_source
+from gnn_encoder.data import open_source
 from gnn_encoder.data.forgotten import Forgotten
 from gnn_encoder.data.validation import DataReport
 from gnn_encoder.errors import UserError
@@ -59,10 +59,7 @@ def digests(folder: Path, texts: dict[str, list[str]]) -> str:
 
 
 def read(folder: Path, out: Path, **settings: Any) -> tuple[Dataset, DataReport]:
-    values = Ingest(dataset=str(folder), **settings)
-    with drafting(out, "dataset") as draft:
-        report = canonicalize(open_source(values), values, draft=draft)
-    return Dataset(out), report
+    return ingested(Ingest(dataset=str(folder), **settings), out)
 
 
 def test_the_dataset_is_that_of_data_written_without_them(tmp_path: Path) -> None:

@@ -4,10 +4,9 @@ import json
 from pathlib import Path
 
 import numpy as np
-from beir_folder import PASSAGES, check, lines, write_beir
+from beir_folder import PASSAGES, check, ingested, lines, write_beir
 
-from gnn_encoder.artifacts import Dataset, drafting
-from gnn_encoder.data import canonicalize, open_source
+from gnn_encoder.artifacts import Dataset
 from gnn_encoder.settings.foundation import Ingest
 
 REMARK = (
@@ -17,10 +16,8 @@ REMARK = (
 
 
 def written(folder: Path, **settings: object) -> tuple[Dataset, list[str]]:
-    chosen = Ingest(dataset=str(folder), **settings)  # type: ignore[arg-type]
-    with drafting(folder / "written", "dataset") as draft:
-        remarks = canonicalize(open_source(chosen), chosen, draft=draft).remarks
-    return Dataset(folder / "written"), remarks
+    data, report = ingested(Ingest(dataset=str(folder), **settings), folder / "written")  # type: ignore[arg-type]
+    return data, report.remarks
 
 
 def pairs(data: Dataset) -> dict[str, str]:

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from beir_folder import QRELS, QUERIES, check, lines
+from beir_folder import QRELS, QUERIES, check, ingested, lines
 
-from gnn_encoder.artifacts import Dataset, drafting
+from gnn_encoder.artifacts import Dataset
 from gnn_encoder.artifacts.structure import NODES, Structure
-from gnn_encoder.data import canonicalize, markup, open_source
+from gnn_encoder.data import markup, open_source
 from gnn_encoder.data.cutting import HIGH, SHORTEST_TAIL
 from gnn_encoder.data.validation import Kind, Problems
 from gnn_encoder.errors import UserError
@@ -76,10 +76,7 @@ def write(folder: Path, with_queries: bool = True) -> Path:
 
 
 def structure_of(folder: Path, out: Path, **settings: object) -> tuple[Dataset, Structure]:
-    ingest = Ingest(dataset=str(folder), **settings)
-    with drafting(out, "dataset") as draft:
-        canonicalize(open_source(ingest), ingest, draft=draft)
-    data = Dataset(out)
+    data, _ = ingested(Ingest(dataset=str(folder), **settings), out)
     assert data.structure is not None
     return data, data.structure
 
@@ -146,11 +143,8 @@ def test_without_queries_a_folder_is_checked_but_not_ingested(tmp_path: Path) ->
     report = check(settings)
     assert not report.problems and report.passages == 13
     assert report.remarks[0].startswith("no queries: `run --documents` makes them")
-    with (
-        drafting(tmp_path / "o", "dataset") as draft,
-        pytest.raises(UserError, match=r"no queries.*add queries\.jsonl"),
-    ):
-        canonicalize(open_source(settings), settings, draft=draft)
+    with pytest.raises(UserError, match=r"no queries.*add queries\.jsonl"):
+        ingested(settings, tmp_path / "o")
 
 
 def test_labels_without_queries_are_a_missing_file(tmp_path: Path) -> None:

@@ -6,11 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from beir_folder import check, write_beir
+from beir_folder import check, ingested, write_beir
 from layouts import write_dpr, write_msmarco
 
-from gnn_encoder.artifacts import drafting
-from gnn_encoder.data import canonicalize, open_source
 from gnn_encoder.data.validation import DataReport
 from gnn_encoder.errors import UserError
 from gnn_encoder.settings.foundation import Ingest
@@ -63,10 +61,8 @@ def test_odd_bytes_are_read_or_refused(
         folder = write(tmp_path / str(seed))
         spoil(draw.choice(sorted(path for path in folder.rglob("*") if path.is_file())), draw)
 
-        def kept(rows: str, folder: Path = folder) -> DataReport | str:
-            settings = Ingest(dataset=str(folder), on_bad_rows=rows)
-            with drafting(folder / rows, "dataset") as draft:
-                return canonicalize(open_source(settings), settings, draft=draft)
+        def kept(rows: str, folder: Path = folder) -> DataReport:
+            return ingested(Ingest(dataset=str(folder), on_bad_rows=rows), folder / rows)[1]
 
         seen = outcome(lambda folder=folder: check(Ingest(dataset=str(folder))))
         refused, dropped = outcome(lambda: kept("refuse")), outcome(lambda: kept("drop"))

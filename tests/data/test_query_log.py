@@ -5,14 +5,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import beir_folder
 import numpy as np
 import pytest
-from beir_folder import lines, write_beir
+from beir_folder import check, lines, write_beir
 from scipy.stats import poisson
 from sklearn.linear_model import PoissonRegressor
 
-from gnn_encoder.artifacts import Dataset, drafting
-from gnn_encoder.data import canonicalize, open_source, source_digest
+from gnn_encoder.artifacts import Dataset
+from gnn_encoder.data import source_digest
 from gnn_encoder.data.clicks_by_chance import by_chance, propensities
 from gnn_encoder.data.log_rows import Clicks
 from gnn_encoder.data.query_log import log_query_id
@@ -32,9 +33,7 @@ def write_corpus(folder: Path, passages: int = 6) -> Path:
 
 def ingested(folder: Path, log: Path, **settings: Any) -> tuple[Dataset, DataReport]:
     chosen = Ingest.model_validate({"dataset": str(folder), "log": str(log), **settings})
-    with drafting(folder.with_name(f"{folder.name}-dataset"), "dataset") as draft:
-        report = canonicalize(open_source(chosen), chosen, draft=draft)
-    return Dataset(draft.target), report
+    return beir_folder.ingested(chosen, folder.with_name(f"{folder.name}-dataset"))
 
 
 def labels(data: Dataset, split: str) -> dict[str, list[str]]:
@@ -212,8 +211,7 @@ def test_human_labels_stay_the_test_and_the_log_trains(tmp_path: Path) -> None:
     assert labels(data, "test") == {"what is number 4": ["d4"], "what is number 5": ["d5"]}
     assert set(labels(data, "dev")) == {f"question {day}" for day in (17, 18, 19, 20)}
     assert len(labels(data, "train")) == 16
-    without = Ingest(dataset=str(folder))
-    assert canonicalize(open_source(without), without).fatal  # the control: it has nothing to train on
+    assert check(Ingest(dataset=str(folder))).fatal  # the control: it has nothing to train on
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from beir_folder import PASSAGES, QUERIES, check, write_beir
+from beir_folder import PASSAGES, QUERIES, check, ingested, write_beir
 from layouts import write_dpr, write_msmarco
 
-from gnn_encoder.artifacts import Dataset, drafting
-from gnn_encoder.data import canonicalize, lines, open_source, source_digest
+from gnn_encoder.artifacts import Dataset
+from gnn_encoder.data import lines, open_source, source_digest
 from gnn_encoder.data.rows import Label, Query
 from gnn_encoder.data.validation import Kind, Problems
 from gnn_encoder.errors import UserError
@@ -21,10 +21,7 @@ from gnn_encoder.settings.foundation import Ingest
 
 def read(folder: Path, out: Path, **settings: str) -> tuple[Dataset, dict[str, dict[str, list[str]]]]:
     """The dataset, and split → query text → titles or texts of its positives."""
-    with drafting(out, "dataset") as draft:
-        ingest_settings = Ingest(dataset=str(folder), **settings)
-        canonicalize(open_source(ingest_settings), ingest_settings, draft=draft)
-    data = Dataset(out)
+    data, _ = ingested(Ingest(dataset=str(folder), **settings), out)
     labels_of: dict[str, dict[str, list[str]]] = {}
     for row in data.queries.to_pylist():
         labels_of.setdefault(row["split"], {})[row["text"]] = []

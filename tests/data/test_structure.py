@@ -7,12 +7,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from beir_folder import check, lines, write_beir
+from beir_folder import check, ingested, lines, write_beir
 from command_line import call
 
-from gnn_encoder.artifacts import Dataset, drafting
+from gnn_encoder.artifacts import Dataset
 from gnn_encoder.artifacts.structure import Structure
-from gnn_encoder.data import beir, canonicalize, open_source
+from gnn_encoder.data import beir, canonicalize
 from gnn_encoder.data import lines as lines_module
 from gnn_encoder.data import places as structure_places
 from gnn_encoder.data.beir import Beir
@@ -47,10 +47,8 @@ def write(folder: Path, rows: list[Any] = ROWS, nodes: list[Any] | None = NODES)
 
 
 def ingest(folder: Path, out: Path, **settings: Any) -> tuple[Structure | None, DataReport]:
-    values = Ingest(dataset=str(folder), **settings)
-    with drafting(out, "dataset") as draft:
-        report = canonicalize(open_source(values), values, draft=draft)
-    return Dataset(out).structure, report
+    data, report = ingested(Ingest(dataset=str(folder), **settings), out)
+    return data.structure, report
 
 
 def node_ids(structure: Structure) -> list[str]:

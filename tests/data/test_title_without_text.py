@@ -5,12 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from beir_folder import PASSAGES, check, lines, write_beir
+from beir_folder import PASSAGES, check, ingested, lines, write_beir
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gnn_encoder.artifacts import Dataset, DatasetWriter, Passages, drafting, passage_text
-from gnn_encoder.data import beir, canonicalize, open_source
+from gnn_encoder.data import beir
 from gnn_encoder.data.validation import Kind
 from gnn_encoder.report.profile import data_profile
 from gnn_encoder.retrieval.bm25 import Bm25
@@ -30,11 +30,10 @@ def test_passages_with_a_title_alone_stay_with_their_labels(
         monkeypatch.setattr(beir, "json_lines", lambda *_: None)
     alone = [{"_id": f"d{i}", "title": f"Title {i}", **fields} for i, fields in enumerate(ALONE)]
     settings = Ingest(dataset=str(write_beir(tmp_path / "d", corpus=lines([*alone, *PASSAGES[4:]]))))
-    with drafting(tmp_path / "out", "dataset") as draft:
-        report = canonicalize(open_source(settings), settings, draft=draft)
+    data, report = ingested(settings, tmp_path / "out")
     assert not report.problems and report.passages == 6 and report.labels == {"train": 3, "dev": 1, "test": 1}
     assert report.passage_words == (4 * 2 + 2 * 4) / 6
-    passages = Dataset(tmp_path / "out").passages.take(np.arange(6))
+    passages = data.passages.take(np.arange(6))
     assert passages.texts == [""] * 4 + ["text of passage 4", "text of passage 5"]
     assert passages.full_texts()[:4] == [f"Title {i}" for i in range(4)]
 

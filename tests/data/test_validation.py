@@ -5,10 +5,8 @@ import os
 from pathlib import Path
 
 import pytest
-from beir_folder import PASSAGES, QRELS, QUERIES, check, lines, write_beir
+from beir_folder import PASSAGES, QRELS, QUERIES, check, ingested, lines, write_beir
 
-from gnn_encoder.artifacts import drafting
-from gnn_encoder.data import canonicalize, open_source
 from gnn_encoder.data.validation import Kind, Problems, refusal
 from gnn_encoder.errors import UserError
 from gnn_encoder.settings.foundation import Ingest
@@ -248,8 +246,7 @@ def test_byte_order_marks_between_the_parts_of_a_file_are_left_out(
 def test_the_report_is_of_the_rows_that_drop_keeps(tmp_path: Path) -> None:
     folder = write_beir(tmp_path / "d", corpus=CORPUS + '{"_id": "d1", "text": "a longer text of the same id"}\n')
     settings = Ingest(dataset=str(folder), on_bad_rows="drop")
-    with drafting(tmp_path / "out", "dataset") as draft:
-        kept = canonicalize(open_source(settings), settings, draft=draft)
+    _, kept = ingested(settings, tmp_path / "out")
     assert check(settings) == kept
     assert (kept.passages, kept.passage_words) == (6, 4.0)
 
@@ -343,9 +340,8 @@ def test_a_corpus_of_copies_has_nothing_to_tell_apart(tmp_path: Path) -> None:
     copies = lines([{"_id": f"d{i}", "title": "", "text": texts[i % 2]} for i in range(6)])
     folder = write_beir(tmp_path / "copies", corpus=copies)
     assert set(problems_of(folder)) == {Kind.NO_NEGATIVE}
-    settings = Ingest(dataset=str(folder))
-    with pytest.raises(UserError, match="nothing to tell apart"), drafting(tmp_path / "out", "dataset") as draft:
-        canonicalize(open_source(settings), settings, draft=draft)
+    with pytest.raises(UserError, match="nothing to tell apart"):
+        ingested(Ingest(dataset=str(folder)), tmp_path / "out")
     alone = lines([{"_id": f"d{i}", "title": "", "text": texts[0] if i else "another"} for i in range(6)])
     assert not problems_of(write_beir(tmp_path / "control", corpus=alone))
 

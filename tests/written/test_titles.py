@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
-from gnn_encoder.artifacts import Passages, WrittenQueries, drafting
-from gnn_encoder.data import canonicalize, open_source
+from beir_folder import ingested
+
+from gnn_encoder.artifacts import Passages, WrittenQueries
 from gnn_encoder.settings.foundation import Ingest
 from gnn_encoder.settings.written import WriteQueries
 from gnn_encoder.steps.write_queries import write_queries
@@ -26,8 +27,7 @@ def test_sections_of_two_documents_are_two_whatever_their_titles(tmp_path: Path)
         text = "".join(f"The {name} document says {word} of all things.\n\n" for word in ("one", "two"))
         (tmp_path / "docs" / f"{name}.md").write_text(f"# Notes\n\n{text}")
     settings = Ingest(dataset=str(tmp_path / "docs"), format="documents", needs="passages", passage_words=8)
-    with drafting(tmp_path / "dataset", "dataset") as draft:
-        canonicalize(open_source(settings), settings, draft=draft)
+    ingested(settings, tmp_path / "dataset")
     write_queries(WriteQueries(generator="titles"), dataset=tmp_path / "dataset", written_queries=tmp_path / "out")
     written = WrittenQueries.read(tmp_path / "out")
     pairs = list(zip(written.quoted, written.passage, strict=True))
