@@ -98,10 +98,10 @@ def canonicalize(
 
     groups = passage_groups(corpus.sums, read_again, settings.copy_similarity)
     if groups is not None:
-        report.copies = int((groups != np.arange(len(groups))).sum())
+        copied = np.flatnonzero(groups != np.arange(len(groups)))
+        report.copies = len(copied)
         different = f"{len(groups) - report.copies:,} different texts"
-        copied = np.flatnonzero(groups != np.arange(len(groups)))[:SHOWN]
-        shown = ", ".join(f"{corpus.ids[row].as_py()!r} = {corpus.ids[groups[row]].as_py()!r}" for row in copied)
+        shown = ", ".join(f"{corpus.ids[r].as_py()!r} = {corpus.ids[groups[r]].as_py()!r}" for r in copied[:SHOWN])
         report.remarks.append(
             f"{len(groups):,} passages have {different} ({printable(shown)}): a copy of a positive is no negative "
             "of the query"

@@ -108,8 +108,8 @@ class SecondReading:
 
     @property
     def digests(self) -> np.ndarray:
-        """uint64 [c, 2]."""
-        return np.frombuffer(self._digests, np.uint64).reshape(-1, 2)
+        """[c], of 16 bytes each."""
+        return np.frombuffer(self._digests, "V16")
 
     def read(self, corpus: Path) -> None:
         """Takes all of these passages from a file of passages (`artifacts.passages`)."""
@@ -147,7 +147,8 @@ def passage_groups(sums: np.ndarray, read: Callable[[SecondReading], None], simi
     groups = np.arange(len(sums), dtype=np.int32)
     if len(rows):
         read(reading := SecondReading(rows))
-        groups[rows] = _firsts(reading.digests, rows)
+        _, first, part = np.unique(reading.digests, return_index=True, return_inverse=True)
+        groups[rows] = rows[first[part]]
     if similarity:
         rows = np.flatnonzero(groups == np.arange(len(groups)))
         read(reading := SecondReading(rows, texts=True))
@@ -157,12 +158,3 @@ def passage_groups(sums: np.ndarray, read: Callable[[SecondReading], None], simi
         near[rows] = rows[first[part]]
         groups = near[groups]
     return groups if (groups != np.arange(len(groups))).any() else None
-
-
-def _firsts(digests: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """For each of the rows [c], ascending, the first row with an equal digest [c, 2]; int64 [c]."""
-    order = np.lexsort((rows, digests[:, 1], digests[:, 0]))
-    new = np.append(True, (digests[order[1:]] != digests[order[:-1]]).any(axis=1))
-    firsts = np.empty_like(rows)
-    firsts[order] = rows[order[np.maximum.accumulate(np.where(new, np.arange(len(order)), 0))]]
-    return firsts
