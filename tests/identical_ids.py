@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from gnn_encoder.artifacts import Dataset, DatasetWriter, drafting
+from gnn_encoder.artifacts.dataset import IDENTICAL
 
 
 def with_identical_ids(data: Dataset, path: Path) -> Dataset:
@@ -21,6 +22,6 @@ def with_identical_ids(data: Dataset, path: Path) -> Dataset:
         writer.queries(ids, *(queries[name] for name in ("text", "split", "answers", "group")))
         labelled = [passages.ids[row] for row in qrels.passage]
         writer.qrels([ids[row] for row in qrels.query], labelled, qrels.relevance, qrels.query, qrels.passage)
-        writer.identical(np.flatnonzero(same >= 0), same[same >= 0])
+        writer.table(IDENTICAL, np.flatnonzero(same >= 0), same[same >= 0])
         writer.close()
     return Dataset(path)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from gnn_encoder.artifacts import Dataset, DatasetWriter, Evaluation, Run, drafting
+from gnn_encoder.artifacts.dataset import RECURRING
 from gnn_encoder.artifacts.known_positives import warm_labels
 from gnn_encoder.evaluation.power import detectable
 from gnn_encoder.settings.outcome import Evaluate
@@ -26,7 +27,7 @@ def write_data(path: Path, recurring: list[int]) -> Dataset:
         passage = [i % 6 // 2 if i != 11 else 5 for i in rows]
         writer.qrels([f"q{i}" for i in rows], [f"p{p}" for p in passage], [1] * 12, rows, passage)
         if recurring:
-            writer.recurring(recurring)
+            writer.table(RECURRING, recurring)
         writer.close()
     return Dataset(path)
 

@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from gnn_encoder.artifacts import Dataset, DatasetWriter, Evaluation, Run, drafting
+from gnn_encoder.artifacts.dataset import TRAFFIC
 from gnn_encoder.evaluation.significance import paired_randomization
 from gnn_encoder.report.table import results_table
 from gnn_encoder.settings.outcome import Evaluate
@@ -27,7 +28,7 @@ def evaluated(folder: Path, clicks: np.ndarray | None) -> dict[str, Any]:
         writer.queries(names, [f"query {i}" for i in rows], ["test"] * QUERIES, [[] for _ in rows])
         writer.qrels(names, names, [1] * QUERIES, rows, rows)
         if clicks is not None:
-            writer.traffic(rows, clicks)
+            writer.table(TRAFFIC, rows, clicks)
         writer.close()
     runs = []
     for system in SYSTEMS:

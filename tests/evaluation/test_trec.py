@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 
 from gnn_encoder.artifacts import Dataset, DatasetWriter, Evaluation, Qrels, Run, drafting
+from gnn_encoder.artifacts.dataset import MISSING
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.collected import Collected
 from gnn_encoder.evaluation.compare import compare
@@ -120,7 +121,7 @@ def evaluated(folder: Path, passages: list[str], missing: str) -> tuple[Dataset,
         writer.passages(passages, [""] * len(passages), ["text"] * len(passages))
         writer.queries(["q"], ["question"], ["test"], [[]])
         writer.qrels(["q"], passages[-1:], [1], [0], [len(passages) - 1])
-        writer.missing([0], [missing], [1])
+        writer.table(MISSING, [0], [missing], [1])
         writer.close()
     data = Dataset(folder / "dataset")
     run = Run.from_hits(np.zeros(1, np.int32), np.arange(len(passages))[None], np.ones((1, len(passages))))

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from odd_data.plain import Ingested
 
 from gnn_encoder.artifacts import Dataset, DatasetWriter, Run, drafting
+from gnn_encoder.artifacts.dataset import IDENTICAL, MISSING
 
 
 def write_dataset(path: Path, data: Ingested) -> Dataset:
@@ -33,10 +34,10 @@ def write_dataset(path: Path, data: Ingested) -> Dataset:
         )
         if data.missed:
             columns = zip(*((rows[label.query], label.passage, label.relevance) for label in data.missed), strict=True)
-            writer.missing(*map(list, columns))
+            writer.table(MISSING, *map(list, columns))
         if data.identical:
-            writer.identical(
-                [rows[name] for name in data.identical], [places[name] for name in data.identical.values()]
+            writer.table(
+                IDENTICAL, [rows[name] for name in data.identical], [places[name] for name in data.identical.values()]
             )
         writer.close()
     return Dataset(path)

@@ -14,6 +14,7 @@ from table_cells import printed
 from gnn_encoder import Retriever
 from gnn_encoder.artifacts import Bundle, Dataset, DatasetWriter, drafting
 from gnn_encoder.artifacts.bundle import Reranking, Serving
+from gnn_encoder.artifacts.dataset import IDENTICAL, MISSING
 from gnn_encoder.cli.bundles import _compare_bundles
 from gnn_encoder.evaluation.compare import comparison_table, notes
 from gnn_encoder.models.cross_encoder import CrossEncoder
@@ -153,8 +154,8 @@ def test_missing_passages_and_the_query_itself_are_no_hits(
     kept = np.setdiff1d(np.arange(100), lost)
 
     def lose(writer: DatasetWriter) -> None:
-        writer.missing(labels.query[:4], [ids[row] for row in lost], [1] * 4)
-        writer.identical(labels.query[4:5], np.searchsorted(kept, labels.passage[4:5]))
+        writer.table(MISSING, labels.query[:4], [ids[row] for row in lost], [1] * 4)
+        writer.table(IDENTICAL, labels.query[4:5], np.searchsorted(kept, labels.passage[4:5]))
 
     pairs = zip(labels.query[4:], labels.passage[4:], strict=True)
     present = with_passages(tmp_path / "present", tiny_dataset, kept.tolist(), pairs, lose)

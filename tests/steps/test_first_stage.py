@@ -9,6 +9,7 @@ from bundles import fill_bundle, write_bm25
 from slow_store import slow_store
 
 from gnn_encoder.artifacts import Bundle, Dataset, DatasetWriter, Run, drafting, read_manifest
+from gnn_encoder.artifacts.dataset import POOL
 from gnn_encoder.artifacts.tables import System
 from gnn_encoder.engines.provenance import source_digests
 from gnn_encoder.errors import UserError
@@ -118,7 +119,7 @@ def test_a_pool_is_in_bm25s_order(tmp_path: Path, tiny_dataset: Dataset, lexical
         writer.queries(*(tiny_dataset.queries[name] for name in ("query_id", "text", "split", "answers", "group")))
         rows = tiny_dataset.qrels
         writer.qrels([""] * 100, [""] * 100, rows.relevance, rows.query, rows.passage)
-        writer.pool(np.repeat(queries, 9), passages.ravel())
+        writer.table(POOL, np.repeat(queries, 9), passages.ravel())
         writer.close()
     data = Dataset(tmp_path / "data")
     run, name = stage(data, lexical, tmp_path, "pool", fields=fields)

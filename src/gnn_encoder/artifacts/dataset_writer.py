@@ -10,19 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gnn_encoder.artifacts.added_labels import ADDED_LABELS, AddedLabel, write_labels
-from gnn_encoder.artifacts.dataset import (
-    IDENTICAL,
-    MISSING,
-    PASSAGE_GROUPS,
-    POOL,
-    QRELS,
-    QUERIES,
-    QUERY_VALUES,
-    RECURRING,
-    SCHEMAS,
-    TRAFFIC,
-    TRAINED,
-)  # fmt: skip
+from gnn_encoder.artifacts.dataset import PASSAGE_GROUPS, QRELS, QUERIES, SCHEMAS
 from gnn_encoder.artifacts.fields import write_fields
 from gnn_encoder.artifacts.folder import Draft
 from gnn_encoder.artifacts.passages import CORPUS
@@ -71,34 +59,6 @@ class DatasetWriter:
         """Append labels, with the row numbers of query and passage."""
         self._write(QRELS, query_ids, passage_ids, relevance, query, passage)
 
-    def pool(self, query: Column, passage: Column) -> None:
-        """Write the pool, as `Dataset.pool`."""
-        self._add(POOL, query, passage)
-
-    def recurring(self, query: Column) -> None:
-        """Write the recurring queries, as `Dataset.recurring`."""
-        self._add(RECURRING, query)
-
-    def identical(self, query: Column, passage: Column) -> None:
-        """Write the pairs of `Dataset.identical`."""
-        self._add(IDENTICAL, query, passage)
-
-    def missing(self, query: Column, passage_ids: Column, relevance: Column) -> None:
-        """Write labels of passages that the corpus lacks, for `Dataset.judged`."""
-        self._add(MISSING, query, passage_ids, relevance)
-
-    def trained(self, query: Column) -> None:
-        """Write the queries that are trained on, as `Dataset.trained`."""
-        self._add(TRAINED, query)
-
-    def traffic(self, query: Column, clicks: Column) -> None:
-        """Write the clicks of a log's queries, for `Dataset.traffic`."""
-        self._add(TRAFFIC, query, clicks)
-
-    def query_values(self, query: Column, values: Column) -> None:
-        """Write the values of `Dataset.query_values`."""
-        self._add(QUERY_VALUES, query, values)
-
     def fields(self, fields: pa.Table) -> None:
         """Write the further fields of the passages [m], as `artifacts.fields`."""
         write_fields(self._draft.path, fields)
@@ -110,15 +70,16 @@ class DatasetWriter:
     def structure(self, nodes: list[Column], document_ids: Column, citations: list[Column]) -> None:
         """Write the documents: the columns of nodes and citations as in `artifacts.structure`."""
         for name, columns in {NODES: nodes, DOCUMENTS: [document_ids], CITATIONS: citations}.items():
-            self._add(name, *columns)
+            self.table(name, *columns)
+
+    def table(self, name: str, *columns: Column) -> None:
+        """Write a table that only some data have, whole: one of `SCHEMAS`, by the name of its file."""
+        self._open(name)
+        self._write(name, *columns)
 
     def _open(self, name: str) -> None:
         self._writers[name] = pq.ParquetWriter(self._draft / name, SCHEMAS[name], compression="zstd")
         self._rows[name] = 0
-
-    def _add(self, name: str, *columns: Column) -> None:
-        self._open(name)
-        self._write(name, *columns)
 
     def _write(self, name: str, *columns: Column) -> None:
         schema = SCHEMAS[name]

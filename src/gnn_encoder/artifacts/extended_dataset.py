@@ -62,11 +62,11 @@ def extend_queries(
         same[: len(before)] = data.identical
         same[rows] = np.where(np.asarray(quoted) >= 0, quoted, same[rows])
         if len(quoting_rows := np.flatnonzero(same >= 0)):
-            writer.identical(quoting_rows, same[quoting_rows])
+            writer.table(IDENTICAL, quoting_rows, same[quoting_rows])
         if len(recurring):
-            writer.recurring(recurring)
+            writer.table(RECURRING, recurring)
         if TRAINED in data.manifest.files:
-            writer.trained(np.union1d(data.trained, rows[np.asarray(splits) == "train"]))
+            writer.table(TRAINED, np.union1d(data.trained, rows[np.asarray(splits) == "train"]))
     finally:
         writer.close()
     written = [split for split in SPLITS if split in (*splits, *data.written_splits)]

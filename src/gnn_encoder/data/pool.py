@@ -5,7 +5,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gnn_encoder.artifacts import DatasetWriter, pair_keys
-from gnn_encoder.artifacts.dataset import SPLITS
+from gnn_encoder.artifacts.dataset import POOL, SPLITS
 from gnn_encoder.data.questions import Questions
 from gnn_encoder.data.rows import Source
 from gnn_encoder.data.validation import Kind, Problems
@@ -44,4 +44,4 @@ class Pool:
     def write(self, writer: DatasetWriter) -> None:
         """Write the table; nothing without candidates."""
         if len(self.query):
-            writer.pool(self.query, self.passage)
+            writer.table(POOL, self.query, self.passage)

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from gnn_encoder.artifacts import DatasetWriter, pair_keys
 from gnn_encoder.artifacts.added_labels import read_labels
-from gnn_encoder.artifacts.dataset import SPLITS
+from gnn_encoder.artifacts.dataset import IDENTICAL, MISSING, QUERY_VALUES, RECURRING, SPLITS, TRAFFIC, TRAINED
 from gnn_encoder.artifacts.passages import passage_text
 from gnn_encoder.artifacts.texts import folded
 from gnn_encoder.data.forgotten import Forgotten
@@ -185,20 +185,19 @@ class Questions:
         writer.qrels(query_ids, passage_ids, relevance, self.query[in_corpus], self.passage[in_corpus])
         if not in_corpus.all():
             _, passage_ids, relevance = columns.filter(pa.array(~in_corpus)).columns
-            writer.missing(self.query[~in_corpus], passage_ids, relevance)
+            writer.table(MISSING, self.query[~in_corpus], passage_ids, relevance)
         if len(alike := np.flatnonzero(self.identical >= 0)):
-            writer.identical(alike, self.identical[alike])
-        recurring = np.flatnonzero(self.recurring[:, TRAIN])
-        if len(recurring):
-            writer.recurring(recurring)
+            writer.table(IDENTICAL, alike, self.identical[alike])
+        if len(recurring := np.flatnonzero(self.recurring[:, TRAIN])):
+            writer.table(RECURRING, recurring)
         traffic = np.array([self._traffic.get(query_id, 0.0) for query_id in ids.to_pylist()] if self._traffic else [])
         if len(clicked := np.flatnonzero(traffic)):
-            writer.traffic(clicked, traffic[clicked])
+            writer.table(TRAFFIC, clicked, traffic[clicked])
         values = self.queries["value"].to_pylist()
         if valued := [row for row, value in enumerate(values) if value]:
-            writer.query_values(valued, [values[row] for row in valued])
+            writer.table(QUERY_VALUES, valued, [values[row] for row in valued])
         if self.trained.sum() < (self.split == TRAIN).sum():
-            writer.trained(np.flatnonzero(self.trained))
+            writer.table(TRAINED, np.flatnonzero(self.trained))
         added = self.labels.filter(pa.array(added_rows(self.labels))).select(["query_id", "passage_id"]).to_pylist()
         used = {(row["query_id"], row["passage_id"]) for row in added}
         if labels := [label for label in self._added if (label.query_id, label.passage_id) in used]:
