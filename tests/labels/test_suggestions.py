@@ -100,7 +100,6 @@ def test_the_curve_goes_on_as_in_its_last_doubling() -> None:
     a, b, c = (Point(share, n, n, warm, 0.5, gain, 0, 0, 0, 0, 0) for share, n, warm, gain in
                ((0.0, 0, 0.0, 0.0), (0.5, 10, 0.4, 0.1), (1.0, 20, 0.6, 0.15)))  # fmt: skip
     assert extrapolated([a, b, c]) == pytest.approx((40, 0.2, 0.8))
-    assert extrapolated([a, c]) is None
     assert extrapolated([a, replace(b, warm=0.1), c]) == pytest.approx((40, 0.2, 1.0))
 
 

@@ -135,15 +135,12 @@ def label_curve(run: FinishedRun, dev: DevQueries, draws: int) -> list[Point]:
     return points
 
 
-def extrapolated(points: Sequence[Point]) -> tuple[int, float, float] | None:
-    """Returns the number of queries, the gain and the warm share if the number of queries doubled; None if unknown.
+def extrapolated(points: Sequence[Point]) -> tuple[int, float, float]:
+    """Returns the number of queries, the gain and the warm share if the number of queries doubled.
 
     It continues the curve as between half of the queries and all. That is an assumption and no measurement.
     """
-    by_share = {point.share: point for point in points}
-    half, whole = by_share.get(0.5), by_share.get(1.0)
-    if not half or not whole:
-        return None
+    half, whole = points[-2:]
     return 2 * whole.queries, 2 * whole.gain - half.gain, min(1.0, 2 * whole.warm - half.warm)
 
 

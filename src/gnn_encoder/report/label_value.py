@@ -31,7 +31,7 @@ LIMITS = (
 )
 
 
-def curve_table(points: Sequence[Point], beyond: tuple[int, float, float] | None, queries: int) -> Table:
+def curve_table(points: Sequence[Point], beyond: tuple[int, float, float], queries: int) -> Table:
     """Returns the table of the curve over a number of dev queries."""
     headers = ("labels", "warm", MEASURE, "gain", "95 %", "warm gain", "cold gain")
     table = figures_table(headers, f"{LIMITS} {sum(point.seconds for point in points):.1f} seconds in all.")
@@ -43,13 +43,12 @@ def curve_table(points: Sequence[Point], beyond: tuple[int, float, float] | None
         table.add_row(
             f"{point.queries:,}", f"{point.labels:,.0f}", f"{point.warm:.0%}", f"{point.mean:.3f}", *gains
         )  # fmt: skip
-    if beyond:
-        mean = points[0].mean - points[0].gain + beyond[1]
-        table.add_row(f"~{beyond[0]:,}", "", f"{beyond[2]:.0%}", f"{mean:.3f}", f"{beyond[1]:+.3f}")
+    mean = points[0].mean - points[0].gain + beyond[1]
+    table.add_row(f"~{beyond[0]:,}", "", f"{beyond[2]:.0%}", f"{mean:.3f}", f"{beyond[1]:+.3f}")
     return table
 
 
-def labels_plot(points: Sequence[Point], beyond: tuple[int, float, float] | None) -> bytes:
+def labels_plot(points: Sequence[Point], beyond: tuple[int, float, float]) -> bytes:
     """Draws the gain on dev against the number of labelled training queries, and the share of warm queries.
 
     `beyond`: the extrapolated number of queries, gain and warm share, drawn dashed.
@@ -63,11 +62,8 @@ def labels_plot(points: Sequence[Point], beyond: tuple[int, float, float] | None
         gains.plot(queries, values, color=colour, marker=shape, label=label)
     gains.fill_between(queries, [p.low for p in points], [p.high for p in points], color=BLUE, alpha=0.15, linewidth=0)
     shares.plot(queries, [point.warm for point in points], color=RED, marker="D")
-    if beyond:
-        gains.plot(
-            [queries[-1], beyond[0]], [points[-1].gain, beyond[1]], color=BLUE, linestyle="--", label="extrapolated"
-        )
-        shares.plot([queries[-1], beyond[0]], [points[-1].warm, beyond[2]], color=RED, linestyle="--")
+    gains.plot([queries[-1], beyond[0]], [points[-1].gain, beyond[1]], color=BLUE, linestyle="--", label="extrapolated")
+    shares.plot([queries[-1], beyond[0]], [points[-1].warm, beyond[2]], color=RED, linestyle="--")
     gains.axhline(0, color="black", linewidth=0.8)
     gains.legend(frameon=False, fontsize="small")
     gains.set(xlabel="training queries in the graph", ylabel=f"dev {mean_name(MEASURE)} gained")
@@ -117,7 +113,7 @@ def passages_table(suggestions: Sequence[PassageSuggestion], gain: float) -> Tab
 def write_json(
     path: Path,
     points: Sequence[Point],
-    beyond: tuple[int, float, float] | None,
+    beyond: tuple[int, float, float],
     suggestions: Sequence[QuerySuggestion] | Sequence[PassageSuggestion],
 ) -> None:
     """Writes the curve, its extrapolation and the suggestions; NaN becomes null."""
@@ -125,7 +121,7 @@ def write_json(
     facts = {
         "measure": MEASURE,
         "curve": [finite(asdict(point)) for point in points],
-        "extrapolated": dict(zip(names, beyond, strict=True)) if beyond else None,
+        "extrapolated": dict(zip(names, beyond, strict=True)),
         "suggestions": [asdict(suggestion) for suggestion in suggestions],
     }
     path.write_text(json.dumps(facts, indent=1, ensure_ascii=False), encoding="utf-8")
