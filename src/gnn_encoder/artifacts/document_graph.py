@@ -7,15 +7,12 @@ from typing import Self
 import numpy as np
 
 from gnn_encoder.artifacts.folder import Draft, read_manifest
+from gnn_encoder.settings.documents import EDGE_KINDS
 
-EDGE_TYPES = (
-    "order", "order_inverse", "structural", "structural_inverse",
-    "internal", "internal_inverse", "external", "external_inverse",
-)  # fmt: skip
-"""The stored edge types. A type's inverse has the number of the type with its lowest bit changed (`inverse`)."""
-SELF = "self"
-KINDS = (*EDGE_TYPES, SELF)
+KINDS = EDGE_KINDS
 """All edge types. The edges from each node to itself are not stored."""
+EDGE_TYPES, SELF = KINDS[:-1], KINDS[-1]
+"""The stored edge types. A type's inverse has the number of the type with its lowest bit changed (`inverse`)."""
 INDPTR, SOURCES = "indptr.npy", "sources.npy"
 
 

@@ -11,7 +11,7 @@ EdgeType = Literal[
     "order", "order_inverse", "structural", "structural_inverse",
     "internal", "internal_inverse", "external", "external_inverse", "self",
 ]  # fmt: skip
-"""The types of edges of the document graph (`gnn_encoder.artifacts.document_graph.KINDS`)."""
+"""The types of edges of the document graph (`gnn_encoder.artifacts.document_graph`)."""
 EDGE_KINDS: tuple[EdgeType, ...] = get_args(EdgeType)
 
 
