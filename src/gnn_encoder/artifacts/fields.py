@@ -46,13 +46,8 @@ def read_fields(folder: Path, rows: int) -> pa.RecordBatch | None:
 
 def kind_of(column: pa.DataType) -> str:
     """Returns the type of a column in words."""
-    if is_list(column):
+    if pa.types.is_list(column):
         return f"lists of {kind_of(column.value_type)}"
     if pa.types.is_dictionary(column):
         return "text"
     return "date" if pa.types.is_timestamp(column) else "truth" if pa.types.is_boolean(column) else "number"
-
-
-def is_list(column: pa.DataType) -> bool:
-    """Returns whether a column has lists of values."""
-    return bool(pa.types.is_list(column))

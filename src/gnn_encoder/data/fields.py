@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-
-from gnn_encoder.artifacts.fields import is_list
+from pyarrow.types import is_list
 
 LONGEST, MOST = 256, 64
 """Characters of a value, and fields of a corpus."""

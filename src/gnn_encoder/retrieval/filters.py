@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gnn_encoder.artifacts.fields import is_list, kind_of
+from gnn_encoder.artifacts.fields import kind_of
 from gnn_encoder.errors import UserError
 
 COMPARED: dict[str, Callable[..., pa.Array]] = {
@@ -135,7 +135,7 @@ class Filters:
 
     @staticmethod
     def _counts(column: pa.Array, selection: Selection | None) -> list[dict[str, Any]]:
-        row, several = np.arange(len(column)), is_list(column.type)
+        row, several = np.arange(len(column)), pa.types.is_list(column.type)
         if several:
             row, column = np.repeat(row, np.diff(column.offsets.to_numpy())), column.values
         if pa.types.is_boolean(column.type):
@@ -182,7 +182,7 @@ def _fits(name: str, column: pa.Array, condition: Mapping[str, Any]) -> np.ndarr
 
 def _any(column: pa.Array, fits: Callable[[pa.Array], np.ndarray]) -> np.ndarray:
     """The rows bool [m] of which one value fits; a function is asked once for each different text."""
-    if is_list(column.type):
+    if pa.types.is_list(column.type):
         before = np.append(0, np.cumsum(_any(column.values, fits)))
         starts = before[column.offsets.to_numpy()]
         return np.asarray(starts[1:] > starts[:-1])
