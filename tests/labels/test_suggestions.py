@@ -16,7 +16,7 @@ from gnn_encoder.artifacts import Bundle, Dataset, reverse_csr
 from gnn_encoder.errors import UserError
 from gnn_encoder.labels.adding import add_labels
 from gnn_encoder.labels.curve import DevQueries, Point, extrapolated, label_curve
-from gnn_encoder.labels.nodes import FinishedRun
+from gnn_encoder.labels.nodes import FinishedRun, encoded
 from gnn_encoder.labels.requests import Wanted
 from gnn_encoder.labels.suggestions import LEAST, Suggestions, cold_precision, demand, expected_figures, read_log
 from gnn_encoder.models.gnn import GNN, GnnConfig
@@ -171,12 +171,9 @@ def test_a_log_is_ranked_by_count_and_uncertainty(run: FinishedRun, dev: DevQuer
     )
     assert suggestions.queries(log, 1)[0] == suggested[:1]
     # Nearest training query and margin, by a loop.
-    from gnn_encoder.inference.encoding import encode_texts
-    from gnn_encoder.models.dual_encoder import TextEncoder
-
-    encoder, stored = TextEncoder.load(run.bundle.query_encoder_path), np.asarray(run.sources.encoding.queries)
+    stored = np.asarray(run.sources.encoding.queries)
     for suggestion in suggested:
-        vector = encode_texts(encoder, [suggestion.query], **run.encoding_settings.speed)[0]
+        (vector,) = encoded(run.bundle, [suggestion.query])
         cosines = [vector @ q / np.linalg.norm(vector) / np.linalg.norm(q) for q in stored]
         assert suggestion.similarity == pytest.approx(max(cosines), abs=1e-5)
         scores = sorted(run.bundle.vectors @ vector)[::-1]

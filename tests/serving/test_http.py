@@ -25,7 +25,7 @@ from waiting import wait_for
 
 from gnn_encoder import Retriever
 from gnn_encoder.artifacts import Bundle, Dataset, drafting
-from gnn_encoder.artifacts.added_labels import AddedLabel, read_labels, write_labels
+from gnn_encoder.artifacts.added_labels import AddedLabel, new_query_id, read_labels, write_labels
 from gnn_encoder.artifacts.replacing import replacing
 from gnn_encoder.cli.serving import listening_at
 from gnn_encoder.errors import UserError
@@ -218,7 +218,7 @@ def test_feedback_is_labels_of_the_next_training(
             assert vote(server, question=question, passage_id=passage) == (200, {"labels": count})
         first, second = read_labels(file)
         assert (first.query, first.passage_id, second.passage_id) == ("where is the river", "p1", "p2")
-        assert first.is_new_query and first.added and first.query_id == second.query_id
+        assert first.query_id == second.query_id == new_query_id(first.query) and first.added
         for wrong, words in (
             ({"question": "a", "passage_id": "nowhere"}, "no such passage"),
             ({"question": " ", "passage_id": "p1"}, "question: empty"),

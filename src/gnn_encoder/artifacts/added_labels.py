@@ -48,11 +48,6 @@ class AddedLabel:
     passage_id: str
     added: str = ""
 
-    @property
-    def is_new_query(self) -> bool:
-        """Whether the query came with its labels, and not with the data."""
-        return self.query_id == new_query_id(self.query)
-
 
 def new_query_id(text: str) -> str:
     """The id of a query that the data do not have. The same text has the same id in every run."""

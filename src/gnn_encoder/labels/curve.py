@@ -16,10 +16,9 @@ from gnn_encoder.artifacts import Qrels, Run
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.measures import labelled_queries, per_query
 from gnn_encoder.evaluation.significance import bootstrap_intervals
-from gnn_encoder.inference.encoding import encode_texts
-from gnn_encoder.labels.nodes import FinishedRun
+from gnn_encoder.labels.nodes import FinishedRun, encoded
 from gnn_encoder.machine.scratch import scratch
-from gnn_encoder.models.dual_encoder import TextEncoder, device
+from gnn_encoder.models.dual_encoder import device
 from gnn_encoder.query_graph.propagation import Propagation
 from gnn_encoder.retrieval import exact
 from gnn_encoder.retrieval.identical import search_without
@@ -47,8 +46,7 @@ class DevQueries:
         qrels, rows = data.split_qrels("dev"), labelled_queries(data.judged("dev"))
         if not len(labelled_queries(qrels)):
             raise UserError(f"{data.path} has no labelled dev query, so the value of labels cannot be measured")
-        encoder = TextEncoder.load(run.bundle.query_encoder_path)
-        return cls(rows, encode_texts(encoder, data.query_texts(rows), **run.encoding_settings.speed), qrels)
+        return cls(rows, encoded(run.bundle, data.query_texts(rows)), qrels)
 
     def figures(self, run: FinishedRun, vectors: np.ndarray, part: slice | np.ndarray = slice(None)) -> np.ndarray:
         """The measure of each query with passage vectors [m, d], float64 [a], or of some queries."""

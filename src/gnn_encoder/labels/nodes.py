@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from gnn_encoder.artifacts import Asked, Bundle, read_manifest, read_vectors
-from gnn_encoder.artifacts.added_labels import AddedLabel, AddedNodes
+from gnn_encoder.artifacts.added_labels import AddedLabel, AddedNodes, new_query_id
 from gnn_encoder.artifacts.arrays import Rows, eight_bits
 from gnn_encoder.artifacts.finished_run import place_of, run_folder
 from gnn_encoder.errors import UserError
@@ -58,11 +58,6 @@ class FinishedRun:
         """The settings with which the graph was built."""
         return BuildGraph.model_validate(read_manifest(self._beside("graph")).settings)
 
-    @cached_property
-    def encoding_settings(self) -> Inference:
-        """How the corpus was encoded."""
-        return encoded_by(self.bundle)
-
     def _beside(self, name: str) -> Path:
         return run_folder(self.bundle.path) / name
 
@@ -96,10 +91,11 @@ class FinishedRun:
         return edges_of(graph.edges[node], graph.labelled[node]) if node >= 0 else {}
 
 
-def encoded_by(bundle: Bundle) -> Inference:
-    """Returns the settings with which a bundle's step encodes."""
+def encoded(bundle: Bundle, texts: Sequence[str]) -> np.ndarray:
+    """Returns the vectors fp32 [n, d] of queries, with the query encoder of a bundle and the settings of its step."""
     settings = bundle.manifest.settings
-    return Inference.model_validate({name: settings[name] for name in Inference.model_fields})
+    encoding = Inference.model_validate({name: settings[name] for name in Inference.model_fields})
+    return encode_texts(TextEncoder.load(bundle.query_encoder_path), texts, **encoding.speed)
 
 
 def edges_of(edges: np.ndarray, labelled: np.ndarray) -> Edges:
@@ -127,7 +123,7 @@ def changed_nodes(run: FinishedRun, labels: Sequence[AddedLabel], former: AddedN
     for query, node, near in zip(ids, nodes.tolist(), retrieved, strict=True):
         added_before = {rows[passage] for passage in before[query] if passage in rows}
         positives = sorted(_positives(run, node) - added_before) + [rows[passage] for passage in now[query]]
-        is_gone = not positives and AddedLabel(query, texts[query], "").is_new_query
+        is_gone = not positives and query == new_query_id(texts[query])
         edges.append({} if is_gone else _joined(near, positives, run.graph_settings.edge_kinds))
     return _with_vectors(run, ids, queries, nodes, edges, former, former_rows)
 
@@ -210,17 +206,14 @@ def _with_vectors(
             out[new] = compute(new)
         return out
 
-    def encoded(new: list[int]) -> np.ndarray:
-        encoder = TextEncoder.load(run.bundle.query_encoder_path)
-        return encode_texts(encoder, [texts[i] for i in new], **run.encoding_settings.speed)
-
     scorer = _PairVectors(run)
     features, scales = _features(run, texts, nodes, array, former, former_rows, scorer)
     loops = None
     if graph.query_loops is not None:
         former_loops = former.loops if former else None
         loops = reused(graph.query_loops, former_loops, lambda new: scorer.loops([texts[i] for i in new]))
-    vectors = reused(encoding.queries, former.vectors if former else None, encoded)
+    former_vectors = former.vectors if former else None
+    vectors = reused(encoding.queries, former_vectors, lambda new: encoded(run.bundle, [texts[i] for i in new]))
     return AddedNodes(ids, texts, nodes, vectors, array, labelled, features, scales, loops)
 
 

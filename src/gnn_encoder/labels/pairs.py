@@ -15,10 +15,8 @@ from gnn_encoder.artifacts.added_labels import AddedLabel, ChangedPairs, Changes
 from gnn_encoder.artifacts.finished_run import run_folder
 from gnn_encoder.artifacts.labelled_queries import BundleLabels
 from gnn_encoder.errors import UserError
-from gnn_encoder.inference.encoding import encode_texts
-from gnn_encoder.labels.nodes import encoded_by
+from gnn_encoder.labels.nodes import encoded
 from gnn_encoder.labels.requests import Known
-from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.retrieval.labelled_vectors import windows_with_labels
 
 
@@ -111,9 +109,7 @@ def _new_vectors(run: LabelledRun, texts: dict[str, str]) -> np.ndarray:
     former = run.bundle.changes.pairs if run.bundle.changes else None
     known = dict(zip(former.ids, former.vectors, strict=True)) if former else {}
     if missing := [query for query in texts if query not in known]:
-        encoder = TextEncoder.load(run.bundle.query_encoder_path)
-        new_vectors = encode_texts(encoder, [texts[query] for query in missing], **encoded_by(run.bundle).speed)
-        known |= dict(zip(missing, new_vectors, strict=True))
+        known |= dict(zip(missing, encoded(run.bundle, [texts[query] for query in missing]), strict=True))
     vectors = np.empty((len(texts), run.bundle.stored_vectors.shape[1]), np.float32)
     for row, query in enumerate(texts):
         vectors[row] = known[query]

@@ -33,11 +33,9 @@ from gnn_encoder.artifacts.added_labels import AddedLabel, new_query_id
 from gnn_encoder.artifacts.arrays import at_unit_length
 from gnn_encoder.artifacts.texts import folded, is_blank, text_lines
 from gnn_encoder.errors import UserError
-from gnn_encoder.inference.encoding import encode_texts
 from gnn_encoder.labels.adding import with_vectors
 from gnn_encoder.labels.curve import DEPTH, DevQueries
-from gnn_encoder.labels.nodes import FinishedRun, changed_nodes
-from gnn_encoder.models.dual_encoder import TextEncoder
+from gnn_encoder.labels.nodes import FinishedRun, changed_nodes, encoded
 from gnn_encoder.retrieval import exact
 from gnn_encoder.retrieval.identical import search_without
 
@@ -154,8 +152,7 @@ class Suggestions:
         texts = [query for query in log if written.issuperset(known[query]) and folded(query) not in added]
         if not texts:
             return [], value
-        encoder = TextEncoder.load(run.bundle.query_encoder_path)
-        query_vectors = encode_texts(encoder, texts, **run.encoding_settings.speed)
+        query_vectors = encoded(run.bundle, texts)
         similarity, nearest = self._nearest(query_vectors)
         margin, first = self._margins(query_vectors)
         left_out = run.sources.dataset.identical[self._dev.rows]
