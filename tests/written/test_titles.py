@@ -50,7 +50,3 @@ def test_scripts_without_spaces_have_sentences_and_headings_too() -> None:
     assert sentences(" ".join([phrase] * 9)) == [phrase] * 9 and sentences(phrase) == [phrase]
     assert sentences("word " * 41) == [], "the control"
     assert heading("指南 > 安装") == "指南 安装" and heading("指南 > 如何安装软件") == "如何安装软件"
-
-
-SHARES = {2: 0.2, 1: 0.1}
-"""Of test and dev."""

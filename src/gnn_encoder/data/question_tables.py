@@ -30,8 +30,7 @@ def added_rows(table: pa.Table) -> np.ndarray:
 
 def with_rows(table: pa.Table, rows: list[tuple[Any, ...]], schema: pa.Schema) -> pa.Table:
     """The table with more rows, which are in the order of the schema."""
-    columns = zip(*rows, strict=True) if rows else [[] for _ in schema]
-    new_rows = pa.table(dict(zip(schema.names, map(list, columns), strict=True)), schema=schema)
+    new_rows = pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema)
     return pa.concat_tables([table, new_rows]).combine_chunks()
 
 
