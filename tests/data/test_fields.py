@@ -11,8 +11,6 @@ from beir_folder import PASSAGES, ingested, lines, write_beir
 from gnn_encoder.artifacts import Bundle, Dataset, drafting
 from gnn_encoder.artifacts.extended_dataset import extend_queries
 from gnn_encoder.artifacts.fields import FIELDS, kind_of, read_fields
-from gnn_encoder.data import beir
-from gnn_encoder.data import lines as lines_module
 from gnn_encoder.errors import Damaged
 from gnn_encoder.settings.foundation import Ingest
 
@@ -43,15 +41,6 @@ TYPED = {
     "public": ("truth", [None, True, None, False, None, None]),
     "author": ("lists of text", [None, None, None, None, ["A"], ["B", "C"]]),
 }
-
-
-@pytest.fixture(params=["one block", "a line a block", "Python"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """How the file is read."""
-    if request.param == "a line a block":
-        monkeypatch.setattr(lines_module, "BLOCK_BYTES", 64)
-    if request.param == "Python":
-        monkeypatch.setattr(beir, "json_lines", lambda *_: None)
 
 
 def in_python(dataset: Dataset) -> dict[str, tuple[str, list[Any]]]:

@@ -12,7 +12,7 @@ from command_line import call
 
 from gnn_encoder.artifacts import Dataset
 from gnn_encoder.artifacts.structure import Structure
-from gnn_encoder.data import beir, canonicalize
+from gnn_encoder.data import canonicalize
 from gnn_encoder.data import lines as lines_module
 from gnn_encoder.data import places as structure_places
 from gnn_encoder.data.beir import Beir
@@ -132,17 +132,13 @@ def test_a_field_of_both_types_is_a_mistake(tmp_path: Path, right_first: bool) -
 
 
 @pytest.mark.parametrize("as_objects", [False, True])
-@pytest.mark.parametrize("slow", [False, True])
-def test_columns_and_sections_become_trees(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, as_objects: bool, slow: bool
-) -> None:
+@pytest.mark.usefixtures("way")
+def test_columns_and_sections_become_trees(tmp_path: Path, as_objects: bool) -> None:
     rows = json.loads(json.dumps(ROWS))
     if as_objects:
         for row in rows:
             row["citations"] = [{"target": t, "type": "x"} for t in row.get("citations", [])]
         rows[0]["citations"] = [{"target": None}, {"text": "a law"}]
-    if slow:
-        monkeypatch.setattr(beir, "json_lines", lambda *_: None)
     structure, report = ingest(write(tmp_path / "d", rows), tmp_path / "out")
     assert structure is not None and not report.problems and len(structure) == 9 and structure.passages == 6
     assert named(structure) == {

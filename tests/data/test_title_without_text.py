@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnn_encoder.artifacts import Dataset, DatasetWriter, Passages, drafting, passage_text
-from gnn_encoder.data import beir
 from gnn_encoder.data.validation import Kind
 from gnn_encoder.report.profile import data_profile
 from gnn_encoder.retrieval.bm25 import Bm25
@@ -22,12 +21,8 @@ ALONE = [{"text": ""}, {"text": " \u200b"}, {"text": None}, {}]
 """Fields of a passage that has no text besides its title."""
 
 
-@pytest.mark.parametrize("slow", [False, True])
-def test_passages_with_a_title_alone_stay_with_their_labels(
-    tmp_path: Path, slow: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if slow:
-        monkeypatch.setattr(beir, "json_lines", lambda *_: None)
+@pytest.mark.usefixtures("way")
+def test_passages_with_a_title_alone_stay_with_their_labels(tmp_path: Path) -> None:
     alone = [{"_id": f"d{i}", "title": f"Title {i}", **fields} for i, fields in enumerate(ALONE)]
     settings = Ingest(dataset=str(write_beir(tmp_path / "d", corpus=lines([*alone, *PASSAGES[4:]]))))
     data, report = ingested(settings, tmp_path / "out")
@@ -38,12 +33,8 @@ def test_passages_with_a_title_alone_stay_with_their_labels(
     assert passages.full_texts()[:4] == [f"Title {i}" for i in range(4)]
 
 
-@pytest.mark.parametrize("slow", [False, True])
-def test_passages_without_title_and_text_are_problems(
-    tmp_path: Path, slow: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if slow:
-        monkeypatch.setattr(beir, "json_lines", lambda *_: None)
+@pytest.mark.usefixtures("way")
+def test_passages_without_title_and_text_are_problems(tmp_path: Path) -> None:
     blank = [{"_id": "e0", "text": ""}, {"_id": "e1", "title": " ", "text": "\ufeff"}, {"_id": "e2", "title": "\u200b"}]
     wrong = [{"_id": "e3", "title": ""}, {"_id": "e4", "title": 5, "text": ""}, {"_id": "e5", "title": "t", "text": 5}]
     report = check(Ingest(dataset=str(write_beir(tmp_path / "d", corpus=lines([*PASSAGES, *blank, *wrong])))))
