@@ -162,30 +162,27 @@ class Bundle(Artifact):
         passages = len(dataset.passages)
         for name in {CORPUS, FIELDS} & dataset.manifest.files.keys():
             draft.share(dataset, name)
-        if not (draft / VECTORS).is_file():
-            card = {"system": system, "bm25": BM25, "corpus": CORPUS, "passages": passages}
-            card["dataset_digest"] = dataset.manifest.digest
-            (draft / CARD).write_text(json.dumps(card, indent=1), encoding="utf-8")
-            draft.rows(passages=passages)
-            return
-        vectors, of = read_rows(draft.path, Path(VECTORS).stem), _vector_passages(draft.path)
-        if misfits := _misfits(vectors, of, passages):
-            raise ValueError(misfits)
-        index = [file.name for file in stored_parts(draft / INDEX)] or [VECTORS]
-        card = {
-            "system": system,
-            "index": index if len(index) > 1 else index[0],
-            "vectors": VECTORS,
-            "vector_passages": None if of is None else f"{VECTOR_PASSAGES}.npy",
-            "corpus": CORPUS,
-            "query_encoder": QUERY_ENCODER,
-            "similarity": "inner product",
-            "passages": passages,
-            "width": vectors.shape[1],
-            "dataset_digest": dataset.manifest.digest,
-        }
+        card: dict[str, Any] = {"system": system, "bm25": BM25, "corpus": CORPUS, "passages": passages}
+        if (draft / VECTORS).is_file():
+            vectors, of = read_rows(draft.path, Path(VECTORS).stem), _vector_passages(draft.path)
+            if misfits := _misfits(vectors, of, passages):
+                raise ValueError(misfits)
+            index = [file.name for file in stored_parts(draft / INDEX)] or [VECTORS]
+            card = {
+                "system": system,
+                "index": index if len(index) > 1 else index[0],
+                "vectors": VECTORS,
+                "vector_passages": None if of is None else f"{VECTOR_PASSAGES}.npy",
+                "corpus": CORPUS,
+                "query_encoder": QUERY_ENCODER,
+                "similarity": "inner product",
+                "passages": passages,
+                "width": vectors.shape[1],
+            }
+            draft.rows(vectors=len(vectors))
+        card["dataset_digest"] = dataset.manifest.digest
         (draft / CARD).write_text(json.dumps(card, indent=1), encoding="utf-8")
-        draft.rows(vectors=len(vectors), passages=passages)
+        draft.rows(passages=passages)
 
     @property
     def has_vectors(self) -> bool:

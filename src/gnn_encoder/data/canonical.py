@@ -10,7 +10,6 @@ with long ids of parents (`places`).
 from collections.abc import Callable
 
 import numpy as np
-import pyarrow as pa
 
 from gnn_encoder.artifacts import DatasetWriter, Draft
 from gnn_encoder.artifacts.dataset_writer import write_passage_groups
@@ -60,7 +59,9 @@ def canonicalize(
         questions = Questions(source, corpus.ids, settings, problems)
         pool = Pool(source, questions, corpus.ids, problems)
         documents = Documents(source, corpus, settings.document_depth, problems) if corpus.places.present else None
-        fields = corpus.fields.columns()
+        facts, fields = source.facts | pool.facts, corpus.fields.columns()
+        if fields is not None:
+            facts["fields"] = ", ".join(f"{field.name} ({kind_of(field.type)})" for field in fields.schema)
         remarks = [*source.remarks, *corpus.remarks, *questions.remarks]
         if documents:
             remarks += documents.remarks
@@ -75,7 +76,7 @@ def canonicalize(
             problems=problems.all(),
             structure=documents.counts if documents else None,
             remarks=remarks,
-            facts=source.facts | pool.facts | _fields_fact(fields),
+            facts=facts,
         )
         if draft and report.problems and (report.fatal or not drop):
             raise UserError(refusal(source.name, report.problems))
@@ -114,7 +115,3 @@ def canonicalize(
             if draft:
                 raise UserError(refusal(source.name, report.problems))
     return report
-
-
-def _fields_fact(fields: pa.Table | None) -> dict[str, str]:
-    return {} if fields is None else {"fields": ", ".join(f"{f.name} ({kind_of(f.type)})" for f in fields.schema)}

@@ -228,10 +228,8 @@ def _own_graphs(full: FullGraph, passages: np.ndarray) -> TokenMatrices:
         edges = edges_into(graph, rows % n, config.edge_types)
         from_passage = edges.source == passages[rows[edges.target] // n]  # edges out of the passage
         if number == 0:
-            edges, kept = (
-                _of_first_layer(edges, from_passage, count, reduction),
-                network.kept(asking.first(count), asking.after(count)),
-            )
+            edges = _of_first_layer(edges, from_passage, count, reduction)
+            kept = network.kept(asking.first(count), asking.after(count))
         else:
             edges, kept = edges.take(~from_passage), None
             edges = edges._replace(weight=edges.weights(reduction))

@@ -50,12 +50,6 @@ def edges_into(graph: DocumentGraph, nodes: np.ndarray, kinds: Sequence[str] = K
     return Edges(*(np.concatenate([np.zeros(0, np.int64), *parts]) for parts in (target, source, kind)))
 
 
-def drawn(edges: Edges, limit: int, generator: np.random.Generator) -> Edges:
-    """At most `limit` edges of each type and target, drawn by chance; self-edges stay. `edges` as of `edges_into`."""
-    group = edges.kind * (int(edges.target.max(initial=0)) + 1) + edges.target
-    return edges.take(draw_per_group(group, limit, generator))
-
-
 def neighbourhood(
     graph: DocumentGraph,
     passages: np.ndarray,
@@ -70,7 +64,7 @@ def neighbourhood(
 
     Args:
         context_only: leave out every edge out of a passage, its self-edge included, in the passage's own graph.
-        limit: at most so many edges per type, target and layer, drawn by `generator`; 0: all.
+        limit: at most so many edges per type, target and layer, drawn by `generator`; 0: all. Self-edges stay.
     """
     n = len(graph)
     # A row of a layer is a node of a passage's own graph; without own graphs, all rows are of graph 0.
@@ -82,7 +76,8 @@ def neighbourhood(
             edges = edges.take(edges.source != passages[rows[edges.target] // n])
         if limit:
             assert generator is not None
-            edges = drawn(edges, limit, generator)
+            group = edges.kind * (int(edges.target.max(initial=0)) + 1) + edges.target
+            edges = edges.take(draw_per_group(group, limit, generator))
         heard = rows[edges.target] // n * n + edges.source
         below = np.concatenate([rows, np.setdiff1d(heard, rows)])
         order = np.argsort(below, kind="stable")

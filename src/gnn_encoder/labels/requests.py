@@ -122,10 +122,8 @@ class Known:
                 raise request.refused("the label is not UTF-8") from None
             if is_blank(request.query):
                 raise request.refused("the query is empty: give some words")
-        passages, queries = (
-            self.passage_rows([w.passage_id for w in wanted]),
-            self.query_rows([w.query for w in wanted]),
-        )
+        passages = self.passage_rows([request.passage_id for request in wanted])
+        queries = self.query_rows([request.query for request in wanted])
         numbers = sorted({row for rows in queries.values() for row in rows})
         table = self.dataset.query_table.rows(np.array(numbers, np.int64)).select(["query_id", "text", "split"])
         facts = dict(zip(numbers, zip(*(column.to_pylist() for column in table.columns), strict=True), strict=True))

@@ -189,7 +189,9 @@ class Suggestions:
         k = min(DEPTH, m)
         of_train = self._hits(np.asarray(encoding.queries[nodes]), k, data.identical[graph.queries[nodes]])[1]
         of_dev = self._hits(dev.vectors, k, data.identical[dev.rows])[1]
-        precision = cold_precision(of_dev, cold, _relevant(dev, of_dev))
+        labels = dev.qrels.positive()
+        relevant = np.isin(pair_keys(dev.rows[:, None], of_dev), pair_keys(labels.query, labels.passage))
+        precision = cold_precision(of_dev, cold, relevant)
         answers = demand(np.concatenate([of_train, of_dev]), cold, precision)
         best = np.argsort(-answers, kind="stable")[:most]
         best = best[(answers[best] > 0) & (gain > 0)]
@@ -257,11 +259,6 @@ def demand(hits: np.ndarray, cold: np.ndarray, precision: np.ndarray) -> np.ndar
     weights = np.where(cold[hits] & (hits >= 0), precision, 0.0)
     shares = np.bincount(np.maximum(hits, 0).ravel(), weights=weights.ravel(), minlength=len(cold)) / max(len(hits), 1)
     return np.asarray(shares, np.float64)
-
-
-def _relevant(dev: DevQueries, hits: np.ndarray) -> np.ndarray:
-    labels = dev.qrels.positive()
-    return np.isin(pair_keys(dev.rows[:, None], hits), pair_keys(labels.query, labels.passage))
 
 
 def _highest(hits: np.ndarray, passage: int) -> int:
