@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from gnn_encoder.artifacts.arrays import read_rows
 from gnn_encoder.artifacts.document_graph import DocumentGraph
 
 CONTEXT, TITLES, CORPUS_DIGEST = "context", "titles.parquet", "corpus.json"
@@ -39,13 +40,14 @@ class DocumentContext:
     @cached_property
     def vectors(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         """Values [t, d], offsets [m + 1], and scales [t] or None."""
-        scales = self.folder / "scales.npy"
-        return self._array("values"), self._array("offsets"), self._array("scales") if scales.is_file() else None
+        values, offsets = (read_rows(self.folder, name) for name in ("values", "offsets"))
+        has_scales = (self.folder / "scales.npy").is_file()
+        return values, offsets, read_rows(self.folder, "scales") if has_scales else None
 
     @cached_property
     def graph(self) -> DocumentGraph:
         """The document graph."""
-        return DocumentGraph.load(self.folder, len(self._array("offsets")) - 1)
+        return DocumentGraph.load(self.folder, len(read_rows(self.folder, "offsets")) - 1)
 
     @cached_property
     def titles(self) -> pa.ChunkedArray:
@@ -57,10 +59,6 @@ class DocumentContext:
         """`Dataset.corpus_digests`: other passages have another context, and so have the same in other documents."""
         digests: dict[str, str] = json.loads((self.folder / CORPUS_DIGEST).read_text(encoding="utf-8"))
         return digests
-
-    def _array(self, name: str) -> np.ndarray:
-        array: np.ndarray = np.load(self.folder / f"{name}.npy", mmap_mode="r")
-        return array
 
     @staticmethod
     def write(

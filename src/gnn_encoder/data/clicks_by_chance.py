@@ -39,8 +39,7 @@ def by_chance(query: np.ndarray, passage: np.ndarray, clicks: np.ndarray, views:
         others = _rate(clicks.sum() - of_query, views.sum() - views_of_query)
         expected = views * np.maximum(within, others)
     # The regularized gamma function P(c, m) is the probability of c or more events of a Poisson variable of mean m.
-    probability: np.ndarray = np.where(clicks > 0, gammainc(np.maximum(clicks, 1), expected), 1.0)
-    return probability
+    return np.where(clicks > 0, gammainc(np.maximum(clicks, 1), expected), 1.0)
 
 
 def propensities(pair: np.ndarray, position: np.ndarray, clicks: np.ndarray, views: np.ndarray) -> np.ndarray:

@@ -133,13 +133,11 @@ def recurring(texts: list[str], kind: np.ndarray, kinds: int, similarity: float)
     there, near = count > 0, np.zeros(count.shape, bool)
 
     def wanted(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-        news: np.ndarray = ((there[right] & ~near[left]) | (there[left] & ~near[right])).any(axis=1)
-        return news
+        return np.asarray(((there[right] & ~near[left]) | (there[left] & ~near[right])).any(axis=1))
 
     for left, right in similar_pairs(forms, similarity, wanted) if similarity else ():
         for one, other in ((left, right), (right, left)):
             np.logical_or.at(near, one, there[other])
     others = count[form_row]
     others[np.arange(len(texts)), kind] -= 1
-    recurs: np.ndarray = near[form_row] | (others > 0)
-    return recurs
+    return np.asarray(near[form_row] | (others > 0))

@@ -54,14 +54,12 @@ class DevQueries:
         left_out, depth = run.sources.dataset.identical[rows], min(DEPTH, len(vectors))
         scores, hits = search_without(partial(exact.search, vectors, self.vectors[part]), left_out, depth)
         ranking = Run.from_hits(rows, hits, scores)
-        figures: np.ndarray = per_query(ranking, self.qrels, rows, run.known.passage_ids, [MEASURE])[:, 0]
-        return figures
+        return per_query(ranking, self.qrels, rows, run.known.passage_ids, [MEASURE])[:, 0]
 
     def warm(self, passages: np.ndarray) -> np.ndarray:
         """Whether one of `passages` is relevant to each query, bool [a]."""
         labels = self.qrels.positive()
-        warm: np.ndarray = np.isin(self.rows, labels.query[np.isin(labels.passage, passages)])
-        return warm
+        return np.isin(self.rows, labels.query[np.isin(labels.passage, passages)])
 
 
 @dataclass(frozen=True)

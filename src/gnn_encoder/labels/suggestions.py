@@ -247,8 +247,7 @@ def expected_figures(
 def cold_precision(hits: np.ndarray, cold: np.ndarray, relevant: np.ndarray) -> np.ndarray:
     """P [k]: at each rank, the share of relevant ones among the hits [d, k] without a labelled query (`cold` [m])."""
     counted = cold[hits] & (hits >= 0)
-    shares: np.ndarray = (counted & relevant).sum(axis=0) / np.maximum(counted.sum(axis=0), 1)
-    return shares
+    return np.asarray((counted & relevant).sum(axis=0) / np.maximum(counted.sum(axis=0), 1))
 
 
 def demand(hits: np.ndarray, cold: np.ndarray, precision: np.ndarray) -> np.ndarray:

@@ -78,5 +78,4 @@ def draw_per_group(group: np.ndarray, limit: int, generator: np.random.Generator
     """Draws up to `limit` random members of each group; returns row numbers, ascending. `group` is ascending."""
     order = np.lexsort((generator.random(len(group)), group))
     first = np.searchsorted(group, group, side="left")
-    drawn: np.ndarray = np.sort(order[np.arange(len(group)) - first < limit])
-    return drawn
+    return np.sort(order[np.arange(len(group)) - first < limit])

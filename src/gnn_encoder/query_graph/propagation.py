@@ -130,8 +130,7 @@ class Propagation:
         with torch.inference_mode():
             vectors = torch.from_numpy(np.ascontiguousarray(passage_vectors)).float().to(self._where)
             interactive = gnn.scaled(vectors) if gnn.config.layers == 0 else self._interactive(rows, vectors)
-            passages: np.ndarray = interactive.cpu().numpy()
-        return passages
+            return interactive.cpu().numpy()
 
     def _interactive(self, rows: np.ndarray, vectors: Tensor) -> Tensor:
         """h'_p [t, d] of passages with stored query scalars (eq. 8–10)."""
