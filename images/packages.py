@@ -14,8 +14,9 @@ from pathlib import Path
 PROJECT = Path(__file__).parents[1]
 GPU = {"torch": "torch==2.13.0+cu126", "faiss-cpu": "faiss-gpu==1.15.1"}
 """Package of the CPU image → its replacement in the GPU image."""
-STEPS = "documents"
-"""The extra whose packages steps need, too: `ingest` reads PDF and office files. A server reads none."""
+STEPS = ("documents", "word-vectors", "pysbd")
+"""Extras that steps need, too: `ingest` reads PDF and office files, `train_reranker` trains word vectors and splits
+sentences. A server does none of it."""
 LIBRARY = re.compile(r"nvidia-(.+?)(?:-cu(\d+))?$")
 
 
@@ -23,7 +24,8 @@ def wanted(target: str) -> list[str]:
     """Returns the packages that an image for the target needs beside this one, as pip names them."""
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text("utf-8"))["project"]
     replaced = GPU if target == "gpu" else {}
-    of_steps = [] if target == "serve" else project["optional-dependencies"][STEPS]
+    extras = () if target == "serve" else STEPS
+    of_steps = [name for extra in extras for name in project["optional-dependencies"][extra]]
     return [replaced.get(name, name) for name in [*project["dependencies"], *of_steps]]
 
 

@@ -44,10 +44,3 @@ def ingested(settings: Ingest, out: Path) -> tuple[Dataset, DataReport]:
 def check(settings: Ingest) -> DataReport:
     """The report of a data set, of which nothing is written."""
     return canonicalize(open_source(settings), settings)
-
-
-def ingested(settings: Ingest, out: Path) -> tuple[Dataset, DataReport]:
-    """The dataset that is written, and the report."""
-    with drafting(out, "dataset") as draft:
-        report = canonicalize(open_source(settings), settings, draft=draft)
-    return Dataset(out), report

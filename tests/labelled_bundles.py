@@ -11,6 +11,7 @@ from tiny_graph import GRAPH, write_models
 
 from gnn_encoder.artifacts import Dataset, DatasetWriter, drafting
 from gnn_encoder.artifacts.added_labels import AddedLabel
+from gnn_encoder.artifacts.dataset import TRAINED
 from gnn_encoder.labels.requests import Wanted
 from gnn_encoder.settings.graph import BuildGraph
 from gnn_encoder.settings.labels import EncodeWithLabels
@@ -90,6 +91,6 @@ def with_labels(
         if added:
             writer.added(added)
         if drawn:
-            writer.trained(drawn)
+            writer.table(TRAINED, drawn)
         writer.close()
     return path

@@ -83,6 +83,19 @@ def test_an_end_says_what_to_use_how_and_where_to_look(outcome: Outcome, capsys:
     assert ending["more"].endswith("the test queries show gains from 0.070") and len(ending) <= 8
 
 
+def test_queries_that_all_differ_alike_show_no_gain_from_nought(
+    outcome: Outcome, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metrics = Report.read(outcome.outputs["report"]).metrics
+    metrics["detectable"]["test"] = {
+        system: dict.fromkeys(of, 0.0) for system, of in metrics["detectable"]["test"].items()
+    }
+    monkeypatch.setattr(Report, "metrics", metrics)
+    end(outcome, missing="training (about --budget 20m)")
+    printed = capsys.readouterr().out
+    assert "training (about --budget 20m)" in printed and "show gains" not in printed
+
+
 def test_an_end_says_that_the_dev_queries_are_generated(
     outcome: Outcome, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,6 +28,7 @@ from gnn_encoder.artifacts.history import Record, write_history
 from gnn_encoder.artifacts.report import Decision
 from gnn_encoder.data.forgotten import Forgotten
 from gnn_encoder.engines import forgetting, forgotten_versions, pipelines, reranking
+from gnn_encoder.engines.forgotten_files import Traces
 from gnn_encoder.engines.latest import linked, with_added_labels
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.answers import JOURNAL
@@ -301,6 +302,28 @@ def test_object_stores_and_mlflow_servers_lose_what_is_of_the_root(
         "1 checkpoints of calls that no run of this root names, in s3://bucket/checkpoints",
         f"database, backups, former files, and runs without a log here, of {uri}",
     ]
+
+
+def test_each_file_outside_of_the_pipeline_is_read_once(
+    updated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (deep := updated / "artifacts" / "a" / "b" / "c").mkdir(parents=True)
+    (deep / "kept.txt").write_text(PASSAGE)
+    (tmp_path / "far").mkdir()
+    (tmp_path / "far" / "kept.txt").write_text(PASSAGE)
+    (updated / "linked").symlink_to(tmp_path / "far")
+    read, real = list[Path](), Traces.in_file
+
+    def reading(traces: Traces, path: Path, short: bool = False) -> bool:
+        read.append(path)
+        return real(traces, path, short)
+
+    monkeypatch.setattr(Traces, "in_file", reading)
+    job = forgetting.Forgetting(updated)
+    job.file.parent.mkdir(exist_ok=True)
+    job.search(Traces([PASSAGE]), [])
+    assert {str(deep / "kept.txt"), str(updated / "linked")} <= {*job.notes()["left"]}
+    assert len(read) == len({*read}) and not [path for path in read if "pipeline" in path.resolve().parts]
 
 
 def without(data: Path, folder: Path, passages: set[str], queries: set[str]) -> Path:

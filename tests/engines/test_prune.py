@@ -1,5 +1,6 @@
 """What `gnn-encoder prune` keeps and deletes: in roots of real runs, and in ones that are written by hand."""
 
+import fcntl
 import json
 import shutil
 from collections.abc import Iterator
@@ -194,6 +195,15 @@ def test_links_out_of_the_root_are_not_followed(root: Root, tmp_path: Path) -> N
     shutil.rmtree(root.path / "pipeline")
     (root.path / "pipeline").symlink_to(outside.path / "pipeline")
     assert root.found() == {}, "nor is the folder of all outputs"
+
+
+def test_what_was_fetched_in_part_goes_unless_it_is_being_fetched(root: Root, tmp_path: Path) -> None:
+    for version in ("a" * 32, "b" * 32):
+        (tmp_path / "cache" / f".{version}.partial").mkdir(parents=True)
+    with (tmp_path / "cache" / f".{'b' * 32}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert root.found()[PARTS] == {f"cache/.{'a' * 32}.partial"}
+    assert len(root.found()[PARTS]) == 2
 
 
 def test_a_root_that_was_moved_is_refused(root: Root) -> None:

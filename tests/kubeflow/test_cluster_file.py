@@ -238,6 +238,11 @@ def test_what_kubernetes_takes_is_taken(text: str, tmp_path: Path) -> None:
         ("defaults: {environment: {MLFLOW_TRACKING_URI: 'http://me:hunter22@mlflow'}}", "hunter22"),
         ("defaults: {environment: {USER_ID: AKIAIOSFODNN7EXAMPLE}}", "AKIAIOSFODNN7EXAMPLE"),
         ("steps: {ingest: {environment: {HUB: 'hf_abcdefghijklmnopqrstuvwxyz'}}}", "hf_abcdef"),
+        ("defaults: {environment: {PGPASSWORD: hunter22}}", "hunter22"),
+        ("defaults: {environment: {DB_PASS: hunter22}}", "hunter22"),
+        ("defaults: {environment: {dbPassword: hunter22}}", "hunter22"),
+        ("defaults: {environment: {SERVICE: sk-proj-abcdef}}", "sk-proj-abcdef"),
+        ("defaults: {environment: {STORE: 'https://a.example/b?sp=r&sig=abcdef'}}", "sig=abcdef"),
         ("defaults: {secrets: {store: hunter22}}", "hunter22"),
         ("token: hunter22", "hunter22"),
         ("defaults: {environment: {A: [hunter22}}", "hunter22"),
@@ -252,6 +257,7 @@ def test_what_only_sounds_secret_is_taken(tmp_path: Path) -> None:
     plain = {
         "GNN_ENCODER_TOKENS": "/tmp/tokens",
         "TOKENIZERS_PARALLELISM": "false",
+        "MLFLOW_TRACKING_AUTH": "a-plugin",
         "AWS_SHARED_CREDENTIALS_FILE": "/aws/credentials",
     }
     path.write_text(yaml.safe_dump({"defaults": {"environment": plain}}), "utf-8")

@@ -9,6 +9,7 @@ from kfp_api import check_pipeline
 from packages import compiled, containers, executor, graph_of, needs_on_kubernetes, packaged, tasks_of
 
 from gnn_encoder.engines.trainer_requests import TRAINER, Requests
+from gnn_encoder.errors import UserError
 from gnn_encoder.kubeflow.cluster import Cluster
 from gnn_encoder.kubeflow.step_needs import StepNeeds
 from gnn_encoder.models.trusted_code import TRUSTED
@@ -99,6 +100,10 @@ def test_trusted_code_is_trusted_by_every_step_that_may_read_the_model() -> None
     spec, _ = packaged(Cluster(), graph)
     assert all({"name": TRUSTED, "value": "abc"} in container["env"] for container in containers(spec).values())
     assert TRUSTED not in str(compiled(Cluster(), "train")[0])
+    merged, _ = packaged(Cluster(defaults=StepNeeds(environment={TRUSTED: "ours"})), graph)
+    assert all({"name": TRUSTED, "value": "ours abc"} in container["env"] for container in containers(merged).values())
+    with pytest.raises(UserError, match="comes from a secret or config map"):
+        packaged(Cluster(defaults=StepNeeds(secrets={"codes": {"k": TRUSTED}})), graph)
 
 
 @pytest.mark.parametrize("pipeline", ["train", "ladder"])

@@ -158,6 +158,15 @@ def test_a_query_that_is_not_trained_on_gets_no_node_in_a_graph_of_trained_queri
     assert len(add_labels(latest / "bundle", [Wanted(old_query(data, 5), "p11")]).changed), "a trained one has a node"
 
 
+def test_ids_may_be_numbers_as_in_data(tmp_path: Path) -> None:
+    (tmp_path / "labels.jsonl").write_text('{"query": "who", "passage_id": 3}\n')
+    (wanted,) = read_wanted(tmp_path / "labels.jsonl")
+    assert (wanted.query, wanted.passage_id) == ("who", "3")
+    (tmp_path / "labels.jsonl").write_text('{"query": "who", "passage_id": true}\n')
+    with pytest.raises(UserError, match="is no label"):
+        read_wanted(tmp_path / "labels.jsonl")
+
+
 def bits(latest: Path) -> bytes:
     return Bundle.read(latest / "bundle").vectors.tobytes()
 
@@ -424,7 +433,7 @@ def test_other_bundles_are_one_line(latest: Path, tmp_path: Path, capsys: pytest
         draft.manifest.step = "encode_with_labels"
     alone.unlink()
     alone.symlink_to(tmp_path / "sum")
-    assert "was made by encode_with_labels" in refused("add", "a", "p7", "--bundle", str(alone))
+    assert "has no graph of queries" in refused("add", "a", "p7", "--bundle", str(alone))
 
 
 def test_several_from_a_file(latest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -312,7 +312,7 @@ def test_wrong_labels_and_other_folders_are_one_line(
     (train_query,) = data.query_texts(np.array([train]))
     assert "this label exists already" in refused("add", train_query, answer)
     assert "no such label was added" in refused("remove", train_query, answer)
-    assert "was made by encode_with_labels, and not from a graph" in refused("suggest")
+    assert "has no graph of queries" in refused("suggest")
     other = with_labels(data, tmp_path / "other", [Wanted(NEW, "p7")])
     (latest / "dataset").unlink()
     assert "no dataset beside it" in refused("add", NEW, "p7")

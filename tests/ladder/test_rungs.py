@@ -56,7 +56,7 @@ def test_the_bundle_of_words_has_no_vectors(of_words: dict[str, Path], tmp_path:
             asks()
     with pytest.raises(UserError, match="ranks by words alone"):
         export(bundle, "parquet", tmp_path / "export")
-    with pytest.raises(UserError, match="was made by bundle_words"):
+    with pytest.raises(UserError, match="is of BM25 and has no graph of queries"):
         opened(bundle)
 
 

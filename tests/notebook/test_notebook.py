@@ -103,7 +103,7 @@ def test_positions_of_a_passage_and_a_query_are_equal_by_chance(
         (CORPUS, QUERIES, {**LABELS, "q99": {"p0": 1}}, "label of an unknown query"),
         ({}, QUERIES, LABELS, "empty corpus"),
         ({**CORPUS, 1: "one", "1": "another"}, QUERIES, LABELS, r"duplicate passage id \(corpus.jsonl line 32: '1'\)"),
-        (CORPUS, None, None, "missing file"),
+        (CORPUS, None, None, "has passages but no queries"),
         (CORPUS, QUERIES, {**LABELS, "q0": {"p0": "high"}}, "relevance that is not an integer"),
         ({**CORPUS, "p0": 3.5}, QUERIES, LABELS, "is missing or not a string"),
         ({**CORPUS, "p0": b"x"}, QUERIES, LABELS, "the text with the id 'p0' is a bytes"),

@@ -51,7 +51,7 @@ def test_queries_that_will_be_written_are_counted(tmp_path: Path) -> None:
     for number in range(40):
         (tmp_path / f"{number}.md").write_text(f"# Page {number}\n\nThe otter sleeps below stone {number}.")
     ask = [f"ingest.dataset={tmp_path}", "ingest.format=documents"]
-    with pytest.raises(UserError, match="has documents but no queries"):
+    with pytest.raises(UserError, match="has passages but no queries"):
         DataSize.read(load_settings("msmarco", ask))
     settings = load_settings("msmarco", [*ask, "write_queries.generator=titles"])
     size = DataSize.read(settings)

@@ -131,6 +131,9 @@ def test_labels_passages_count_with_their_own_length() -> None:
     pairs = [np.minimum(query + tokens, 160).mean() for tokens in (data.labelled_tokens, data.passage_tokens)]
     scored = 2 * 20 * 60 * pairs[1] / RATES.encoding  # dev candidates, after the epoch and at the end
     assert plan.calls["train_cross_encoder"] == pytest.approx(data.labels * sum(pairs) / RATES.training + scored)
+    read = data.passages * mean["any"], 2_400 * query, 900 * query  # passages, and queries of train, dev and test
+    assert plan.calls["dense_retrieve"] == pytest.approx(sum(read) / RATES.encoding)
+    assert plan.calls["encode_nodes"] == pytest.approx(sum(read[:2]) / RATES.encoding)
     scored = 2_400 * 8 * pairs[1] + 0.5 * data.labels * pairs[0]
     assert plan.calls["score_candidates"] == pytest.approx(scored / RATES.encoding)
 

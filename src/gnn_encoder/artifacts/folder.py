@@ -258,7 +258,11 @@ def read_manifest(path: str | Path, schema: str | None = None) -> Manifest:
     """
     folder, file = Path(path), Path(path) / MANIFEST
     if not file.is_file():  # opening a pipe would block
-        raise UserError(f"{folder} is not a complete artifact: it has no {MANIFEST}; run the step that writes it")
+        reason = f"it has no {MANIFEST}" if folder.exists() else "there is no such folder"
+        raise UserError(
+            f"{folder} is not a complete artifact: {reason}; name a folder of a finished run, as ROOT/latest/bundle or "
+            "ROOT/latest/dataset, or run the step that writes it"
+        )
     try:
         if file.stat().st_size > LARGEST:
             raise ValueError(f"more than {LARGEST:,} bytes")

@@ -113,8 +113,9 @@ def _kind(metrics: dict[str, Any], split: str) -> str:
 def _more_time(metrics: dict[str, Any], outcome: Outcome, missing: str) -> str:
     """Says what more time would try, and from where on the queries show gains."""
     split = metrics["headline_split"]
-    shown = metrics["detectable"].get(split, {}).get(recommended(metrics))
-    seen = f"; the {split} queries show gains from {min(shown.values()):.3f}" if shown else ""
+    least = metrics["detectable"].get(split, {}).get(recommended(metrics), {})
+    shown = [value for value in least.values() if value]  # 0: all queries differ alike, so nothing is known
+    seen = f"; the {split} queries show gains from {min(shown):.3f}" if shown else ""
     line = missing or "a preset that trains longer, or a larger encoder (--encoder)"
     if outcome.is_late:
         line = f"the time was up during {outcome.failed_step or 'the next step'}: the same command goes on from there"

@@ -1,5 +1,6 @@
 """The commands that run a pipeline on this machine: `run`, `update`, `ablate`, `rerank`; and `presets`."""
 
+import difflib
 import time
 from functools import partial
 from pathlib import Path
@@ -85,7 +86,9 @@ def run(
     from gnn_encoder.settings.written import NO_FOLDERS, TITLES
 
     began, changes, only_shows = time.time(), overrides or [], dry_run or mermaid
-    screen = context.with_resource(following(verbose, as_json and not only_shows))
+    if as_json and only_shows:
+        raise UserError("--json prints the events of a run, and --dry-run and --mermaid start none: leave one out")
+    screen = context.with_resource(following(verbose, as_json))
     if documents is not None:
         if dataset is not None:
             raise UserError("--documents and --dataset both name the data: give one of them")
@@ -93,6 +96,9 @@ def run(
         if preset == AUTO and not (log or open_source(Ingest(dataset=dataset, format="documents")).has_queries):
             changes = [f"write_queries.generator={TITLES}", *changes]
     if generator is not None:
+        is_known = generator in NO_FOLDERS or Path(generator).exists()
+        if not is_known and difflib.get_close_matches(generator, [TITLES], cutoff=0.7):
+            raise UserError(f"no generator {generator!r}: did you mean {TITLES!r}?")
         changes = [*changes, *pipelines.path_override("write_queries.generator", generator, NO_FOLDERS)]
     if examples is not None:
         changes = [*changes, *pipelines.path_override("write_queries.examples", str(examples))]

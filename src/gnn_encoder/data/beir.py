@@ -44,6 +44,7 @@ class BeirQueries(FolderSource):
         label_folders: Iterable[str] = LABEL_FOLDERS,
     ) -> None:  # fmt: skip
         self.qrels, self.pools = _splits(folder / "qrels"), _splits(folder / "candidates")
+        self.has_queries = bool(self.qrels) or find(folder, "queries.jsonl") is not None
         read = {*self.qrels.values(), *self.pools.values()}
         super().__init__(folder, corpora, [*others, find(folder, "queries.jsonl"), *sorted(read)])
         unread = {path for name in label_folders for path in (folder / name).glob("*") if path.is_file()}
@@ -53,7 +54,9 @@ class BeirQueries(FolderSource):
         ]
 
     def questions(self, problems: Problems) -> Iterator[Query | Label]:
-        """Queries, then the labels of each split."""
+        """Queries, then the labels of each split; nothing if the folder has neither."""
+        if not self.has_queries:
+            return
         if path := find_or_report(self.folder, "queries.jsonl", problems):
             for number, record in _records(read_lines(path, problems), path.name, problems):
                 value = _value(record, self.query_field) if self.query_field else ""

@@ -39,10 +39,10 @@ def canonicalize(
     problems = Problems()
     has_queries = source.has_queries or bool(settings.log)
     if draft and not has_queries and settings.needs != "passages":
+        ids = "; ids of passages are FILE#ANCHOR:NUMBER, numbered within a section" * (source.format == "documents")
         raise UserError(
-            f"{source.name} has documents but no queries: let them be written, with --generator titles, or add "
-            "queries.jsonl and qrels/train.tsv as in a BEIR folder; ids of passages are FILE#ANCHOR:NUMBER, numbered "
-            "within a section"
+            f"{source.name} has passages but no queries: let them be written, with --generator titles, name a --log, "
+            f"or add queries.jsonl and qrels/train.tsv as in a BEIR folder{ids}"
         )
     writer = DatasetWriter(draft) if draft else None
     try:

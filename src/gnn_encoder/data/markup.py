@@ -32,9 +32,9 @@ from gnn_encoder.data.beir import LABEL_FOLDERS, BeirQueries
 from gnn_encoder.data.blocks import Anchors, Block, anchor
 from gnn_encoder.data.cutting import cut
 from gnn_encoder.data.html import html_blocks
-from gnn_encoder.data.lines import files_digest, find
+from gnn_encoder.data.lines import files_digest
 from gnn_encoder.data.markdown import markdown_blocks
-from gnn_encoder.data.rows import PLACES, Label, PassageRows, Query, SectionRows
+from gnn_encoder.data.rows import PLACES, PassageRows, SectionRows
 from gnn_encoder.data.validation import SHOWN, Kind, Problems
 from gnn_encoder.errors import UserError
 
@@ -113,7 +113,6 @@ class Markup(BeirQueries):
             )
         for path in unnamed:
             self.leave_out(path)
-        self.has_queries = bool(self.qrels) or find(folder, "queries.jsonl") is not None
 
     def leave_out(self, path: Path) -> None:
         """Says that a file has a name that can be no id.
@@ -181,11 +180,6 @@ class Markup(BeirQueries):
     def anchors(self) -> Iterator[tuple[pa.Array, pa.Array]]:
         """Names of files, folders and places in pages, and the sections or passages that they lead to."""
         yield from self._anchors
-
-    def questions(self, problems: Problems) -> Iterator[Query | Label]:
-        """As in a BEIR folder; nothing if the folder has neither queries nor labels."""
-        if self.has_queries:
-            yield from super().questions(problems)
 
     def digest(self) -> str:
         """Hex digest of the paths and contents of the files that are read."""

@@ -14,6 +14,7 @@ interrupted.
 
 import getpass
 import json
+import os
 import re
 import shlex
 import shutil
@@ -55,6 +56,7 @@ from gnn_encoder.judging.pool import POOL
 from gnn_encoder.labels.versions import FOLDER, Versions
 from gnn_encoder.storage import cache_folder
 from gnn_encoder.tracking.pipeline_run import own_store
+from gnn_encoder.tracking.progress import Progress
 from gnn_encoder.update.paid import forget as forget_paid
 
 KINDS = ("queries", "passages")
@@ -291,13 +293,27 @@ class Forgetting:
 
     def search(self, traces: Traces, exports: Iterable[Path]) -> None:
         """Notes where a text is left outside of artifacts: in the root, in exports and in the data."""
-        paths = [path for path in self.root.rglob("*") if not path.is_relative_to(self.root / "pipeline")]
+        paths = [*self._files_of_others()]
         paths += [path for path in exports if path.is_file() or (path / POOL).is_file()]
         if (data := self.latest / "dataset").exists():
             manifest = read_manifest(data)
             self.note("left", *filter(None, [manifest.metrics.get("forgotten")]))
             paths += [Path(name) for setting in DATA if (name := manifest.settings.get(setting))]
-        self.note("left", *(path for path in sorted({*paths}) if traces.below(path, short=True)))
+        paths = sorted({*paths})
+        progress, left = Progress("forget", "searching", len(paths), "files"), list[Path]()
+        for path in paths:
+            left += [path] if traces.below(path, short=True) else []
+            progress.advance()
+        self.note("left", *left)
+
+    def _files_of_others(self) -> Iterator[Path]:
+        """Yields the root's files and links that are not in `pipeline` and do not lead there."""
+        pipeline = (self.root / "pipeline").resolve()
+        for folder, folders, names in os.walk(self.root):
+            folders[:] = [name for name in folders if Path(folder, name) != self.root / "pipeline"]
+            for path in (Path(folder, name) for name in (*names, *folders)):
+                if path.is_symlink() or path.is_file():
+                    yield from [] if path.resolve().is_relative_to(pipeline) else [path]
 
     def trained(self) -> list[dict[str, Any]]:
         """Returns the models and bundles whose weights were trained with the texts, each with the steps that did."""

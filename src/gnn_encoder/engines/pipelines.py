@@ -268,6 +268,8 @@ def path_override(key: str, value: str | list[str] | None, words: Collection[str
     """
     if value is None:
         return []
+    if "" in ([value] if isinstance(value, str) else value):
+        raise UserError(f"the value of {key} is empty: name something, or leave the option out")
     paths = [(one, expanded(one)) for one in ([value] if isinstance(value, str) else value)]
     names = [str(path.resolve()) if path.exists() and one not in words else one for one, path in paths]
     return [override(key, names[0] if isinstance(value, str) else names)]

@@ -25,7 +25,7 @@ from gnn_encoder.artifacts.folder import MANIFEST
 from gnn_encoder.errors import UserError, without_password
 from gnn_encoder.machine.disk import entries
 from gnn_encoder.promotion.registry import BUNDLE, DIGEST, Registry, Version, open_registry
-from gnn_encoder.storage import cache_folder, is_remote
+from gnn_encoder.storage import abandoned_fetches, cache_folder, is_remote
 from gnn_encoder.tracking import mlflow_runs
 from gnn_encoder.tracking.pipeline_run import LATE, SQLITE, STORES, impatient, noted_stores, own_store, tracking_uri
 
@@ -166,7 +166,7 @@ def leftovers(root: Path) -> Iterator[Path]:
     for pattern in LEFTOVERS:
         top = root / pattern.partition("/")[0]
         yield from sorted(root.glob(pattern)) if not top.is_symlink() else ()
-    yield from sorted(cache_folder().glob(".*.partial-*"))
+    yield from abandoned_fetches()
 
 
 def _checkpoints(root: Path, runs: Iterable[_Run], uris: Iterable[str]) -> list[Path]:

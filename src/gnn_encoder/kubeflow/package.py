@@ -132,12 +132,12 @@ def _set_container_needs(spec: Any, nodes: Mapping[str, Node], cluster: Cluster)
 
     # Code that some step's settings trust comes with the trained model, too, which other steps read.
     digests = {getattr(node.settings, "trusted_code", "") for node in nodes.values()} - {""}
-    trusted = {TRUSTED: " ".join(sorted(digests))} if digests else {}
     # So does an encoder at an address; who compiles the run has named it. Others than https are for the cluster file.
     named = [
         addresses_in(node.settings.model_dump(include={"encoder", "others", "generator"})) for node in nodes.values()
     ]
     services = safe(address for some in named for address in some)
+    of_run = {name: values for name, values in ((TRUSTED, sorted(digests)), (ALLOWED, [*services])) if values}
     written = json_format.MessageToDict(spec.deployment_spec)
     deployment = json_format.ParseDict(written, messages.PipelineDeploymentConfig())
     for name, node in nodes.items():
@@ -146,9 +146,16 @@ def _set_container_needs(spec: Any, nodes: Mapping[str, Node], cluster: Cluster)
             needs = in_trainjob(needs, cluster.trainer)
         label = spec.components[spec.root.dag.tasks[name].component_ref.name].executor_label
         container = deployment.executors[label].container
-        listed = dict.fromkeys([*needs.environment.get(ALLOWED, "").split(), *services])
-        allowed = {ALLOWED: " ".join(listed)} if services else {}
-        for variable, value in (needs.environment | trusted | allowed).items():
+        if hidden := of_run.keys() & ({*needs.variables} - {*needs.environment}):
+            raise UserError(
+                f"{', '.join(sorted(hidden))} of {node.step} comes from a secret or config map of the cluster file, "
+                "but the run sets it, too: give its value in environment, to which the run's is added"
+            )
+        added = {
+            variable: " ".join(dict.fromkeys([*needs.environment.get(variable, "").split(), *values]))
+            for variable, values in of_run.items()
+        }
+        for variable, value in (needs.environment | added).items():
             container.env.add(name=variable, value=value)
         for kind, amount in (("cpu", needs.cpu), ("memory", needs.memory)):
             for bound, quantity in amount.model_dump(exclude_none=True).items() if amount else ():

@@ -24,9 +24,13 @@ from gnn_encoder.kubeflow.kubernetes_values import (
     VolumeName,
 )
 
-SECRET_NAME = re.compile(r"(^|_)(APIKEY|CREDENTIALS?|KEY|PASSPHRASE|PASSWD|PASSWORD|PWD|SECRET|TOKEN)(_|$)", re.I)
+SECRET_NAME = re.compile(
+    r"(^|_)(APIKEY|CREDENTIALS?|KEY|PASS|PASSPHRASE|PWD|SECRETS?|TOKEN)(_|$)|PASSW(OR)?DS?(_|$)", re.I
+)
 PATH_NAME = re.compile("(^|_)(FILE|PATH)(_|$)", re.I)
-SECRET_VALUES = re.compile(r"AKIA[0-9A-Z]{16}|-----BEGIN|^(Bearer|Basic) |^gh[pousr]_|^hf_\w{20}|^eyJ\w+\.")
+SECRET_VALUES = re.compile(
+    r"AKIA[0-9A-Z]{16}|-----BEGIN|^(Bearer|Basic) |^gh[pousr]_|^hf_\w{20}|^eyJ\w+\.|^sk-|^xox[a-z]-|[?&]sig="
+)
 EXISTING = ("claim", "config_map", "secret")
 """Kinds of volumes that exist before the run."""
 ANNOTATIONS_BYTES = 256 * 1024

@@ -151,7 +151,11 @@ def _check(settings: Settings, graph: Graph, cluster: Cluster) -> None:
     for step, values in ((node.step, node.settings) for node in graph.nodes):
         models = [model for name in BACKBONES if (model := getattr(values, name, "")) not in ("", *NO_FOLDERS)]
         local += [model for model in models if Path(model).is_dir()]
-        named = getattr(values, "bundle", "") or getattr(values, "source", ""), getattr(values, "word_vectors", "")
+        named = (
+            getattr(values, "bundle", "") or getattr(values, "source", ""),
+            getattr(values, "word_vectors", ""),
+            getattr(values, "previous", ""),
+        )
         local += [name for name in named if not is_remote(name) and name not in ("", BM25, POOL, *MADE_WORD_VECTORS)]
         processes, gpu = getattr(values, "processes", 1), cluster.needs(step).gpu
         if gpu and processes != "auto" and processes > gpu.count:

@@ -43,8 +43,9 @@ class FinishedRun:
         """Opens the artifacts; a UserError if one is missing, or the bundle is of a kind that has no graph."""
         if bundle.manifest.step != "encode_corpus":
             raise UserError(
-                f"{bundle.path} was made by {bundle.manifest.step or 'another program'}, and not from a graph of "
-                f"queries: give --bundle ROOT/latest/{place_of(GNN_ENCODER)}, which a run with a training has"
+                f"{bundle.path} is of {bundle.system} and has no graph of queries: give --bundle "
+                f"ROOT/latest/{place_of(GNN_ENCODER)} of a run with a training; to add labels, a bundle that uses "
+                "labels serves as well, as of a run --until labels"
             )
         return cls(bundle, sources_of(bundle))
 

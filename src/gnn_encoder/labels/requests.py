@@ -59,6 +59,7 @@ def _of_line(line: str, where: str) -> Wanted:
         try:
             row = json.loads(line)
             fields = [row["query"], row["passage_id"]]
+            fields = [str(field) if type(field) is int else field for field in fields]  # as the data may have ids
         except (ValueError, KeyError, TypeError, RecursionError):
             fields = []
     else:

@@ -31,8 +31,8 @@ STARTS = 80.0
 """Seconds for the measuring of the machine, the starts of all steps, the query generator, and for BM25, rankings,
 evaluation and report of a small data set."""
 ENCODINGS = ("dense_retrieve", "build_graph")
-"""Calls that encode the corpus, in windows if passages are read so: by DPR and by M_de. The rung as it is has done so
-before. `RESERVE` has to be enough for a run that recommends DPR and encodes it once more."""
+"""Calls that encode the corpus, in windows if passages are read so, and all queries: by DPR and by M_de. The rung as it
+is has done so before. `RESERVE` has to be enough for a run that recommends DPR and encodes it once more."""
 POOL, CANDIDATES, NEIGHBORS, QUERIES_OF_PASSAGE, DEV_QUERIES = 1000, 8, 10, 3, 60
 MISSED = 0.5
 """Share of the labels whose passage is not among the candidates; these pairs are scored, too. It was 0.8 with passages
@@ -226,14 +226,15 @@ class _Sized:
         facts, rates = self.facts, self.rates
         neighbours = 2 * self.examples * self.neighbours_of_passage * self.query / rates.training
         trial = self.gnn_epochs * self.examples * TRIAL_SECONDS + facts.passages * TRIAL_PER_PASSAGE
+        whole = facts.passages * facts.mean_read(self.length) + (self.queries + facts.measured) * self.query
         others = self.others * self.query / rates.encoding
         others += self.other_labels * (PER_LABEL_OF_FEW if self.few_uses else PER_LABEL)
         others += self.others_in_graph if self.holds_all else 0.0
         return {
             "starts, BM25 and evaluation": {SPREAD: STARTS + PER_PASSAGE * facts.passages + PER_QUERY * facts.measured},
             "encoding the corpus": {
-                **dict.fromkeys(ENCODINGS, facts.passages * facts.mean_read(self.length) / rates.encoding),
-                "encode_nodes": facts.passages * self.passage / rates.encoding,
+                **dict.fromkeys(ENCODINGS, whole / rates.encoding),
+                "encode_nodes": (facts.passages * self.passage + self.queries * self.query) / rates.encoding,
             },
             "the dual encoder": {"train_dpr": self.epoch, "train_dual_encoder": self.epochs * self.epoch},
             "the cross-encoder and its scores": {

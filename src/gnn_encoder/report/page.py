@@ -154,7 +154,7 @@ def verdict(metrics: Mapping[str, Any]) -> dict[str, Any]:
     if p is not None:
         facts["How sure"] += f"; {gain:+.3f} against {baseline}, Holm-corrected p {p:.2g}"
     least = metrics["detectable"].get(split, {}).get(system, {}).get(measure)
-    if least is not None:
+    if least:  # with 0 all queries differ alike, so nothing is known
         facts["Smallest effect"] = (
             f"a true difference of {least:.3f} or more shows in 4 of 5 cases, before Holm's correction"
         )

@@ -80,6 +80,10 @@ def add_problems(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
+        if first["loc"] == ("body",):
+            return problem(422, "the body is no JSON object: send one, with the header Content-Type: application/json")
+        if first["type"] == "extra_forbidden":
+            return problem(422, f"{first['loc'][-1]}: there is no such field")
         location = ".".join(str(part) for part in first["loc"] if part not in ("body", "str", "list[str]"))
         return problem(422, f"{location}: {first['msg']}" if location else str(first["msg"]))
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gnn_encoder.artifacts.folder import digest_of, read_manifest
+from gnn_encoder.errors import UserError
 from gnn_encoder.flow.arguments import ORIGIN
 from gnn_encoder.flow.declared import SHOWN
 
@@ -91,6 +92,8 @@ def with_parameters(step: str, arguments: str, values: Mapping[str, str]) -> str
         if step == "ingest":
             settings["dataset"] = source
     if seed := values.get("seed"):
+        if not seed.strip().isdecimal():
+            raise UserError(f"the run's seed is {seed!r}: give a whole number from 0")
         if of_settings := digests.get(ORIGIN[1]):
             digests[ORIGIN[1]] = digest_of({"settings": of_settings, "seed": int(seed)})
         drawing = settings.get("tried", []) if step == "choose_graph" else [settings]

@@ -7,7 +7,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -42,6 +43,15 @@ def local_file(path: str) -> Path:
 def cache_folder() -> Path:
     """Returns the cache folder for fetched folders, which need not exist."""
     return Path(os.environ.get(CACHE) or Path.home() / ".cache" / "gnn-encoder")
+
+
+def abandoned_fetches() -> Iterator[Path]:
+    """Yields what ended processes have fetched in part into the cache; a version that is being fetched is left out."""
+    for partial in sorted(cache_folder().glob(".*.partial*")):
+        lock = partial.with_name(f"{partial.name.partition('.partial')[0]}.lock")
+        with lock.open("a") as held, suppress(BlockingIOError):
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield partial
 
 
 def _fetched(path: str, listing: Listing, fetch: Callable[..., None] = fetch_files) -> Path:
